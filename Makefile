@@ -1,0 +1,39 @@
+# Each target sets up what it needs. `make serve` and `make test` work on a fresh clone with
+# Python 3.11+ and a C compiler.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+
+.PHONY: setup serve test lint bench-storage clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py $(KERNELS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev]"
+	touch $(STAMP)
+
+serve: setup
+	$(BIN)/braid serve
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/cython-lint src
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-storage: setup
+	$(BIN)/python -m bench.storage
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.so' -delete
+	find src -name '*.pyx' | sed 's/pyx$$/c/' | xargs rm -f

@@ -1,0 +1,45 @@
+"""The compiled kernels, listed one by one so that nothing is compiled by accident.
+
+Everything else about the package is in pyproject.toml.
+"""
+
+import os
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+STORAGE = "src/braidmq/storage"
+
+KERNELS = {
+    "braidmq.storage.crc32c": [f"{STORAGE}/crc32c.h"],
+    "braidmq.storage.record": [f"{STORAGE}/crc32c.h"],
+    "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
+    "braidmq.storage.offset_set": [],
+}
+
+extensions = [
+    Extension(
+        name,
+        [f"src/{name.replace('.', '/')}.pyx"],
+        depends=headers,
+        include_dirs=[STORAGE],
+        extra_compile_args=["-O3", "-fno-strict-aliasing", "-Wno-unused-function"],
+    )
+    for name, headers in KERNELS.items()
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        nthreads=os.cpu_count() or 1,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "embedsignature": True,
+            "freethreading_compatible": False,
+        },
+    )
+)

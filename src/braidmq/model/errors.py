@@ -1,0 +1,116 @@
+"""Errors say who was wrong and what to do. Gateways translate them to the wire, nobody else.
+
+``kind`` is what a gateway switches on; ``code`` is the stable name that clients, logs and metrics
+see; the message says what happened and ``remedy`` what to do about it.
+"""
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Kind(Enum):
+    """What went wrong, in the terms every protocol has an answer for."""
+
+    BAD_REQUEST = "bad-request"
+    NOT_FOUND = "not-found"
+    CONFLICT = "conflict"
+    TOO_LARGE = "too-large"
+    REFUSED = "refused"
+    STORAGE = "storage"
+    SETUP = "setup"
+
+
+class BraidError(Exception):
+    """Root of every error BraidMQ raises on purpose."""
+
+    kind: ClassVar[Kind]
+    code: ClassVar[str]
+    remedy: str = ""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}. {self.remedy}" if self.remedy else message
+
+
+# --- the machine or its disk was wrong ---
+
+
+class StorageError(BraidError):
+    kind = Kind.STORAGE
+    code = "storage-error"
+
+
+class StorageFailed(StorageError):
+    """A write or a sync failed. What the disk holds is unknown, so nothing is confirmed any more:
+    after a failed fdatasync the kernel may drop the dirty pages and report success next time."""
+
+    code = "storage-failed"
+    remedy = "Nothing is confirmed from here on. Mend the disk, then restart the node"
+
+
+class CorruptData(StorageError):
+    """Bytes that were once synced no longer match their checksum."""
+
+    code = "corrupt-data"
+    remedy = "Nothing was changed. Restore this file from a backup"
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(f"{file}: damaged at byte {position}: {reason}")
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+
+# --- the operator was wrong: the node does not start ---
+
+
+class SetupError(BraidError):
+    kind = Kind.SETUP
+    code = "setup-error"
+
+
+class DirectoryLocked(SetupError):
+    code = "directory-locked"
+    remedy = "Stop that node, or give this one another --data-dir"
+
+
+class ForeignFile(SetupError):
+    """Something in the data directory that BraidMQ did not write, or a newer BraidMQ did."""
+
+    code = "foreign-file"
+
+
+class BadSetting(SetupError):
+    code = "bad-setting"
+
+
+# --- the caller was wrong ---
+
+
+class BadRequest(BraidError):
+    kind = Kind.BAD_REQUEST
+    code = "bad-request"
+
+
+class NotFound(BraidError):
+    kind = Kind.NOT_FOUND
+    code = "not-found"
+
+
+class Conflict(BraidError):
+    kind = Kind.CONFLICT
+    code = "conflict"
+
+
+class OffsetOutOfRange(BadRequest):
+    code = "offset-out-of-range"
+
+
+class RecordTooLarge(BraidError):
+    kind = Kind.TOO_LARGE
+    code = "record-too-large"

@@ -1,0 +1,21 @@
+"""Integers with names. A bare ``int`` in a signature is a count or a size, never an identity."""
+
+from typing import NewType
+
+Offset = NewType("Offset", int)
+"""Position of a record in its partition; dense at append, never reused, never changed."""
+
+PartitionId = NewType("PartitionId", int)
+"""Node-wide number of one partition of one topic; never reused."""
+
+SubscriptionId = NewType("SubscriptionId", int)
+"""Node-wide number of one subscription; never reused."""
+
+Lsn = NewType("Lsn", int)
+"""Log sequence number: position of an entry in the node's journal, counted in entries from 1."""
+
+Epoch = NewType("Epoch", int)
+"""Which use of a journal file: a recycled file gets a new one, so stale bytes are refused."""
+
+TimestampMs = NewType("TimestampMs", int)
+"""Milliseconds since the Unix epoch, UTC."""
