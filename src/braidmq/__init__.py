@@ -1,5 +1,3 @@
 """BraidMQ: a message broker in which many protocols are strands of one durable log."""
 
-from importlib.metadata import version
-
-__version__ = version("braidmq")
+__version__ = "0.1.0"

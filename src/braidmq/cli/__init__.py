@@ -1,0 +1,5 @@
+"""The ``braid`` command."""
+
+from braidmq.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""``python -m braidmq.cli`` is ``braid``."""
+
+from braidmq.cli.app import main
+
+main()

@@ -1,0 +1,143 @@
+"""``braid``: what each command takes, and how an error becomes an exit code."""
+
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from braidmq import __version__
+from braidmq.config import ListenerSettings, NodeSettings, load
+from braidmq.model.errors import BraidError, Kind
+
+EXIT_CODES = {Kind.SETUP: 2, Kind.STORAGE: 3}
+"""2 is also what a misused flag gives: fix the command. 3 says: look at the disk."""
+
+NODE = NodeSettings()
+LISTENERS = ListenerSettings()
+
+app = typer.Typer(
+    name="braid",
+    help="BraidMQ: a message broker in which many protocols are strands of one durable log.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    try:
+        app(args=arguments, prog_name="braid")
+    except BraidError as error:
+        # One line, whatever the message holds: supervisors and scripts read it line by line.
+        sys.stderr.write(f"braid: error: {' '.join(str(error).split())}\n")
+        sys.exit(EXIT_CODES.get(error.kind, 1))
+
+
+def version_line(today: date) -> str:
+    # Catalogue row R6.
+    name = "RabidMQ" if (today.month, today.day) == (4, 1) else "BraidMQ"
+    return f"{name} {__version__}"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version_line(date.today()))
+        raise typer.Exit
+
+
+@app.callback()
+def braid(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """BraidMQ: a message broker in which many protocols are strands of one durable log."""
+
+
+@app.command()
+def serve(
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="Where messages are kept; made if missing. One node per directory. Confirms are"
+            " as fast as this disk can sync.",
+            show_default=NODE.data_dir,
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address every listener binds. The default is this machine only;"
+            " 0.0.0.0 opens the node to the network.",
+            show_default=LISTENERS.host,
+        ),
+    ] = None,
+    amqp_port: Annotated[
+        int | None,
+        typer.Option(
+            help="AMQP 0-9-1 over TCP; 0 turns it off. Accepted but not served yet.",
+            show_default=str(LISTENERS.amqp_port),
+        ),
+    ] = None,
+    mqtt_port: Annotated[
+        int | None,
+        typer.Option(
+            help="MQTT over TCP; 0 turns it off. Accepted but not served yet.",
+            show_default=str(LISTENERS.mqtt_port),
+        ),
+    ] = None,
+    ws_port: Annotated[
+        int | None,
+        typer.Option(
+            help="MQTT over WebSocket; 0 turns it off. Accepted but not served yet.",
+            show_default=str(LISTENERS.ws_port),
+        ),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="HTTP: /health and /ready; 0 turns it off.",
+            show_default=str(LISTENERS.http_port),
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with the tables node, listeners and storage. Flags win over it;"
+            " a key it does not know is an error.",
+            show_default="no file",
+        ),
+    ] = None,
+    dev: Annotated[
+        bool | None,
+        typer.Option(
+            "--dev/--no-dev",
+            help="Development node. Changes nothing yet; once there are users and permissions,"
+            " this is what runs without them.",
+            show_default="no-dev",
+        ),
+    ] = None,
+) -> None:
+    """Run a node until SIGTERM or Ctrl-C.
+
+    Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
+    `stopped`. Exits 0 after a clean stop, 2 if something is set up wrongly, 3 if storage failed.
+    """
+    overrides = {
+        "node.data_dir": data_dir,
+        "node.dev": dev,
+        "listeners.host": host,
+        "listeners.amqp_port": amqp_port,
+        "listeners.mqtt_port": mqtt_port,
+        "listeners.ws_port": ws_port,
+        "listeners.http_port": http_port,
+    }
+    settings = load(config, overrides)
+    # Here and not above: `braid --version` should not wait for an event loop and a web server.
+    from braidmq import server
+
+    server.serve(settings)

@@ -1,0 +1,220 @@
+"""The composition root: builds a node from its configuration, runs it, takes it down in order."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from braidmq.config import Config, flag_of
+from braidmq.gateways.http.app import make_app
+from braidmq.model.errors import SetupError, StorageError
+from braidmq.storage.disk import RealDisk
+from braidmq.storage.store import Store
+from braidmq.storage.workers import Workers
+
+BACKLOG_CONNECTIONS = 1024
+"""Connections the kernel holds for us between two turns of the loop."""
+
+HTTP_DRAIN_S = 5
+"""How long a request under way may hold up a shutdown; Docker kills after 10 s."""
+
+
+class Listener(Protocol):
+    """One open port. ``start`` returns once it accepts; ``stop`` once it has let go."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Node:
+    """One broker: a recovered store and the listeners in front of it."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self._config = config
+        self._store = store
+        self._listeners = self._build_listeners()
+        self._listening = False
+
+    @classmethod
+    def open(cls, config: Config) -> "Node":
+        """Lock the data directory and recover what it holds. Nothing listens yet."""
+        disk = _open_disk(Path(config.node.data_dir))
+        try:
+            return cls(config, Store.open(disk, config.storage))
+        except OSError as error:
+            raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
+
+    def _build_listeners(self) -> list[Listener]:
+        at = self._config.listeners
+        http = make_app(self._store.failure, self.unready)
+        every: list[tuple[int, Listener]] = [
+            (at.http_port, HttpListener(at.host, at.http_port, http)),
+        ]
+        return [listener for port, listener in every if port]
+
+    def unready(self) -> str | None:
+        """Why no traffic should be sent here, or ``None``."""
+        error = self._store.failure()
+        if error is not None:
+            return str(error)
+        return None if self._listening else "listeners are starting or stopping"
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        self._say_recovered()
+        workers = Workers(self._store, loop.call_soon_threadsafe)
+        async with AsyncExitStack() as stack:
+            stack.callback(workers.stop)
+            workers.wake()
+            for listener in self._listeners:
+                await listener.start()
+                stack.push_async_callback(listener.stop)
+                say(f"{listener.name:<7} listening on {listener.url}")
+            self._listening = True
+            say("ready")
+            await stop.wait()
+            self._listening = False
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _say_recovered(self) -> None:
+        found = self._store.recovery
+        for note in found.notes:
+            say(f"storage {note}")
+        say(
+            f"storage recovered {found.records} records in {found.partitions} partitions"
+            f" from {self._config.node.data_dir} ({found.elapsed_ms:.0f} ms)"
+        )
+
+
+def serve(config: Config) -> None:
+    """Run a node in this process until it is told to stop.
+
+    Recovery comes before the loop: there is nothing to serve yet, and Ctrl-C ends it at once.
+    That is safe, because recovering again is what a crash would need too.
+    """
+    with closing(Node.open(config)) as node:
+        uvloop.run(node.run())
+    say("stopped")
+
+
+def say(line: str) -> None:
+    # Flushed: scripts and tests wait for these lines through a pipe.
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _open_disk(root: Path) -> RealDisk:
+    disk = RealDisk(root)
+    try:
+        # Through the disk, not Path.mkdir: it also syncs the names of the parents it makes.
+        disk.make_directory("")
+    except OSError as error:
+        raise SetupError(
+            f"cannot use {root} as the data directory: {error.strerror}",
+            remedy="Give another --data-dir, or make that one writable",
+        ) from error
+    return disk
+
+
+def bind(host: str, port: int, key: str) -> socket.socket:
+    """A listening socket, or an error that names the flag to change."""
+    sock: socket.socket | None = None
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        # With SO_REUSEADDR two sockets may bind one port; only listening makes it ours.
+        sock.listen(BACKLOG_CONNECTIONS)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        raise _cannot_listen(host, port, key, error) from error
+    sock.setblocking(False)
+    return sock
+
+
+def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError:
+    wrong_host = isinstance(error, socket.gaierror)
+    flag = "--host" if wrong_host else flag_of(key)
+    off = "" if wrong_host else ", or 0 to turn this listener off"
+    return SetupError(
+        f"cannot listen on {host}:{port}: {error.strerror}", remedy=f"Give another {flag}{off}"
+    )
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn as a guest in the node's loop: the node handles signals, and learns when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+class HttpListener:
+    name = "http"
+
+    def __init__(self, host: str, port: int, app: ASGIApp) -> None:
+        self._host = host
+        self._port = port
+        self._app = app
+        self._server: _Uvicorn | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        sock = bind(self._host, self._port, "listeners.http_port")
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=HTTP_DRAIN_S,
+        )
+        self._server = _Uvicorn(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
+        up = asyncio.create_task(self._server.up.wait())
+        await asyncio.wait({up, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.done():
+            up.cancel()
+            await self._serving  # it ended before it was up: raise what ended it
+
+    async def stop(self) -> None:
+        assert self._server is not None, "stopped before it was started"
+        assert self._serving is not None
+        self._server.should_exit = True
+        await self._serving

@@ -1,0 +1,109 @@
+"""The data directory: who may use it, and what may be in it.
+
+    FORMAT              JSON: {"product": "braidmq", "format": 1}
+    LOCK                held by the one node that uses it; its pid
+    journal/            0000000000000007.journal        (+ .journal.new while one is made)
+    snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
+    segments/           0000002a-00000000000000001000.segment, .index
+
+Anything else is somebody else's: the node refuses to start and leaves it as it is.
+"""
+
+import re
+
+import msgspec
+
+from braidmq.model.errors import ForeignFile
+from braidmq.storage import journal, segment, snapshot
+from braidmq.storage.disk import DirectoryLock, Disk
+
+FORMAT_FILE = "FORMAT"
+LOCK_FILE = "LOCK"
+FORMAT = 1
+KNOWN = {FORMAT_FILE, LOCK_FILE, journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY}
+FORMAT_UNFINISHED = "FORMAT.new"
+IGNORED = {"lost+found", FORMAT_UNFINISHED}  # the first belongs to the file system
+
+JOURNAL_NAME = re.compile(r"[0-9a-f]{16}\.journal(\.new)?")
+SNAPSHOT_NAME = re.compile(r"[0-9a-f]{16}\.snapshot(\.new)?")
+
+
+class FormatFile(msgspec.Struct):
+    product: str
+    format: int
+
+
+def claim(disk: Disk) -> DirectoryLock:
+    """Lock the directory and check that it is ours; an empty one becomes ours."""
+    disk.make_directory("")
+    _refuse_foreign(disk)
+    lock = disk.lock(LOCK_FILE)
+    try:
+        if disk.exists(FORMAT_FILE):
+            _check_format(disk)
+        else:
+            _write_format(disk)
+        for directory in (journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY):
+            disk.make_directory(directory)
+        disk.sync_directory("")
+        _refuse_foreign_files(disk)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _refuse_foreign(disk: Disk) -> None:
+    names = set(disk.list("")) - IGNORED
+    strangers = sorted(names - KNOWN)
+    if strangers:
+        what = "holds a file that is not BraidMQ's" if FORMAT_FILE in names else "is not empty"
+        raise ForeignFile(
+            f"the data directory {what}: {strangers[0]}",
+            remedy="Give the node a directory of its own with --data-dir, or move that file away",
+        )
+
+
+def _refuse_foreign_files(disk: Disk) -> None:
+    for name in disk.list(journal.DIRECTORY):
+        _expect(JOURNAL_NAME.fullmatch(name), f"{journal.DIRECTORY}/{name}")
+    for name in disk.list(snapshot.DIRECTORY):
+        _expect(SNAPSHOT_NAME.fullmatch(name), f"{snapshot.DIRECTORY}/{name}")
+    for name in disk.list(segment.DIRECTORY):
+        _expect(segment.parse_name(name), f"{segment.DIRECTORY}/{name}")
+
+
+def _expect(ours: object, path: str) -> None:
+    if not ours:
+        raise ForeignFile(
+            f"{path} is not a file that BraidMQ made", remedy="Move it out of the data directory"
+        )
+
+
+def _check_format(disk: Disk) -> None:
+    file = disk.open(FORMAT_FILE)
+    try:
+        found = msgspec.json.decode(file.read(file.size(), 0), type=FormatFile)
+    except msgspec.DecodeError as error:
+        raise ForeignFile(f"{FORMAT_FILE} can't be read: {error}") from None
+    finally:
+        file.close()
+    if found.product != "braidmq":
+        raise ForeignFile(f"the data directory belongs to {found.product!r}")
+    if found.format > FORMAT:
+        raise ForeignFile(
+            f"the data directory has format {found.format}, this BraidMQ reads {FORMAT}",
+            remedy="It was written by a newer BraidMQ: use that one",
+        )
+
+
+def _write_format(disk: Disk) -> None:
+    if disk.exists(FORMAT_UNFINISHED):
+        disk.remove(FORMAT_UNFINISHED)
+    file = disk.open(FORMAT_UNFINISHED, create=True)
+    try:
+        file.write(msgspec.json.encode(FormatFile("braidmq", FORMAT)), 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(FORMAT_UNFINISHED, FORMAT_FILE)

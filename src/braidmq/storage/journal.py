@@ -1,0 +1,495 @@
+"""The journal: one write-ahead log for everything a node stores.
+
+    journal/0000000000000007.journal        the number is the file's epoch, in hex
+    byte  0            8         12         16      24       28                       4096
+          ┌────────────┬─────────┬──────────┬───────┬────────┬────────────────────────┬─────────
+          │ "BRAIDWAL" │ version │ reserved │ epoch │ CRC32C │ zeros                  │ entries…
+          └────────────┴─────────┴──────────┴───────┴────────┴────────────────────────┴─────────
+
+Files are made at their full size and used again, because syncing a file whose size and blocks do
+not change is about twice as fast. Entries stand end to end (``journal_entry`` owns their format).
+
+Group commit: ``append`` only lays entries out in memory. ``commit`` writes all that waits with one
+write and makes it durable with one fdatasync, however many topics it is for; what arrives while
+it runs goes out with the next one. A commit may run in another thread than the appends.
+"""
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
+from braidmq.model.ids import Epoch, Lsn
+from braidmq.model.limits import MIB
+from braidmq.storage.crc32c import crc32c
+from braidmq.storage.disk import Disk, File
+from braidmq.storage.journal_entry import (
+    ENTRY_HEADER_SIZE,
+    ENTRY_VERSION,
+    MARK_SIZE,
+    EntryBuffer,
+    first_lsn,
+    inspect_tail,
+    scan_entries,
+)
+
+DIRECTORY = "journal"
+SUFFIX = ".journal"
+UNFINISHED = ".journal.new"
+FILE_MAGIC = b"BRAIDWAL"
+FILE_VERSION = 1
+FILE_HEADER = struct.Struct("<8sIIQ")
+ENTRIES_START = 4096
+"""Entries begin on a page of their own: a torn write of theirs can't take the header along."""
+
+ENTRIES_PER_SCAN = 4096
+"""Recovered entries become Python objects: this many at a time."""
+
+
+class Kind(IntEnum):
+    """What an entry says. ``MARK`` belongs to the journal itself."""
+
+    MARK = 1
+    RECORDS = 2
+    ACKNOWLEDGED = 3
+    CATALOGUE = 4
+    LOG_START = 5
+    TRANSACTION = 6
+    CHECKPOINT = 7
+
+
+KINDS = frozenset(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recovered entry; ``payload`` is a view of the mapped file."""
+
+    lsn: int
+    kind: int
+    meta: bytes
+    payload: memoryview
+
+
+Waiter = Callable[[StorageFailed | None], None]
+
+
+def file_name(epoch: int) -> str:
+    return f"{DIRECTORY}/{epoch:016x}{SUFFIX}"
+
+
+def file_header(epoch: int) -> bytes:
+    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, 0, epoch)
+    return fields + struct.pack("<I", crc32c(fields))
+
+
+class JournalFile:
+    """One file on disk in one use of it."""
+
+    __slots__ = ("epoch", "file", "position", "reusable", "size")
+
+    def __init__(self, epoch: int, file: File, size: int, *, reusable: bool = True) -> None:
+        self.epoch = epoch
+        self.file = file
+        self.size = size
+        self.position = ENTRIES_START
+        self.reusable = reusable
+
+
+@dataclass(slots=True)
+class Span:
+    """Entries of one group that go to one file."""
+
+    target: JournalFile
+    position: int
+    buffer: EntryBuffer
+
+
+class Journal:
+    """Appending and committing. ``recover`` (below) makes one from what a directory holds."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        file_bytes: int,
+        *,
+        next_epoch: int = 1,
+        next_lsn: int = 1,
+        closed: list[JournalFile] | None = None,
+    ) -> None:
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        self._next_epoch = next_epoch
+        self._spare: File | None = None
+        self._prepared: JournalFile | None = None
+        self._closed: deque[JournalFile] = deque(closed or ())
+        self._waiters: deque[tuple[int, Waiter]] = deque()
+        self._idle_buffers: list[EntryBuffer] = []
+        self._spans: list[Span] = []
+        self.failure: StorageFailed | None = None
+        self.durable_lsn = Lsn(next_lsn - 1)
+        self.commits = 0
+        self.bytes_written = 0
+        self._file = self._take_prepared(0)
+        self._buffer = self._begin_buffer(next_lsn)
+
+    # --- appending: the engine's thread ---
+
+    def append(self, kind: Kind, meta: bytes, payload: object = None) -> Lsn:
+        """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
+        if self.failure is not None:
+            raise self.failure
+        with self._lock:
+            lsn = self._buffer.append(kind, meta, payload)
+        if not lsn:
+            lsn = self._append_to_next_file(kind, meta, payload)
+        return Lsn(lsn)
+
+    def _append_to_next_file(self, kind: Kind, meta: bytes, payload: object) -> int:
+        length = 0 if payload is None else memoryview(payload).nbytes  # type: ignore[arg-type]
+        self.roll(ENTRIES_START + ENTRY_HEADER_SIZE + len(meta) + 8 + length + 2 * MARK_SIZE)
+        with self._lock:
+            lsn = self._buffer.append(kind, meta, payload)
+        assert lsn, "a file was made large enough for this entry"
+        return lsn
+
+    @property
+    def next_lsn(self) -> Lsn:
+        return Lsn(self._buffer.next_lsn)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the file that entries are appended to now."""
+        return Epoch(self._file.epoch)
+
+    @property
+    def fill(self) -> float:
+        """How full the current file is, from 0 to 1."""
+        return (self._file.position + self._buffer.size) / self._file.size
+
+    def has_closed_since(self, epoch: int) -> bool:
+        """Whether a file of ``epoch`` or later is full already."""
+        return bool(self._closed) and self._closed[-1].epoch >= epoch
+
+    def roll(self, size_min: int = 0) -> Epoch:
+        """Go on in a new file; returns its epoch. Everything appended so far is in older ones."""
+        following = self._take_prepared(size_min)
+        with self._lock:
+            self._set_span_aside()
+            self._closed.append(self._file)
+            next_lsn = self._buffer.next_lsn
+            self._file = following
+            self._buffer = self._begin_buffer(next_lsn)
+        return Epoch(following.epoch)
+
+    def _begin_buffer(self, next_lsn: int) -> EntryBuffer:
+        buffer = self._idle_buffers.pop() if self._idle_buffers else EntryBuffer()
+        buffer.begin(self._file.epoch, next_lsn, self._file.size - self._file.position)
+        return buffer
+
+    def _set_span_aside(self) -> None:
+        """Under the lock: what waits in the buffer becomes a span of the coming commit."""
+        if not self._buffer.size:
+            return
+        span = Span(self._file, self._file.position, self._buffer)
+        self._file.position += self._buffer.size
+        self._spans.append(span)
+        self._buffer = self._begin_buffer(self._buffer.next_lsn)
+
+    # --- committing: the committer's thread ---
+
+    def commit(self) -> bool:
+        """Write and sync everything appended before this call. False when nothing waited."""
+        if self.failure is not None:
+            return False
+        with self._lock:
+            if self._buffer.size or self._spans:
+                self._buffer.mark(self.durable_lsn)
+                self._set_span_aside()
+            spans, self._spans = self._spans, []
+            last_lsn = self._buffer.next_lsn - 1
+        if not spans:
+            return False
+        try:
+            self._write(spans)
+        except OSError as error:
+            self.fail(error)
+            return False
+        self.commits += 1
+        self.durable_lsn = Lsn(last_lsn)
+        self._reuse([span.buffer for span in spans])
+        return True
+
+    def _write(self, spans: list[Span]) -> None:
+        """A span is written only after the files before it are synced: recovery relies on it."""
+        for span, following in zip(spans, [*spans[1:], None], strict=True):
+            data = memoryview(span.buffer)
+            span.target.file.write(data, span.position)
+            self.bytes_written += data.nbytes
+            data.release()
+            if following is None or following.target is not span.target:
+                span.target.file.sync()
+
+    def note_idle(self) -> None:
+        """Nothing waits: leave a mark behind the last group, written but not synced.
+
+        With it the last synced group, too, can be told from a torn one after the process dies.
+        """
+        if self.failure is not None:
+            return
+        with self._lock:
+            if self._buffer.size or self._spans or not self._buffer.mark(self.durable_lsn):
+                return
+            self._set_span_aside()
+            spans, self._spans = self._spans, []
+        data = memoryview(spans[0].buffer)
+        try:
+            spans[0].target.file.write(data, spans[0].position)
+        except OSError as error:
+            self.fail(error)
+        finally:
+            data.release()
+        self._reuse([spans[0].buffer])
+
+    def _reuse(self, buffers: list[EntryBuffer]) -> None:
+        with self._lock:
+            self._idle_buffers.extend(buffers[: max(0, 2 - len(self._idle_buffers))])
+
+    def fail(self, error: OSError) -> None:
+        """A write or sync failed: what the disk holds is unknown, and nothing is believed again."""
+        if self.failure is None:
+            self.failure = StorageFailed(f"the journal could not be written: {error}")
+            self.failure.__cause__ = error
+
+    # --- waiting ---
+
+    def wait(self, lsn: Lsn, waiter: Waiter) -> None:
+        """Have ``waiter`` called by ``release`` once ``lsn`` is durable, in the order of asking."""
+        self._waiters.append((lsn, waiter))
+
+    def release(self) -> None:
+        """Call the waiters whose entries are durable; all of them, with the error, after a failure.
+
+        Runs in the thread that appends, so that waiters need no locks.
+        """
+        durable, failure = self.durable_lsn, self.failure
+        while self._waiters and (failure or self._waiters[0][0] <= durable):
+            lsn, waiter = self._waiters.popleft()
+            waiter(None if lsn <= durable else failure)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiters)
+
+    # --- files ---
+
+    def prepare(self) -> None:
+        """Have the next file ready before it is needed. Slow: for a background thread."""
+        with self._preparing:
+            if self._prepared is None and self.failure is None:
+                self._prepared = self._make_file(0)
+
+    def _take_prepared(self, size_min: int) -> JournalFile:
+        with self._preparing:
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None and prepared.size >= size_min:
+                return prepared
+            if prepared is not None:
+                self._discard(prepared)
+            try:
+                return self._make_file(size_min)
+            except OSError as error:
+                self.fail(error)
+                raise self.failure from error  # type: ignore[misc]
+
+    def _make_file(self, size_min: int) -> JournalFile:
+        """A file of full size with the next epoch in its header, all of it durable."""
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        size = max(size_min, self._file_bytes)
+        unfinished = f"{DIRECTORY}/{epoch:016x}{UNFINISHED}"
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.size() >= size:
+            file = spare
+            self._disk.rename(spare.path, unfinished)
+        else:
+            file = self._disk.open(unfinished, create=True)
+            zeros = bytes(MIB)
+            for position in range(0, size, MIB):
+                file.write(zeros[: size - position], position)
+        file.write(file_header(epoch), 0)
+        file.sync()
+        self._disk.rename(unfinished, file_name(epoch))
+        self._disk.sync_directory(DIRECTORY)
+        file.path = file_name(epoch)
+        return JournalFile(epoch, file, size)
+
+    def retire(self, below: int) -> None:
+        """Files of older epochs are no longer needed: keep one for reuse, remove the others."""
+        with self._preparing:
+            while self._closed and self._closed[0].epoch < below:
+                self._discard(self._closed.popleft())
+
+    def _discard(self, old: JournalFile) -> None:
+        if old.reusable and self._spare is None and old.size == self._file_bytes:
+            self._spare = old.file
+        else:
+            old.file.close()
+            self._disk.remove(old.file.path)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of entries in all files that recovery would read."""
+        closed = sum(old.position for old in tuple(self._closed))
+        return closed + self._file.position + self._buffer.size
+
+    def close(self) -> None:
+        """Commit what waits, then let go of the files."""
+        self.commit()
+        self.note_idle()
+        self.release()
+        for each in (*self._closed, self._file, self._prepared):
+            if each is not None:
+                each.file.close()
+        if self._spare is not None:
+            self._spare.close()
+
+
+# --- recovery ---
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Where the journal of a directory ends."""
+
+    next_lsn: int
+    next_epoch: int
+    files: list[JournalFile]
+    entries: int = 0
+    torn_bytes: int = 0
+
+
+def recover(
+    disk: Disk, *, first_epoch: int, next_lsn: int, apply: Callable[[Entry], None]
+) -> Recovered:
+    """Apply every entry from ``next_lsn``, the first in the file of ``first_epoch``, in order.
+
+    Raises CorruptData, having changed nothing on disk, when an entry that was once durable can't
+    be read. What a crash left half-written behind the last entry is cut off.
+    """
+    epochs = journal_epochs(disk)
+    recovered = Recovered(next_lsn, max([first_epoch - 1, *epochs]) + 1, [])
+    torn: list[JournalFile] = []
+    before = ""
+    for epoch in epochs:
+        if epoch < first_epoch:
+            continue
+        file = disk.open(file_name(epoch))
+        view = file.map()
+        check_file_header(file.path, view, epoch)
+        lsn = first_lsn(view, ENTRIES_START, epoch)
+        if lsn and lsn != recovered.next_lsn:
+            raise CorruptData(
+                before or file.path,
+                recovered.files[-1].position if before else ENTRIES_START,
+                f"entries {recovered.next_lsn} to {lsn - 1} are missing before {file.path}",
+            )
+        journal_file = JournalFile(epoch, file, len(view), reusable=False)
+        recovered.files.append(journal_file)
+        journal_file.position = _apply_file(file.path, view, epoch, recovered, apply)
+        durable, torn_bytes = inspect_tail(view, journal_file.position, epoch)
+        if durable >= recovered.next_lsn:
+            raise CorruptData(
+                file.path,
+                journal_file.position,
+                f"entry {recovered.next_lsn} was durable and can't be read",
+            )
+        if torn_bytes:
+            recovered.torn_bytes += torn_bytes
+            torn.append(journal_file)
+        before = file.path
+    _settle(recovered.files, torn)
+    return recovered
+
+
+def _apply_file(
+    path: str, view: memoryview, epoch: int, recovered: Recovered, apply: Callable[[Entry], None]
+) -> int:
+    """Apply the entries of one file; returns the position after the last."""
+    position = ENTRIES_START
+    while True:
+        found, position, recovered.next_lsn = scan_entries(
+            view, position, epoch, recovered.next_lsn, ENTRIES_PER_SCAN
+        )
+        for kind, version, lsn, start, meta_start, meta_end, end in found:
+            if version != ENTRY_VERSION or kind not in KINDS:
+                raise ForeignFile(
+                    f"{path}: the entry at byte {start} is of kind {kind}, version {version}, "
+                    f"which this BraidMQ does not know",
+                    remedy="It was written by a newer BraidMQ: use that one",
+                )
+            payload_start = meta_start + (meta_end - meta_start + 7 & ~7)
+            apply(Entry(lsn, kind, bytes(view[meta_start:meta_end]), view[payload_start:end]))
+        recovered.entries += len(found)
+        if len(found) < ENTRIES_PER_SCAN:
+            return position
+
+
+def _settle(files: list[JournalFile], torn: list[JournalFile]) -> None:
+    """Make what was just read durable, and the torn tails unreadable.
+
+    After a mere kill the entries may have come from the page cache: nothing may stand on them
+    before they are on disk.
+    """
+    try:
+        for journal_file in torn:
+            journal_file.file.truncate(journal_file.position)
+        for journal_file in files:
+            journal_file.file.sync()
+    except OSError as error:
+        raise StorageFailed(f"the recovered journal could not be synced: {error}") from error
+
+
+def journal_epochs(disk: Disk) -> list[int]:
+    """Epochs of the files in the journal directory, in order."""
+    names = disk.list(DIRECTORY)
+    return sorted(int(name.removesuffix(SUFFIX), 16) for name in names if name.endswith(SUFFIX))
+
+
+def oldest_lsn(disk: Disk) -> int:
+    """LSN of the first entry in the oldest file, or 0."""
+    for epoch in journal_epochs(disk):
+        file = disk.open(file_name(epoch))
+        try:
+            return first_lsn(file.map(), ENTRIES_START, epoch)
+        finally:
+            file.close()
+    return 0
+
+
+def remove_leftovers(disk: Disk, first_epoch: int) -> None:
+    """Remove files that were being made when the node stopped, or that no snapshot needs."""
+    for name in disk.list(DIRECTORY):
+        if name.endswith(UNFINISHED) or int(name.removesuffix(SUFFIX), 16) < first_epoch:
+            disk.remove(f"{DIRECTORY}/{name}")
+
+
+def check_file_header(path: str, view: memoryview, epoch: int) -> None:
+    header = bytes(view[: FILE_HEADER.size + 4])
+    if len(view) < ENTRIES_START or header[:8] != FILE_MAGIC:
+        raise ForeignFile(
+            f"{path} is not a journal file", remedy="Move it out of the data directory"
+        )
+    _, version, _, stored_epoch = FILE_HEADER.unpack(header[:-4])
+    if version > FILE_VERSION:
+        raise ForeignFile(
+            f"{path} has journal version {version}, this BraidMQ reads {FILE_VERSION}",
+            remedy="It was written by a newer BraidMQ: use that one",
+        )
+    if header != file_header(epoch) or stored_epoch != epoch:
+        raise CorruptData(path, 0, "the file header does not match its checksum and name")

@@ -1,0 +1,349 @@
+"""One partition's log: recent records in memory, older ones in segments.
+
+    start_offset          flushed_offset              next_offset
+        ▼                       ▼                          ▼
+    ────┬───────────┬───────────┬──────────────────────────┬───
+        │ segment   │ segment   │ only in memory           │
+    ────┴───────────┴────┬──────┴──────────────────────────┴───
+                         │  tail: batches in memory        │
+                         └─────────────────────────────────┘
+
+What lies above ``flushed_offset`` is safe in the journal and read from memory. A checkpoint moves
+it into segments; from then on its memory may be given back. Records that are no longer wanted by
+then are never written a second time.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from copy import copy
+from typing import NamedTuple
+
+from braidmq.model.errors import CorruptData, OffsetOutOfRange
+from braidmq.model.ids import Offset, PartitionId
+from braidmq.model.limits import KIB
+from braidmq.storage.offset_set import OffsetSet
+from braidmq.storage.record import RecordBatch
+from braidmq.storage.segment import (
+    OpenFiles,
+    Segment,
+    SegmentIndex,
+    decode_index,
+    scan_records,
+    scan_segment,
+)
+
+ABSORBED_BYTES_MAX = 16 * KIB
+"""Batches smaller than this are copied together: one object for many single messages."""
+TAIL_BATCH_BYTES = 64 * KIB
+READ_BYTES = 256 * KIB
+
+
+class Run(NamedTuple):
+    """Records ``first`` … ``stop - 1`` of a batch."""
+
+    batch: RecordBatch
+    first: int
+    stop: int
+
+
+class Memory:
+    """What all partitions of a node hold in memory together, in bytes."""
+
+    __slots__ = ("resident", "unflushed")
+
+    def __init__(self) -> None:
+        self.resident = 0
+        self.unflushed = 0
+
+
+class FlushPlan(NamedTuple):
+    """What one checkpoint does for one partition; made by its owner, carried out elsewhere."""
+
+    log: "PartitionLog"
+    batches: list[RecordBatch]
+    start_offset: int
+    end_offset: int
+    acknowledged: tuple[OffsetSet, ...]
+    kept: list[Segment]
+    """Sealed segments, which stay as they are."""
+    last: Segment | None
+    last_index: SegmentIndex | None
+
+
+class FlushResult(NamedTuple):
+    plan: FlushPlan
+    segments: list[Segment]
+    indexes: list[SegmentIndex]
+
+
+class PartitionLog:
+    __slots__ = (
+        "_files",
+        "_head",
+        "_indexes",
+        "_memory",
+        "_sealed",
+        "_tail",
+        "_unflushed",
+        "acknowledged",
+        "flushed_offset",
+        "id",
+        "index_interval",
+        "label",
+        "next_offset",
+        "segments",
+        "start_offset",
+    )
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        label: str,
+        *,
+        memory: Memory,
+        files: OpenFiles,
+        index_interval: int,
+    ) -> None:
+        self.id = partition
+        self.label = label
+        self.index_interval = index_interval
+        self.start_offset = 0
+        self.flushed_offset = 0
+        self.next_offset = 0
+        self.segments: list[Segment] = []
+        self.acknowledged: tuple[OffsetSet, ...] = ()
+        """Sets that all have to cover a record before it is unwanted; empty: all are wanted."""
+        self._indexes: dict[int, SegmentIndex] = {}
+        self._memory = memory
+        self._files = files
+        self._tail: list[RecordBatch] = []
+        self._head = 0
+        self._sealed = False
+        self._unflushed = 0
+
+    # --- appending ---
+
+    def append(self, batch: RecordBatch) -> None:
+        """Take a batch whose first offset is ``next_offset`` or, after a loss, beyond it."""
+        assert batch.base_offset >= self.next_offset
+        assert batch.count
+        last = self._tail[-1] if len(self._tail) > self._head and not self._sealed else None
+        if (
+            last is not None
+            and batch.size < ABSORBED_BYTES_MAX
+            and last.size + batch.size <= TAIL_BATCH_BYTES
+            and last.can_absorb(batch)
+        ):
+            before = last.memory_bytes
+            last.absorb(batch)
+            self._account(last.memory_bytes - before)
+        else:
+            self._tail.append(batch)
+            self._sealed = False
+            self._account(batch.memory_bytes)
+        self.next_offset = Offset(batch.next_offset)
+
+    def _account(self, change: int) -> None:
+        self._memory.resident += change
+        self._memory.unflushed += change
+        self._unflushed += change
+
+    @property
+    def resident_bytes(self) -> int:
+        return sum(batch.memory_bytes for batch in self._tail[self._head :])
+
+    # --- reading ---
+
+    def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
+        """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record.
+
+        Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
+        all) are skipped.
+        """
+        if not 0 <= offset <= self.next_offset:
+            raise OffsetOutOfRange(
+                f"{self.label}: offset {offset} is not between 0 and {self.next_offset}",
+                remedy="Read from an offset the partition has, or from its beginning or end",
+            )
+        offset = max(offset, self.start_offset)
+        if self._first_in_memory() > offset:
+            for segment in self.segments[self._segment_at(offset) :]:
+                run = self._read_segment(segment, offset, bytes_max)
+                if run is not None:
+                    return [run]
+        return list(self._read_tail(offset, bytes_max))
+
+    def _first_in_memory(self) -> int:
+        if len(self._tail) > self._head:
+            return self._tail[self._head].base_offset
+        return self.next_offset
+
+    def _read_tail(self, offset: int, bytes_max: int) -> Iterator[Run]:
+        at = bisect_right(self._tail, offset, lo=self._head, key=lambda b: b.base_offset) - 1
+        for batch in self._tail[max(at, self._head) :]:
+            first = batch.find(offset)
+            if first == batch.count:
+                continue
+            yield (run := cut_run(batch, first, bytes_max))
+            bytes_max -= batch.position_at(run.stop) - batch.position_at(first)
+            if bytes_max <= 0 or run.stop < batch.count:
+                return
+
+    def _segment_at(self, offset: int) -> int:
+        return bisect_right(self.segments, offset, key=lambda s: s.end_offset)
+
+    def _read_segment(self, segment: Segment, offset: int, bytes_max: int) -> Run | None:
+        """The run at or after ``offset``, or None when the rest of the segment has no record."""
+        file = self._files.get(segment.path)
+        position = self._index(segment).position_of(offset)
+        # The index leads to at most one interval before the record.
+        length = bytes_max + self.index_interval
+        while 0 <= position < segment.size:
+            batch = scan_records(file, position, length, segment.size)
+            if batch is None:
+                raise CorruptData(segment.path, position, "the file ends within a record")
+            first = batch.find(offset)
+            if first < batch.count:
+                return cut_run(batch, first, bytes_max)
+            position += batch.size
+        return None
+
+    def find_time(self, timestamp_ms: int) -> Offset:
+        """The offset of the first record stamped at or after a time; ``next_offset`` for none."""
+        for segment in self.segments:
+            if segment.max_timestamp_ms >= timestamp_ms and segment.end_offset > self.start_offset:
+                found = self._find_time_in(segment, timestamp_ms)
+                if found >= self.start_offset:
+                    return Offset(found)
+        for batch in self._tail[self._head :]:
+            if batch.max_timestamp_ms >= timestamp_ms and batch.next_offset > self.start_offset:
+                at = batch.find_time(timestamp_ms)
+                return Offset(max(batch.offset_at(at), self.start_offset))
+        return Offset(self.next_offset)
+
+    def _find_time_in(self, segment: Segment, timestamp_ms: int) -> int:
+        file = self._files.get(segment.path)
+        position = self._index(segment).position_of_time(timestamp_ms)
+        while 0 <= position < segment.size:
+            batch = scan_records(file, position, READ_BYTES, segment.size)
+            if batch is None:
+                raise CorruptData(segment.path, position, "the file ends within a record")
+            at = batch.find_time(timestamp_ms)
+            if at < batch.count:
+                return batch.offset_at(at)
+            position += batch.size
+        return -1
+
+    def _index(self, segment: Segment) -> SegmentIndex:
+        index = self._indexes.get(segment.base_offset)
+        if index is None:
+            index = self._indexes[segment.base_offset] = self._load_index(segment)
+        return index
+
+    def _load_index(self, segment: Segment) -> SegmentIndex:
+        """From its file; from the records when that is missing, damaged or not there yet."""
+        if segment.sealed:
+            try:
+                file = self._files.get(segment.index_path)
+            except FileNotFoundError:
+                pass
+            else:
+                index = decode_index(segment, file.read(file.size(), 0))
+                if index is not None:
+                    return index
+        file = self._files.get(segment.path)
+        return scan_segment(file, self.id, self.index_interval, segment.size)[1]
+
+    # --- forgetting ---
+
+    def advance_start(self, offset: int) -> list[Segment]:
+        """Forget everything below ``offset``; returns the segments that hold nothing else."""
+        assert offset <= self.next_offset
+        if offset <= self.start_offset:
+            return []
+        self.start_offset = offset
+        self._drop_tail(offset)
+        self.flushed_offset = max(self.flushed_offset, min(offset, self._first_in_memory()))
+        return self.drop_obsolete()
+
+    def drop_obsolete(self) -> list[Segment]:
+        """Take out the segments that end at or below the start, and return them."""
+        gone = self._segment_at(self.start_offset)
+        dropped, self.segments = self.segments[:gone], self.segments[gone:]
+        for segment in dropped:
+            self._indexes.pop(segment.base_offset, None)
+        return dropped
+
+    def evict(self) -> None:
+        """Give back the memory of what is in segments too."""
+        self._drop_tail(self.flushed_offset)
+
+    def _drop_tail(self, offset: int) -> None:
+        """Drop batches that end at or below ``offset``."""
+        head = self._head
+        while head < len(self._tail) and self._tail[head].next_offset <= offset:
+            batch = self._tail[head]
+            self._memory.resident -= batch.memory_bytes
+            if batch.next_offset > self.flushed_offset:
+                self._memory.unflushed -= batch.memory_bytes
+                self._unflushed -= batch.memory_bytes
+            head += 1
+        self._head = head
+        if head * 2 >= len(self._tail):
+            # Moving only once half is gone keeps the cost constant per batch.
+            del self._tail[:head]
+            self._head = 0
+
+    # --- flushing: begin and finish where the log lives, carry out anywhere ---
+
+    def begin_flush(self) -> FlushPlan | None:
+        """What has to move to segments; batches already planned grow no more."""
+        first = bisect_right(
+            self._tail, self.flushed_offset, lo=self._head, key=lambda b: b.next_offset
+        )
+        batches = self._tail[first:]
+        if not batches:
+            return None
+        self._sealed = True
+        last = self.segments[-1] if self.segments and not self.segments[-1].sealed else None
+        return FlushPlan(
+            self,
+            batches,
+            self.start_offset,
+            self.next_offset,
+            tuple(OffsetSet.from_bytes(each.to_bytes()) for each in self.acknowledged),
+            self.segments[:] if last is None else self.segments[:-1],
+            None if last is None else copy(last),
+            None if last is None else self._index(last).copy(),
+        )
+
+    def finish_flush(self, result: FlushResult) -> None:
+        plan = result.plan
+        if plan.last is not None and self.segments and not self.segments[-1].sealed:
+            self.segments.pop()  # the result has it again, longer
+        for segment, index in zip(result.segments, result.indexes, strict=True):
+            self.segments.append(segment)
+            self._indexes[segment.base_offset] = index
+        still_unflushed = sum(
+            batch.memory_bytes
+            for batch in self._tail[self._head :]
+            if batch.next_offset > plan.end_offset
+        )
+        self._memory.unflushed += still_unflushed - self._unflushed
+        self._unflushed = still_unflushed
+        self.flushed_offset = max(self.flushed_offset, plan.end_offset)
+
+
+def cut_run(batch: RecordBatch, first: int, bytes_max: int) -> Run:
+    """Records from ``first`` on that fit in ``bytes_max``, but at least one."""
+    limit = batch.position_at(first) + bytes_max
+    if batch.size <= limit:
+        return Run(batch, first, batch.count)
+    low, high = first + 1, batch.count
+    while low < high:
+        middle = (low + high + 1) // 2
+        if batch.position_at(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return Run(batch, first, low)

@@ -1,0 +1,657 @@
+"""Records and batches of them. This module owns the record format.
+
+    byte  0         4         8     9       10    11       12       13 14      16
+          ┌─────────┬─────────┬─────┬───────┬─────┬────────┬────────┬──┬───────┐
+          │ header  │ body    │magic│version│flags│priority│envelope│0 │key    │
+          │ CRC32C  │ CRC32C  │ B4  │ 1     │     │        │format  │  │length │
+          ├─────────┴─────────┼─────┴───────┴─────┴────────┼────────┴──┴───────┘
+       16 │ offset            │ timestamp, ms              │
+          ├─────────┬─────────┼────────────────────────────┘
+       32 │envelope │ value   │
+          │length   │ length  │
+          ├─────────┴─────────┼────────────────────────────┐
+       40 │ expires at, ms    │ due at, ms   only if TIMED │
+          ├───────┬───────────┴──┬───────────┬─────────────┤
+          │ key   │ envelope     │ value     │ 0–7 zeros   │
+          └───────┴──────────────┴───────────┴─────────────┘
+
+Little-endian, every record a multiple of 8 bytes. The header's CRC covers bytes 4 to the end of
+the timing fields, the body's covers key, envelope and value. They are two so that a record can be
+given another offset (one message in many topics, a batch moving to a segment) at the price of its
+header alone.
+
+In memory and in the journal a batch knows the offset of its first record and the offset field of
+each record is only its place in the batch it was published in; in a segment it is the record's
+own offset, and gaps are allowed.
+
+The envelope is the message's properties as they came on the wire, with their format beside them.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from braidmq.storage.offset_set cimport OffsetSet
+
+from typing import NamedTuple
+
+
+cdef extern from "crc32c.h" nogil:
+    void braid_crc32c_init()
+    uint32_t braid_crc32c(uint32_t crc, const void *data, size_t n)
+
+braid_crc32c_init()
+
+HEADER_SIZE = HEADER_BYTES
+FLAG_CONTROL = CONTROL
+FLAG_COMMIT = COMMIT
+FLAG_TRANSACTIONAL = TRANSACTIONAL
+FLAG_TIMED = TIMED
+FLAG_KEYED = KEYED
+FLAG_TOMBSTONE = TOMBSTONE
+FLAG_TRANSIENT = TRANSIENT
+
+cdef enum:
+    # Positions in a batch are 32 bits wide.
+    BATCH_BYTES_MAX = 0x7fffffff
+    KEY_MAX = 0xffff
+    # The object itself, its slot in a list and the allocator's share.
+    OBJECT_BYTES = 200
+
+
+class BadRecord(ValueError):
+    """Bytes that are not a whole, intact record; ``position`` says where."""
+
+    def __init__(self, position, reason):
+        super().__init__(f"byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class Record(NamedTuple):
+    """One record as Python objects: for slow paths, tools and tests."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    envelope: bytes = b""
+    envelope_format: int = 0
+    flags: int = 0
+    priority: int = 0
+    expires_at_ms: int = 0
+    due_at_ms: int = 0
+
+
+cdef void seal_header(RecordHeader *header) noexcept:
+    header.header_crc = braid_crc32c(
+        0, <unsigned char *>header + 4, header_bytes(header) - 4)
+
+
+cdef inline bint header_is_intact(const RecordHeader *header) noexcept:
+    return header.header_crc == braid_crc32c(
+        0, <const unsigned char *>header + 4, header_bytes(header) - 4)
+
+
+cdef inline bint body_is_intact(const RecordHeader *header) noexcept:
+    return header.body_crc == braid_crc32c(
+        0, <const unsigned char *>header + header_bytes(header), body_bytes(header))
+
+
+cdef Py_ssize_t whole_record(
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
+) except -2:
+    """Bytes of the record at ``at``, or -1 when the data ends before the record does."""
+    cdef const RecordHeader *header = <const RecordHeader *>(data + at)
+    cdef Py_ssize_t length
+    if size - at < HEADER_BYTES:
+        return -1
+    if header.magic != MAGIC:
+        raise BadRecord(at, "not the beginning of a record")
+    if header.version != VERSION:
+        raise BadRecord(at, f"record version {header.version}, this BraidMQ reads {VERSION}")
+    if size - at < header_bytes(header):
+        return -1
+    # The lengths are believed only once the header's own checksum has vouched for them.
+    if verify and not header_is_intact(header):
+        raise BadRecord(at, "header checksum differs")
+    length = record_bytes(header)
+    if size - at < length:
+        return -1
+    if verify and not body_is_intact(header):
+        raise BadRecord(at, "body checksum differs")
+    return length
+
+
+cdef class RecordBatch:
+    """``count`` encoded records end to end, with the offset of the first."""
+
+    def __cinit__(self):
+        self.data = NULL
+        self.positions = NULL
+        self.size = self.capacity = self.positions_capacity = self.count = 0
+        self.base_offset = 0
+        self.max_timestamp_ms = 0
+        self.summary = 0
+        self.priority_max = 0
+        self.priority_min = 255
+        self.dense = True
+        self.owner = None
+        self.exports = 0
+        self.shares = 1
+
+    def __dealloc__(self):
+        # A borrowed batch's memory belongs to its owner; capacity 0 says that it is borrowed.
+        if self.capacity:
+            free(self.data)
+        if self.positions_capacity:
+            free(self.positions)
+
+    # --- the memory as bytes ---
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def next_offset(self):
+        """The offset after the last record's."""
+        if self.count == 0:
+            return self.base_offset
+        return self.offset_of(self.count - 1) + 1
+
+    @property
+    def memory_bytes(self):
+        """What this batch costs in memory: its share of the bytes, its index, the object."""
+        cdef RecordBatch whole = self
+        if isinstance(self.owner, RecordBatch):
+            whole = self.owner
+        return (max(whole.capacity, whole.size) + 4 * whole.count) // whole.shares + OBJECT_BYTES
+
+    # --- building ---
+
+    cdef int reserve(self, Py_ssize_t extra_bytes, Py_ssize_t extra_records) except -1:
+        cdef Py_ssize_t wanted = self.size + extra_bytes
+        cdef void *grown
+        if wanted > BATCH_BYTES_MAX:
+            raise OverflowError("a batch holds at most 2 GiB")
+        if wanted > self.capacity:
+            wanted = max(wanted, self.capacity + (self.capacity >> 1), 256)
+            grown = realloc(self.data, wanted)
+            if grown == NULL:
+                raise MemoryError
+            self.data = <unsigned char *>grown
+            self.capacity = wanted
+        return self.reserve_positions(extra_records)
+
+    cdef int reserve_positions(self, Py_ssize_t extra_records) except -1:
+        cdef Py_ssize_t wanted = self.count + extra_records
+        cdef void *grown
+        if wanted > self.positions_capacity:
+            wanted = max(wanted, self.positions_capacity + (self.positions_capacity >> 1), 4)
+            grown = realloc(self.positions, wanted * sizeof(uint32_t))
+            if grown == NULL:
+                raise MemoryError
+            self.positions = <uint32_t *>grown
+            self.positions_capacity = wanted
+        return 0
+
+    cdef void note(self, const RecordHeader *header, Py_ssize_t position) noexcept:
+        """Take one more record, already in place, into the index and the summary."""
+        self.positions[self.count] = <uint32_t>position
+        self.count += 1
+        self.summary |= header.flags
+        self.priority_max = max(self.priority_max, header.priority)
+        self.priority_min = min(self.priority_min, header.priority)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.timestamp_ms)
+
+    cdef int put(
+        self,
+        const unsigned char *key, Py_ssize_t key_length,
+        const unsigned char *envelope, Py_ssize_t envelope_length,
+        const unsigned char *value, Py_ssize_t value_length,
+        uint8_t envelope_format, uint8_t flags, uint8_t priority,
+        int64_t timestamp_ms, int64_t expires_at_ms, int64_t due_at_ms,
+    ) except -1:
+        """Encode one record at the end of the batch."""
+        cdef RecordHeader *header
+        cdef RecordTiming *timing
+        cdef unsigned char *body
+        cdef Py_ssize_t start, length, total
+        cdef uint32_t crc
+        if key_length > KEY_MAX:
+            raise OverflowError(f"a key holds at most {KEY_MAX} bytes")
+        if key != NULL:
+            flags |= KEYED
+        if value == NULL:
+            flags |= TOMBSTONE
+        if expires_at_ms or due_at_ms:
+            flags |= TIMED
+        start = HEADER_BYTES + (TIMING_BYTES if flags & TIMED else 0)
+        length = key_length + envelope_length + value_length
+        total = aligned(start + length)
+        self.reserve(total, 1)
+        header = <RecordHeader *>(self.data + self.size)
+        header.magic = MAGIC
+        header.version = VERSION
+        header.flags = flags
+        header.priority = priority
+        header.envelope_format = envelope_format
+        header.reserved = 0
+        header.key_length = <uint16_t>key_length
+        header.offset = self.count
+        header.timestamp_ms = timestamp_ms
+        header.envelope_length = <uint32_t>envelope_length
+        header.value_length = <uint32_t>value_length
+        if flags & TIMED:
+            timing = <RecordTiming *>(self.data + self.size + HEADER_BYTES)
+            timing.expires_at_ms = expires_at_ms
+            timing.due_at_ms = due_at_ms
+        body = self.data + self.size + start
+        # The zeros of the padding go in first: the last word may be part value, part padding.
+        (<int64_t *>(self.data + self.size + total - 8))[0] = 0
+        if key_length:
+            memcpy(body, key, key_length)
+        if envelope_length:
+            memcpy(body + key_length, envelope, envelope_length)
+        if value_length:
+            memcpy(body + key_length + envelope_length, value, value_length)
+        crc = braid_crc32c(0, body, length)
+        header.body_crc = crc
+        seal_header(header)
+        self.note(header, self.size)
+        self.size += total
+        return 0
+
+    def append(
+        self, value, *, key=None, envelope=b"", uint8_t envelope_format=0, uint8_t flags=0,
+        uint8_t priority=0, int64_t timestamp_ms=0, int64_t expires_at_ms=0, int64_t due_at_ms=0,
+    ):
+        """Encode one record. The slow path: runs are encoded by the kernels or ``extend_values``."""
+        cdef const unsigned char[::1] key_view = None, value_view = None, envelope_view = envelope
+        cdef const unsigned char *key_data = NULL
+        cdef const unsigned char *value_data = NULL
+        cdef const unsigned char *envelope_data = NULL
+        cdef Py_ssize_t key_length = 0, value_length = 0
+        self.must_be_open()
+        if envelope_view.shape[0]:
+            envelope_data = &envelope_view[0]
+        if key is not None:
+            key_view = key
+            key_length = key_view.shape[0]
+            key_data = <const unsigned char *>b"" if key_length == 0 else &key_view[0]
+        if value is not None:
+            value_view = value
+            value_length = value_view.shape[0]
+            value_data = <const unsigned char *>b"" if value_length == 0 else &value_view[0]
+        self.put(
+            key_data, key_length,
+            envelope_data, envelope_view.shape[0],
+            value_data, value_length,
+            envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE), priority,
+            timestamp_ms, expires_at_ms, due_at_ms,
+        )
+
+    def extend_values(
+        self, list values, int64_t timestamp_ms, list keys=None, bytes envelope=b"",
+        uint8_t envelope_format=0, uint8_t flags=0, uint8_t priority=0,
+    ):
+        """Encode a run of values that share everything but their keys."""
+        cdef Py_ssize_t i, count = len(values), total = 0
+        cdef bytes value, key
+        cdef const unsigned char *key_data = NULL
+        cdef Py_ssize_t key_length = 0
+        self.must_be_open()
+        if keys is not None and len(keys) != count:
+            raise ValueError("as many keys as values")
+        for i in range(count):
+            value = values[i]
+            total += PyBytes_GET_SIZE(value)
+        self.reserve(total + count * (HEADER_BYTES + 8 + PyBytes_GET_SIZE(envelope)), count)
+        for i in range(count):
+            value = values[i]
+            if keys is not None:
+                key = keys[i]
+                key_data = NULL
+                key_length = 0
+                if key is not None:
+                    key_data = <const unsigned char *>PyBytes_AS_STRING(key)
+                    key_length = PyBytes_GET_SIZE(key)
+            self.put(
+                key_data, key_length,
+                <const unsigned char *>PyBytes_AS_STRING(envelope), PyBytes_GET_SIZE(envelope),
+                <const unsigned char *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value),
+                envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE), priority, timestamp_ms, 0, 0,
+            )
+
+    def must_be_open(self):
+        """A batch grows only while nobody looks at its memory and it is its own."""
+        if self.exports or self.shares > 1:
+            raise BufferError("the batch's memory is in use elsewhere")
+        if self.size and not self.capacity or not self.dense:
+            raise BufferError("the batch is a view of other memory")
+
+    def can_absorb(self, RecordBatch other):
+        """Whether ``other``, which follows in offset, may be copied to this batch's end."""
+        return (
+            self.dense and other.dense and self.exports == 0 and self.shares == 1
+            and other.shares == 1 and self.capacity > 0
+            and self.base_offset + self.count == other.base_offset
+        )
+
+    def absorb(self, RecordBatch other):
+        """Copy the records of ``other`` to the end: many small batches become one."""
+        cdef Py_ssize_t i
+        assert self.can_absorb(other)
+        self.reserve(other.size, other.count)
+        memcpy(self.data + self.size, other.data, other.size)
+        for i in range(other.count):
+            self.positions[self.count + i] = <uint32_t>(self.size + other.positions[i])
+        self.size += other.size
+        self.count += other.count
+        self.summary |= other.summary
+        self.priority_max = max(self.priority_max, other.priority_max)
+        self.priority_min = min(self.priority_min, other.priority_min)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, other.max_timestamp_ms)
+
+    def at_offset(self, int64_t base_offset):
+        """This batch with another first offset, over the same memory: one body, many topics."""
+        cdef RecordBatch twin = RecordBatch.__new__(RecordBatch)
+        assert self.dense and not isinstance(self.owner, RecordBatch)
+        twin.owner = self
+        # Growing would move the memory under the twin.
+        self.shares += 1
+        twin.data = self.data
+        twin.size = self.size
+        twin.positions = self.positions
+        twin.count = self.count
+        twin.base_offset = base_offset
+        twin.max_timestamp_ms = self.max_timestamp_ms
+        twin.summary = self.summary
+        twin.priority_max = self.priority_max
+        twin.priority_min = self.priority_min
+        return twin
+
+    def place(self, int64_t base_offset):
+        """Give a freshly built batch its first offset."""
+        assert self.dense
+        self.base_offset = base_offset
+
+    # --- reading ---
+
+    @staticmethod
+    def scan(data, *, int64_t base_offset=-1, bint verify=True):
+        """The batch of whole records at the beginning of ``data``, over the same memory.
+
+        With a ``base_offset`` the records are dense from it (journal, memory); without, each
+        record's own offset counts (segments). A record that is cut off ends the scan; one that is
+        damaged raises ``BadRecord``. ``size`` tells how far the scan came.
+        """
+        cdef RecordBatch batch = RecordBatch.__new__(RecordBatch)
+        cdef Py_buffer *view
+        cdef Py_ssize_t at = 0, length
+        # The view holds the memory in place for as long as the batch lives.
+        batch.owner = memoryview(data)
+        view = PyMemoryView_GET_BUFFER(batch.owner)
+        batch.data = <unsigned char *>view.buf
+        batch.dense = base_offset >= 0
+        batch.base_offset = max(base_offset, 0)
+        while True:
+            length = whole_record(batch.data, at, view.len, verify)
+            if length < 0:
+                break
+            if at + length > BATCH_BYTES_MAX:
+                raise OverflowError("a batch holds at most 2 GiB")
+            batch.reserve_positions(1)
+            batch.note(<RecordHeader *>(batch.data + at), at)
+            at += length
+        batch.size = at
+        if batch.count and not batch.dense:
+            batch.base_offset = batch.header_at(0).offset
+        return batch
+
+    cdef int64_t offset_of(self, Py_ssize_t index) noexcept:
+        if self.dense:
+            return self.base_offset + index
+        return self.header_at(index).offset
+
+    cdef Py_ssize_t index_of(self, int64_t offset) noexcept:
+        """Index of the first record at or after ``offset``; ``count`` when there is none."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        if self.dense:
+            return min(max(offset - self.base_offset, 0), self.count)
+        while low < high:
+            middle = (low + high) >> 1
+            if self.header_at(middle).offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def find(self, int64_t offset):
+        """Index of the first record at or after ``offset``; ``count`` when there is none."""
+        return self.index_of(offset)
+
+    def find_time(self, int64_t timestamp_ms):
+        """Index of the first record stamped at or after ``timestamp_ms``; ``count`` for none."""
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            if self.header_at(i).timestamp_ms >= timestamp_ms:
+                return i
+        return self.count
+
+    def offset_at(self, Py_ssize_t index):
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.offset_of(index)
+
+    def position_at(self, Py_ssize_t index):
+        """Byte position of record ``index``; of the end for ``count``."""
+        if not 0 <= index <= self.count:
+            raise IndexError(index)
+        return self.size if index == self.count else self.positions[index]
+
+    def slice(self, int64_t start, int64_t stop):
+        """The bytes of the records with offsets ``start`` … ``stop - 1``, without a copy."""
+        cdef Py_ssize_t first = self.position_at(self.index_of(start))
+        cdef Py_ssize_t after = self.position_at(self.index_of(stop))
+        return memoryview(self)[first:max(first, after)]
+
+    def record(self, Py_ssize_t index):
+        """Record ``index`` as Python objects."""
+        cdef const RecordHeader *header
+        cdef const RecordTiming *timing
+        cdef const unsigned char *body
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        header = self.header_at(index)
+        body = <const unsigned char *>header + header_bytes(header)
+        timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+        key = body[:header.key_length] if header.flags & KEYED else None
+        body += header.key_length
+        envelope = body[:header.envelope_length]
+        body += header.envelope_length
+        return Record(
+            self.offset_of(index), header.timestamp_ms, key,
+            None if header.flags & TOMBSTONE else body[:header.value_length],
+            envelope, header.envelope_format, header.flags, header.priority,
+            timing.expires_at_ms if header.flags & TIMED else 0,
+            timing.due_at_ms if header.flags & TIMED else 0,
+        )
+
+    def records(self):
+        return [self.record(i) for i in range(self.count)]
+
+    def verify(self):
+        """Check every checksum; raises ``BadRecord`` at the first that differs."""
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            whole_record(self.data, self.positions[i], self.size, True)
+
+    def index_points(self, Py_ssize_t position, Py_ssize_t interval, Py_ssize_t since, int64_t time):
+        """Entries for a sparse index, of records that will stand at ``position`` in their file.
+
+        A record gets an entry when ``interval`` bytes have passed since the last one, which stood
+        at ``since`` (-1: none yet). Each entry is ``(offset, position, highest timestamp before)``;
+        ``time`` is the highest timestamp before this batch.
+        """
+        cdef list points = []
+        cdef Py_ssize_t i, at
+        for i in range(self.count):
+            at = position + self.positions[i]
+            if since < 0 or at - since >= interval:
+                points.append((self.offset_of(i), at, time))
+                since = at
+            time = max(time, self.header_at(i).timestamp_ms)
+        return points
+
+    def stamped(self, tuple acknowledged=(), int64_t start=0):
+        """The records as a segment stores them: own offsets, and only those still wanted.
+
+        Records below ``start`` and those that every set in ``acknowledged`` covers are left out.
+        Returns the bytes and how many records they hold.
+        """
+        cdef Py_ssize_t i, length, at = 0, kept = 0
+        cdef int64_t offset
+        cdef RecordHeader *header
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, self.size)
+        cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            offset = self.offset_of(i)
+            if offset < start or acknowledged and all_cover(acknowledged, offset):
+                continue
+            length = record_bytes(self.header_at(i))
+            memcpy(target + at, self.header_at(i), length)
+            header = <RecordHeader *>(target + at)
+            header.offset = offset
+            seal_header(header)
+            at += length
+            kept += 1
+        return (out if at == self.size else out[:at]), kept
+
+
+cdef bint all_cover(tuple acknowledged, int64_t offset):
+    cdef OffsetSet one
+    for one in acknowledged:
+        if not one.covers(offset):
+            return False
+    return True
+
+
+# --- columns for Arrow ---
+
+cdef bytes empty_bytes(Py_ssize_t size):
+    return PyBytes_FromStringAndSize(NULL, size)
+
+
+def decode_columns(
+    const unsigned char[::1] data, int64_t offset_min, int64_t offset_max,
+    int64_t time_min, int64_t time_max, Py_ssize_t rows_max,
+):
+    """Verify and decode whole records into the buffers of Arrow columns.
+
+    Takes records whose offset is in ``[offset_min, offset_max)`` and whose timestamp is in
+    ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off.
+    Control records are not rows. Returns ``(bytes consumed, rows, columns)`` with the columns'
+    buffers in the order of ``braidmq.storage.reader.COLUMNS``.
+    """
+    cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
+    cdef Py_ssize_t size = data.shape[0], at = 0, length, rows = 0, i
+    cdef Py_ssize_t key_total = 0, envelope_total = 0, value_total = 0
+    cdef const RecordHeader *header
+    cdef const unsigned char *body
+    cdef uint32_t *chosen = <uint32_t *>malloc(max(rows_max, 1) * sizeof(uint32_t))
+    if chosen == NULL:
+        raise MemoryError
+    try:
+        while rows < rows_max:
+            length = whole_record(base, at, size, True)
+            # 32-bit Arrow offsets: a column of one batch stays below 2 GiB.
+            if length < 0 or key_total + envelope_total + value_total + length > BATCH_BYTES_MAX:
+                break
+            header = <const RecordHeader *>(base + at)
+            if (
+                offset_min <= header.offset < offset_max
+                and time_min <= header.timestamp_ms < time_max
+                and not header.flags & CONTROL
+            ):
+                chosen[rows] = <uint32_t>at
+                rows += 1
+                key_total += header.key_length
+                envelope_total += header.envelope_length
+                value_total += header.value_length
+            at += length
+        return at, rows, fill_columns(
+            base, chosen, rows, key_total, envelope_total, value_total)
+    finally:
+        free(chosen)
+
+
+cdef tuple fill_columns(
+    const unsigned char *base, const uint32_t *chosen, Py_ssize_t rows,
+    Py_ssize_t key_total, Py_ssize_t envelope_total, Py_ssize_t value_total,
+):
+    cdef bytes offsets = empty_bytes(8 * rows), times = empty_bytes(8 * rows)
+    cdef bytes priorities = empty_bytes(rows), flag_bytes = empty_bytes(rows)
+    cdef bytes formats = empty_bytes(rows)
+    cdef bytes key_valid = bytes((rows + 7) // 8), key_ends = empty_bytes(4 * rows + 4)
+    cdef bytes envelope_ends = empty_bytes(4 * rows + 4)
+    cdef bytes value_valid = bytes((rows + 7) // 8), value_ends = empty_bytes(4 * rows + 4)
+    cdef bytes keys = empty_bytes(key_total), envelopes = empty_bytes(envelope_total)
+    cdef bytes values = empty_bytes(value_total)
+    cdef int64_t *offset_out = <int64_t *>PyBytes_AS_STRING(offsets)
+    cdef int64_t *time_out = <int64_t *>PyBytes_AS_STRING(times)
+    cdef uint8_t *priority_out = <uint8_t *>PyBytes_AS_STRING(priorities)
+    cdef uint8_t *flag_out = <uint8_t *>PyBytes_AS_STRING(flag_bytes)
+    cdef uint8_t *format_out = <uint8_t *>PyBytes_AS_STRING(formats)
+    cdef uint8_t *key_valid_out = <uint8_t *>PyBytes_AS_STRING(key_valid)
+    cdef uint8_t *value_valid_out = <uint8_t *>PyBytes_AS_STRING(value_valid)
+    cdef int32_t *key_end = <int32_t *>PyBytes_AS_STRING(key_ends)
+    cdef int32_t *envelope_end = <int32_t *>PyBytes_AS_STRING(envelope_ends)
+    cdef int32_t *value_end = <int32_t *>PyBytes_AS_STRING(value_ends)
+    cdef unsigned char *key_out = <unsigned char *>PyBytes_AS_STRING(keys)
+    cdef unsigned char *envelope_out = <unsigned char *>PyBytes_AS_STRING(envelopes)
+    cdef unsigned char *value_out = <unsigned char *>PyBytes_AS_STRING(values)
+    cdef int32_t key_at = 0, envelope_at = 0, value_at = 0
+    cdef const RecordHeader *header
+    cdef const unsigned char *body
+    cdef Py_ssize_t i
+    key_end[0] = envelope_end[0] = value_end[0] = 0
+    for i in range(rows):
+        header = <const RecordHeader *>(base + chosen[i])
+        body = <const unsigned char *>header + header_bytes(header)
+        offset_out[i] = header.offset
+        time_out[i] = header.timestamp_ms
+        priority_out[i] = header.priority
+        flag_out[i] = header.flags
+        format_out[i] = header.envelope_format
+        if header.flags & KEYED:
+            key_valid_out[i >> 3] |= 1 << (i & 7)
+            memcpy(key_out + key_at, body, header.key_length)
+            key_at += header.key_length
+        body += header.key_length
+        if header.envelope_length:
+            memcpy(envelope_out + envelope_at, body, header.envelope_length)
+            envelope_at += header.envelope_length
+        body += header.envelope_length
+        if not header.flags & TOMBSTONE:
+            value_valid_out[i >> 3] |= 1 << (i & 7)
+            memcpy(value_out + value_at, body, header.value_length)
+            value_at += header.value_length
+        key_end[i + 1] = key_at
+        envelope_end[i + 1] = envelope_at
+        value_end[i + 1] = value_at
+    return (
+        (None, offsets), (None, times), (None, priorities), (None, flag_bytes), (None, formats),
+        (key_valid, key_ends, keys), (None, envelope_ends, envelopes),
+        (value_valid, value_ends, values),
+    )

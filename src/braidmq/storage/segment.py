@@ -1,0 +1,267 @@
+"""Segments: a partition's records on disk, in files that are sealed at a certain size.
+
+    segments/0000002a-00000000000000001000.segment      partition 42, first offset 1000
+    byte  0            8         12              16          24            32           36       40
+          ┌────────────┬─────────┬───────────────┬───────────┬─────────────┬────────────┬────────┐
+          │ "BRAIDSEG" │ version │ header length │ partition │ base offset │label length│ CRC32C │
+          ├────────────┴─────────┴───────┬───────┴───────────┴─────────────┴────────────┴────────┘
+       40 │ label (UTF-8), zeros to 64   │ records, end to end, each with its own offset
+          └──────────────────────────────┴───────────────────────────────────────────────────────
+
+    …-00000000000000001000.index            beside each sealed segment
+          ┌────────────┬─────────┬───────┬───────────────┬────────┬─────────┬──────────┬────────┐
+          │ "BRAIDIDX" │ version │ count │ segment bytes │  end   │ records │ max time │ CRC32C │
+          └────────────┴─────────┴───────┴───────────────┴────────┴─────────┴──────────┴────────┘
+          then `count` offsets, `count` positions, `count` times: the highest before the position
+
+The index is both the offset index and the time index, because timestamps are looked up by the
+highest one so far, which never falls. It is only a shortcut: one that is missing or does not match
+its segment is built again from the records.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+
+import msgspec
+
+from braidmq.model.errors import CorruptData, ForeignFile
+from braidmq.model.limits import KIB, MIB
+from braidmq.storage.crc32c import crc32c
+from braidmq.storage.disk import Disk, File
+from braidmq.storage.record import BadRecord, RecordBatch
+
+DIRECTORY = "segments"
+SUFFIX = ".segment"
+INDEX_SUFFIX = ".index"
+MAGIC = b"BRAIDSEG"
+INDEX_MAGIC = b"BRAIDIDX"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQqI")
+INDEX_HEADER = struct.Struct("<8sIIQqqq")
+CHECKSUM = struct.Struct("<I")
+SCAN_BYTES = 4 * MIB
+READ_BYTES_MIN = 4 * KIB
+
+
+def segment_name(partition: int, base_offset: int) -> str:
+    return f"{DIRECTORY}/{partition:08x}-{base_offset:020d}{SUFFIX}"
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """Partition and base offset from a file name, or None for a name we never give."""
+    stem = name.removesuffix(SUFFIX).removesuffix(INDEX_SUFFIX)
+    partition, dash, base = stem.partition("-")
+    if stem == name or not dash or len(base) != 20 or not base.isdecimal():
+        return None
+    try:
+        return int(partition, 16), int(base)
+    except ValueError:
+        return None
+
+
+def segment_header(partition: int, base_offset: int, label: str) -> bytes:
+    text = label.encode()
+    length = -(-(HEADER.size + CHECKSUM.size + len(text)) // 64) * 64
+    fields = HEADER.pack(MAGIC, VERSION, length, partition, base_offset, len(text))
+    checksum = CHECKSUM.pack(crc32c(text, crc32c(fields)))
+    return (fields + checksum + text).ljust(length, b"\0")
+
+
+class SegmentHeader(msgspec.Struct, frozen=True):
+    length: int
+    partition: int
+    base_offset: int
+    label: str
+
+
+def read_header(file: File) -> SegmentHeader:
+    start = file.read(HEADER.size + CHECKSUM.size, 0)
+    if len(start) < HEADER.size + CHECKSUM.size or start[:8] != MAGIC:
+        raise ForeignFile(
+            f"{file.path} is not a segment", remedy="Move it out of the data directory"
+        )
+    _, version, length, partition, base_offset, label_length = HEADER.unpack(start[: HEADER.size])
+    if version > VERSION:
+        raise ForeignFile(
+            f"{file.path} has segment version {version}, this BraidMQ reads {VERSION}",
+            remedy="It was written by a newer BraidMQ: use that one",
+        )
+    text = file.read(label_length, len(start)) if label_length <= length else b""
+    if CHECKSUM.unpack(start[HEADER.size :])[0] != crc32c(text, crc32c(start[: HEADER.size])):
+        raise CorruptData(file.path, 0, "the segment header does not match its checksum")
+    return SegmentHeader(length, partition, base_offset, text.decode())
+
+
+class SegmentIndex:
+    """Where in a segment to begin looking for an offset or a time."""
+
+    __slots__ = ("offsets", "positions", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times = array("q")
+
+    def extend(self, points: list[tuple[int, int, int]]) -> None:
+        for offset, position, time in points:
+            self.offsets.append(offset)
+            self.positions.append(position)
+            self.times.append(time)
+
+    @property
+    def last_position(self) -> int:
+        return self.positions[-1] if self.positions else -1
+
+    def position_of(self, offset: int) -> int:
+        """No record at or after ``offset`` stands before this position; -1 for an empty index."""
+        at = max(bisect_right(self.offsets, offset) - 1, 0)
+        return self.positions[at] if self.positions else -1
+
+    def position_of_time(self, timestamp_ms: int) -> int:
+        """No record stamped at or after ``timestamp_ms`` stands before this position."""
+        at = max(bisect_left(self.times, timestamp_ms) - 1, 0)
+        return self.positions[at] if self.positions else -1
+
+    def copy(self) -> "SegmentIndex":
+        twin = SegmentIndex()
+        twin.offsets, twin.positions, twin.times = (
+            self.offsets[:],
+            self.positions[:],
+            self.times[:],
+        )
+        return twin
+
+
+class Segment(msgspec.Struct, array_like=True):
+    """What is known of one segment: kept in snapshots, so that start-up need not open it."""
+
+    partition: int
+    base_offset: int
+    end_offset: int
+    """The offset after the last record's."""
+    size: int
+    """Bytes of the file that count; what stands behind them is left from an interrupted flush."""
+    records: int
+    max_timestamp_ms: int
+    sealed: bool
+
+    @property
+    def path(self) -> str:
+        return segment_name(self.partition, self.base_offset)
+
+    @property
+    def index_path(self) -> str:
+        return self.path.removesuffix(SUFFIX) + INDEX_SUFFIX
+
+
+def encode_index(segment: Segment, index: SegmentIndex) -> bytes:
+    fields = INDEX_HEADER.pack(
+        INDEX_MAGIC,
+        VERSION,
+        len(index.offsets),
+        segment.size,
+        segment.end_offset,
+        segment.records,
+        segment.max_timestamp_ms,
+    )
+    points = b"".join((index.offsets.tobytes(), index.positions.tobytes(), index.times.tobytes()))
+    return fields + CHECKSUM.pack(crc32c(points, crc32c(fields))) + points
+
+
+def decode_index(segment: Segment, data: bytes) -> SegmentIndex | None:
+    """The index in ``data``, or None when it is not this segment's, whole and intact."""
+    start = INDEX_HEADER.size + CHECKSUM.size
+    if len(data) < start or data[:8] != INDEX_MAGIC:
+        return None
+    fields, checksum, points = (
+        data[: INDEX_HEADER.size],
+        data[INDEX_HEADER.size : start],
+        data[start:],
+    )
+    _, version, count, size, end_offset, records, max_time = INDEX_HEADER.unpack(fields)
+    expected = (segment.size, segment.end_offset, segment.records, segment.max_timestamp_ms)
+    if version != VERSION or (size, end_offset, records, max_time) != expected:
+        return None
+    if len(points) != 24 * count or CHECKSUM.unpack(checksum)[0] != crc32c(points, crc32c(fields)):
+        return None
+    index = SegmentIndex()
+    for column, at in ((index.offsets, 0), (index.positions, 1), (index.times, 2)):
+        column.frombytes(points[8 * count * at : 8 * count * (at + 1)])
+    return index
+
+
+class OpenFiles:
+    """The segment files most recently used, kept open: partitions may outnumber descriptors."""
+
+    def __init__(self, disk: Disk, limit: int = 256) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._open: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str) -> File:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._disk.open(path)
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(path)
+        return file
+
+    def forget(self, path: str) -> None:
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        for path in list(self._open):
+            self.forget(path)
+
+
+def scan_segment(
+    file: File, partition: int, interval: int, size: int | None = None
+) -> tuple[Segment, SegmentIndex]:
+    """Read a segment from its first record to ``size``, or as far as whole records go."""
+    header = read_header(file)
+    segment = Segment(partition, header.base_offset, header.base_offset, header.length, 0, 0, False)
+    index = SegmentIndex()
+    limit = file.size() if size is None else size
+    while segment.size < limit:
+        wanted = min(SCAN_BYTES, limit - segment.size)
+        batch = scan_records(file, segment.size, wanted, limit)
+        if batch is None:
+            break
+        note_batch(segment, index, batch, interval)
+    return segment, index
+
+
+def scan_records(file: File, position: int, length: int, end: int) -> RecordBatch | None:
+    """Whole records from ``position`` on: as many as fit in ``length`` bytes, but at least one.
+
+    None when not even one is whole before ``end``; CorruptData when one is damaged.
+    """
+    while True:
+        length = min(length, end - position)
+        data = file.read(length, position)
+        try:
+            batch = RecordBatch.scan(data)
+        except BadRecord as error:
+            raise CorruptData(file.path, position + error.position, error.reason) from None
+        if batch.count:
+            return batch
+        if len(data) < length or position + length >= end:
+            return None
+        length *= 4
+
+
+def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interval: int) -> None:
+    """Records were added to the end of ``segment``: keep the descriptor and the index true."""
+    index.extend(
+        batch.index_points(segment.size, interval, index.last_position, segment.max_timestamp_ms)
+    )
+    segment.size += batch.size
+    segment.end_offset = batch.next_offset
+    segment.records += batch.count
+    segment.max_timestamp_ms = max(segment.max_timestamp_ms, batch.max_timestamp_ms)

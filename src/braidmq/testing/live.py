@@ -1,0 +1,121 @@
+"""A real node in a real process, for tests that need sockets, signals or ``kill -9``."""
+
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+PORT_FLAGS = ("amqp_port", "mqtt_port", "ws_port", "http_port")
+
+START_S_MAX = 20.0
+"""A node that is not ready by then hangs: an idle machine with two cores starts one in 0.3 s."""
+
+STOP_S_MAX = 20.0
+"""Over the node's own 5 s of draining, under a test's timeout."""
+
+Flag = str | int | bool | Path
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on. All are held until all are found, so no two are the same."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+def serve_command(data_dir: Path, **flags: Flag) -> list[str]:
+    """``braid serve``: ``http_port=8080`` becomes ``--http-port 8080``, ``dev=True`` ``--dev``."""
+    command = [sys.executable, "-m", "braidmq.cli", "serve", "--data-dir", str(data_dir)]
+    for name, value in flags.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            command.append(flag)
+        elif value is not False:
+            command += [flag, str(value)]
+    return command
+
+
+@dataclass
+class LiveNode:
+    process: subprocess.Popen[str]
+    ports: dict[str, int]
+    lines: list[str] = field(default_factory=list)
+    """All it wrote so far, stdout and stderr together."""
+
+    _arrivals: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['http_port']}"
+
+    def read(self, output: IO[str]) -> None:
+        for line in output:
+            self._arrivals.put(line.rstrip("\n"))
+        self._arrivals.put(None)
+
+    def wait_for_line(self, wanted: str, timeout_s: float = START_S_MAX) -> None:
+        """Read on to the line ``wanted``; it must come within ``timeout_s`` of the one before."""
+        while True:
+            try:
+                line = self._arrivals.get(timeout=timeout_s)
+            except queue.Empty:
+                raise AssertionError(self._without(wanted)) from None
+            if line is None:
+                raise AssertionError(self._without(wanted))
+            self.lines.append(line)
+            if line == wanted:
+                return
+
+    def stop(self) -> int:
+        """SIGTERM, then the exit code."""
+        self.process.terminate()
+        return self._ended()
+
+    def kill(self) -> int:
+        """SIGKILL, then the exit code."""
+        self.process.kill()
+        return self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(STOP_S_MAX)
+        while (line := self._arrivals.get(timeout=STOP_S_MAX)) is not None:
+            self.lines.append(line)
+        self._arrivals.put(None)  # stop() after kill(), or twice, finds the end again
+        return code
+
+    def _without(self, wanted: str) -> str:
+        said = "\n  ".join(self.lines) or "(nothing)"
+        return f"the node did not say {wanted!r}; it said:\n  {said}"
+
+
+@contextmanager
+def live_node(data_dir: Path, **flags: Flag) -> Iterator[LiveNode]:
+    """A node that is ready. Ports not given in ``flags`` are free ones; it is killed on leaving."""
+    ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
+    ports.update({name: int(str(flags[name])) for name in PORT_FLAGS if name in flags})
+    process = subprocess.Popen(
+        serve_command(data_dir, **{**ports, **flags}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    node = LiveNode(process, ports)
+    reader = threading.Thread(target=node.read, args=(process.stdout,), daemon=True)
+    reader.start()
+    try:
+        node.wait_for_line("ready")
+        yield node
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()

@@ -1,0 +1,224 @@
+"""Plain-Python twins of the storage kernels, written from their byte diagrams.
+
+Slow and obvious on purpose, and never by calling a kernel: a kernel is right when it agrees with
+these on random input.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
+
+# --- CRC32C ---
+
+CRC32C_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
+
+
+def crc32c_bitwise(data: bytes, crc: int = 0) -> int:
+    """The definition, one bit at a time."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (CRC32C_POLYNOMIAL if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+# The bitwise step is linear, so what it does to each value of the low byte can be looked up.
+CRC32C_TABLE = [crc32c_bitwise(bytes([n]), 0xFFFFFFFF) ^ 0xFFFFFFFF for n in range(256)]
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """The same a byte at a time, for oracles that check many records."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc = CRC32C_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def aligned(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+# --- records ---
+
+RECORD_HEADER_AFTER_CRCS = struct.Struct("<BBBBBBHqqII")
+RECORD_HEADER_BYTES = 40
+RECORD_TIMING_BYTES = 16
+CONTROL, COMMIT, TRANSACTIONAL, TIMED, KEYED, TOMBSTONE, TRANSIENT = (1 << n for n in range(7))
+DERIVED_FLAGS = TIMED | KEYED | TOMBSTONE  # follow from the fields; the caller cannot set them
+
+
+class Message(NamedTuple):
+    """What is given to ``RecordBatch.append``."""
+
+    value: bytes | None
+    key: bytes | None = None
+    envelope: bytes = b""
+    envelope_format: int = 0
+    flags: int = 0
+    priority: int = 0
+    timestamp_ms: int = 0
+    expires_at_ms: int = 0
+    due_at_ms: int = 0
+
+    @property
+    def stored_flags(self) -> int:
+        flags = self.flags & ~DERIVED_FLAGS
+        flags |= KEYED if self.key is not None else 0
+        flags |= TOMBSTONE if self.value is None else 0
+        flags |= TIMED if self.expires_at_ms or self.due_at_ms else 0
+        return flags
+
+    @property
+    def body(self) -> bytes:
+        return (self.key or b"") + self.envelope + (self.value or b"")
+
+    @property
+    def header_bytes(self) -> int:
+        return RECORD_HEADER_BYTES + (RECORD_TIMING_BYTES if self.stored_flags & TIMED else 0)
+
+    def fields(self, offset: int) -> tuple[object, ...]:
+        """The fields of the ``Record`` this is read back as."""
+        return (
+            offset,
+            self.timestamp_ms,
+            self.key,
+            self.value,
+            self.envelope,
+            self.envelope_format,
+            self.stored_flags,
+            self.priority,
+            self.expires_at_ms,
+            self.due_at_ms,
+        )
+
+
+def encode_record(message: Message, offset: int) -> bytes:
+    timing = b""
+    if message.stored_flags & TIMED:
+        timing = struct.pack("<qq", message.expires_at_ms, message.due_at_ms)
+    covered = (
+        struct.pack("<I", crc32c(message.body))
+        + RECORD_HEADER_AFTER_CRCS.pack(
+            0xB4,
+            1,
+            message.stored_flags,
+            message.priority,
+            message.envelope_format,
+            0,
+            len(message.key or b""),
+            offset,
+            message.timestamp_ms,
+            len(message.envelope),
+            len(message.value or b""),
+        )
+        + timing
+    )
+    record = struct.pack("<I", crc32c(covered)) + covered + message.body
+    return record.ljust(aligned(len(record)), b"\0")
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """As in memory and in the journal: the offset field is the place in the batch."""
+    return b"".join(encode_record(message, place) for place, message in enumerate(messages))
+
+
+def encode_segment(rows: Iterable[tuple[int, Message]]) -> bytes:
+    """As in a segment: each record has its own offset."""
+    return b"".join(encode_record(message, offset) for offset, message in rows)
+
+
+def boundaries(pieces: Iterable[bytes]) -> list[int]:
+    """Where each piece begins once they are joined, and where the last one ends."""
+    ends = [0]
+    for piece in pieces:
+        ends.append(ends[-1] + len(piece))
+    return ends
+
+
+def select_rows(
+    rows: Sequence[tuple[int, Message]],
+    offsets: tuple[int, int],
+    times: tuple[int, int],
+    rows_max: int,
+) -> tuple[int, list[tuple[int, Message]]]:
+    """What ``decode_columns`` takes of whole records: how many it passed, and which it chose."""
+    chosen: list[tuple[int, Message]] = []
+    for passed, (offset, message) in enumerate(rows):
+        if len(chosen) == rows_max:
+            return passed, chosen
+        if (
+            offsets[0] <= offset < offsets[1]
+            and times[0] <= message.timestamp_ms < times[1]
+            and not message.flags & CONTROL
+        ):
+            chosen.append((offset, message))
+    return len(rows), chosen
+
+
+# --- sets of offsets ---
+
+
+def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Offsets as ``(first, after_last)`` pairs, in order."""
+    found: list[tuple[int, int]] = []
+    for offset in sorted(offsets):
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found
+
+
+def first_missing(members: set[int], at: int = 0) -> int:
+    while at in members:
+        at += 1
+    return at
+
+
+def varint(value: int) -> bytes:
+    """Base 128, low digits first, the high bit set on all but the last."""
+    digits = bytearray()
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def encode_offset_set(floor: int, ranges: Iterable[tuple[int, int]]) -> bytes:
+    out = varint(floor)
+    position = floor
+    for low, high in ranges:
+        out += varint(low - position) + varint(high - low)
+        position = high
+    return out
+
+
+# --- journal entries ---
+
+ENTRY_AFTER_CRC = struct.Struct("<I2sBBIQQ")
+ENTRY_HEADER_BYTES = 32
+MARK = 1
+MARK_BYTES = 40
+
+
+def encode_entry(kind: int, meta: bytes, payload: bytes, epoch: int, lsn: int) -> bytes:
+    rest = meta.ljust(aligned(len(meta)), b"\0") + payload
+    length = ENTRY_HEADER_BYTES + len(rest)
+    covered = ENTRY_AFTER_CRC.pack(length, b"BJ", kind, 1, len(meta), epoch, lsn) + rest
+    return struct.pack("<I", crc32c(covered)) + covered
+
+
+def encode_mark(durable_lsn: int, epoch: int, lsn: int) -> bytes:
+    return encode_entry(MARK, struct.pack("<Q", durable_lsn), b"", epoch, lsn)
+
+
+def flip(data: bytes, bit: int) -> bytearray:
+    """A copy with one bit turned over, counted from the low bit of the first byte."""
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return damaged

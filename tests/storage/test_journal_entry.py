@@ -1,0 +1,476 @@
+"""Journal entries against their byte diagram, and against cuts and flipped bits."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import (
+    ENTRY_HEADER_BYTES,
+    MARK,
+    MARK_BYTES,
+    aligned,
+    boundaries,
+    crc32c,
+    encode_entry,
+    encode_mark,
+    flip,
+)
+
+from braidmq.storage.journal_entry import (
+    ENTRY_HEADER_SIZE,
+    ENTRY_VERSION,
+    KIND_OF_MARK,
+    MARK_SIZE,
+    EntryBuffer,
+    first_lsn,
+    inspect_tail,
+    scan_entries,
+)
+from braidmq.storage.record import RecordBatch
+
+EPOCH = 0x1122334455667788
+ROOM = 1 << 20
+
+kinds = st.integers(2, 255)
+metas = st.one_of(st.binary(max_size=20), st.sampled_from([b"", b"7bytes!", b"8 bytes!"]))
+payloads = st.one_of(
+    st.just(b""), st.integers(1, 6).flatmap(lambda n: st.binary(min_size=8 * n, max_size=8 * n))
+)
+entries = st.tuples(kinds, metas, payloads)
+marks = st.integers(0, 2**64 - 1)
+groups = st.lists(st.one_of(entries, entries, marks), min_size=1, max_size=10)
+epochs = st.integers(0, 2**64 - 1)
+lsns = st.integers(1, 2**63)
+
+
+def pieces_of(written, epoch: int, lsn: int) -> list[bytes]:
+    """The oracle's bytes of each entry or mark."""
+    return [
+        encode_mark(one, epoch, lsn + i)
+        if isinstance(one, int)
+        else encode_entry(*one, epoch, lsn + i)
+        for i, one in enumerate(written)
+    ]
+
+
+def found_in(written, lsn: int, starts: list[int]) -> list[tuple[int, ...]]:
+    """What a scan of the same says, marks left out."""
+    return [
+        (
+            one[0],
+            1,
+            lsn + i,
+            starts[i],
+            starts[i] + ENTRY_HEADER_BYTES,
+            starts[i] + ENTRY_HEADER_BYTES + len(one[1]),
+            starts[i + 1],
+        )
+        for i, one in enumerate(written)
+        if not isinstance(one, int)
+    ]
+
+
+def fill(buffer: EntryBuffer, written) -> None:
+    for one in written:
+        if isinstance(one, int):
+            assert buffer.mark(one)
+        else:
+            assert buffer.append(*one) == buffer.next_lsn - 1
+
+
+def test_sizes():
+    assert (ENTRY_HEADER_SIZE, MARK_SIZE, KIND_OF_MARK) == (ENTRY_HEADER_BYTES, MARK_BYTES, MARK)
+    assert ENTRY_VERSION == 1
+
+
+# --- writing ---
+
+
+def test_one_entry_byte_by_byte():
+    buffer = EntryBuffer()
+    buffer.begin(7, 42, ROOM)
+    assert buffer.append(3, b"meta!", b"8 bytes!") == 42
+    data = bytes(buffer)
+    assert data[4:8] == struct.pack("<I", 48)
+    assert data[8:12] == b"BJ\x03\x01"
+    assert data[12:32] == struct.pack("<IQQ", 5, 7, 42)
+    assert data[32:] == b"meta!\0\0\0" + b"8 bytes!"
+    assert data == encode_entry(3, b"meta!", b"8 bytes!", 7, 42)
+
+
+@given(groups, epochs, lsns)
+def test_writes_what_the_diagram_says(written, epoch, lsn):
+    buffer = EntryBuffer()
+    buffer.begin(epoch, lsn, ROOM)
+    fill(buffer, written)
+    expected = b"".join(pieces_of(written, epoch, lsn))
+    assert bytes(buffer) == expected
+    assert buffer.size == len(buffer) == len(expected)
+    assert (buffer.epoch, buffer.next_lsn, buffer.room) == (epoch, lsn + len(written), ROOM)
+
+
+@given(groups, groups)
+def test_begin_starts_over(before, after):
+    """The memory is used again: nothing of the group before may shine through."""
+    buffer = EntryBuffer()
+    buffer.begin(EPOCH, 1, ROOM)
+    for _ in range(3):
+        fill(buffer, before)
+    buffer.begin(EPOCH + 1, 9, ROOM)
+    assert bytes(buffer) == b""
+    fill(buffer, after)
+    assert bytes(buffer) == b"".join(pieces_of(after, EPOCH + 1, 9))
+
+
+def test_giant_entries_and_their_memory():
+    buffer = EntryBuffer()
+    giant = bytes(5 << 20)
+    for lsn in (1, 2):
+        buffer.begin(EPOCH, lsn, 1 << 30)
+        assert buffer.append(2, b"m", giant) == lsn
+        buffer.mark(0)
+        found, position, _ = scan_entries(buffer, 0, EPOCH, lsn)
+        assert len(found) == 1
+        assert position == len(buffer) == ENTRY_HEADER_BYTES + 8 + len(giant) + MARK_BYTES
+
+
+def test_a_batch_is_a_payload():
+    batch = RecordBatch()
+    batch.append(b"value", key=b"key")
+    buffer = EntryBuffer()
+    buffer.begin(EPOCH, 1, ROOM)
+    assert buffer.append(2, b"", batch) == 1
+    assert buffer.append(2, b"", RecordBatch()) == 2
+    assert buffer.append(2, b"", None) == 3
+    assert bytes(buffer) == b"".join(
+        encode_entry(2, b"", payload, EPOCH, 1 + i)
+        for i, payload in enumerate([bytes(batch), b"", b""])
+    )
+    batch.append(b"not held any more")
+
+
+@given(groups, st.integers(0, 700))
+def test_without_room_nothing_changes(written, room):
+    buffer = EntryBuffer()
+    buffer.begin(EPOCH, 1, room)
+    kept = []
+    for one in written:
+        before = (bytes(buffer), buffer.next_lsn)
+        if isinstance(one, int):
+            fits = len(before[0]) + MARK_BYTES <= room
+            assert buffer.mark(one) is fits
+        else:
+            # An entry must leave room for the mark that closes its group.
+            length = ENTRY_HEADER_BYTES + aligned(len(one[1])) + len(one[2])
+            fits = len(before[0]) + length + MARK_BYTES <= room
+            assert buffer.append(*one) == (buffer.next_lsn - 1 if fits else 0)
+        if fits:
+            kept.append(one)
+        else:
+            assert (bytes(buffer), buffer.next_lsn) == before
+    assert bytes(buffer) == b"".join(pieces_of(kept, EPOCH, 1))
+    assert len(buffer) <= room
+
+
+def test_room_to_the_byte():
+    buffer = EntryBuffer()
+    needed = ENTRY_HEADER_BYTES + 8 + 16 + MARK_BYTES
+    buffer.begin(EPOCH, 1, needed - 1)
+    assert buffer.append(2, b"m", bytes(16)) == 0
+    buffer.begin(EPOCH, 1, needed)
+    assert buffer.append(2, b"m", bytes(16)) == 1
+    assert buffer.append(2, b"", b"") == 0
+    assert buffer.mark(0) is True
+    assert buffer.mark(0) is False
+    assert len(buffer) == needed
+
+
+def test_a_new_buffer_has_no_room():
+    buffer = EntryBuffer()
+    assert buffer.append(2, b"") == 0
+    assert buffer.mark(0) is False
+    assert bytes(buffer) == b""
+
+
+def test_payloads_are_whole_words():
+    buffer = EntryBuffer()
+    buffer.begin(EPOCH, 1, ROOM)
+    with pytest.raises(AssertionError):
+        buffer.append(2, b"", b"7 bytes")
+    assert (bytes(buffer), buffer.next_lsn) == (b"", 1)
+
+
+def test_the_memory_stays_in_place_while_it_is_looked_at():
+    buffer = EntryBuffer()
+    buffer.begin(EPOCH, 1, ROOM)
+    buffer.append(2, b"m")
+    with memoryview(buffer) as view:
+        assert view.readonly
+        for change in (
+            lambda: buffer.append(2, b"m"),
+            lambda: buffer.mark(0),
+            lambda: buffer.begin(EPOCH, 1, ROOM),
+            lambda: buffer.append(2, b"m", buffer),
+        ):
+            with pytest.raises(AssertionError):
+                change()
+    assert buffer.append(2, b"m") == 2
+    assert bytes(buffer) == b"".join(pieces_of([(2, b"m", b"")] * 2, EPOCH, 1))
+
+
+# --- reading ---
+
+
+@given(groups, epochs, lsns, st.integers(0, 5), st.binary(max_size=48))
+def test_scan_returns_what_was_appended(written, epoch, lsn, before, after):
+    pieces = pieces_of(written, epoch, lsn)
+    starts = [8 * before + at for at in boundaries(pieces)]
+    data = bytes(8 * before) + b"".join(pieces) + after
+    found, position, next_lsn = scan_entries(data, 8 * before, epoch, lsn)
+    assert found == found_in(written, lsn, starts)
+    assert (position, next_lsn) == (starts[-1], lsn + len(written))
+    appended = [one for one in written if not isinstance(one, int)]
+    for (kind, _, _, _, meta_start, meta_end, end), one in zip(found, appended, strict=True):
+        payload_start = meta_start + aligned(meta_end - meta_start)
+        assert (kind, data[meta_start:meta_end], data[payload_start:end]) == one
+
+
+@settings(deadline=None)
+@given(groups, lsns)
+def test_any_cut(written, lsn):
+    pieces = pieces_of(written, EPOCH, lsn)
+    starts, data = boundaries(pieces), b"".join(pieces)
+    for cut in range(len(data)):
+        whole = sum(1 for end in starts[1:] if end <= cut)
+        found, position, next_lsn = scan_entries(data[:cut], 0, EPOCH, lsn)
+        assert found == found_in(written[:whole], lsn, starts)
+        assert (position, next_lsn) == (starts[whole], lsn + whole)
+
+
+@given(groups, lsns, st.data())
+def test_any_flipped_bit(written, lsn, data):
+    pieces = pieces_of(written, EPOCH, lsn)
+    starts, intact = boundaries(pieces), b"".join(pieces)
+    bit = data.draw(st.integers(0, 8 * len(intact) - 1))
+    hurt = sum(1 for end in starts[1:] if end <= bit // 8)
+    damaged = flip(intact, bit)
+    found, position, next_lsn = scan_entries(damaged, 0, EPOCH, lsn)
+    assert found == found_in(written[:hurt], lsn, starts)
+    assert (position, next_lsn) == (starts[hurt], lsn + hurt)
+    assert first_lsn(damaged, starts[hurt], EPOCH) == 0
+
+
+def test_every_flipped_bit_of_one_entry():
+    written = [(2, b"first", b""), (9, b"meta", b"payload!" * 2), (2, b"last", b"")]
+    pieces = pieces_of(written, EPOCH, 5)
+    starts, intact = boundaries(pieces), b"".join(pieces)
+    for bit in range(8 * starts[1], 8 * starts[2]):
+        found, position, next_lsn = scan_entries(flip(intact, bit), 0, EPOCH, 5)
+        assert found == found_in(written[:1], 5, starts), bit
+        assert (position, next_lsn) == (starts[1], 6)
+
+
+@given(groups, epochs, epochs, lsns)
+def test_another_epoch_is_refused(written, epoch, other, lsn):
+    data = b"".join(pieces_of(written, epoch, lsn))
+    if epoch == other:
+        other ^= 1
+    assert scan_entries(data, 0, other, lsn) == ([], 0, lsn)
+    assert first_lsn(data, 0, other) == 0
+    assert inspect_tail(data, 0, other) == (0, 0)
+
+
+def test_what_an_earlier_use_left_behind():
+    old = b"".join(pieces_of([(2, b"old", b"")] * 4, EPOCH, 1))
+    new = b"".join(pieces_of([(2, b"new", b""), 3], EPOCH + 1, 1))
+    data = new + old[len(new) :]
+    found, position, next_lsn = scan_entries(data, 0, EPOCH + 1, 1)
+    assert [entry[2] for entry in found] == [1]
+    assert (position, next_lsn) == (len(new), 3)
+
+
+@given(groups, groups, lsns, st.integers(-5, 5).filter(bool))
+def test_a_gap_in_the_lsns_stops_the_scan(written, more, lsn, gap):
+    starts = boundaries(pieces_of(written, EPOCH, lsn))
+    follows = max(lsn + len(written) + gap, 0)
+    if follows == lsn + len(written):
+        follows += 1
+    data = b"".join(pieces_of(written, EPOCH, lsn) + pieces_of(more, EPOCH, follows))
+    found, position, next_lsn = scan_entries(data, 0, EPOCH, lsn)
+    assert found == found_in(written, lsn, starts)
+    assert (position, next_lsn) == (starts[-1], lsn + len(written))
+    assert scan_entries(data, 0, EPOCH, lsn + 1) == ([], 0, lsn + 1)
+
+
+@given(groups, lsns, st.integers(1, 4))
+def test_limit_pages_through(written, lsn, limit):
+    pieces = pieces_of(written, EPOCH, lsn)
+    data = b"".join(pieces)
+    at, next_lsn, pages = 0, lsn, []
+    while True:
+        found, at, next_lsn = scan_entries(data, at, EPOCH, next_lsn, limit)
+        pages += found
+        assert len(found) <= limit
+        if len(found) < limit:
+            break
+    assert pages == found_in(written, lsn, boundaries(pieces))
+    assert (at, next_lsn) == (len(data), lsn + len(written))
+
+
+def test_marks_do_not_count_towards_the_limit():
+    written = [1, 2, 3, (2, b"a", b""), 4, (2, b"b", b"")]
+    pieces = pieces_of(written, EPOCH, 1)
+    starts, data = boundaries(pieces), b"".join(pieces)
+    found, position, next_lsn = scan_entries(data, 0, EPOCH, 1, 1)
+    assert found == found_in(written[:4], 1, starts)
+    assert (position, next_lsn) == (starts[4], 5)
+    assert scan_entries(data, 0, EPOCH, 1, 0) == ([], 0, 1)
+
+
+def sealed(length: int, meta_length: int, total: int, magic: bytes = b"BJ") -> bytes:
+    """An entry whose checksum is right and whose lengths need not be."""
+    entry = bytearray(total)
+    struct.pack_into("<I2sBBIQQ", entry, 4, length, magic, 2, 1, meta_length, EPOCH, 1)
+    covered = bytes(entry[4 : max(length, 4)])
+    entry[:4] = struct.pack("<I", crc32c(covered))
+    return bytes(entry)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sealed(24, 0, 40),
+        sealed(36, 0, 40),
+        sealed(0, 0, 40),
+        sealed(48, 0, 40),
+        sealed(40, 9, 40),
+        sealed(40, 2**32 - 1, 40),
+        sealed(2**31, 0, 40),
+        sealed(2**32 - 8, 0, 40),
+        sealed(40, 0, 40, magic=b"JB"),
+    ],
+)
+def test_impossible_lengths_are_no_entry(data):
+    assert scan_entries(data, 0, EPOCH, 1) == ([], 0, 1)
+    assert first_lsn(data, 0, EPOCH) == 0
+
+
+def test_possible_lengths_are_an_entry():
+    assert len(scan_entries(sealed(40, 8, 40), 0, EPOCH, 1)[0]) == 1
+
+
+def test_another_version_is_reported_not_refused():
+    data = bytearray(encode_entry(2, b"m", b"", EPOCH, 1))
+    data[11] = 9
+    data[:4] = struct.pack("<I", crc32c(bytes(data[4:])))
+    assert scan_entries(data, 0, EPOCH, 1)[0][0][:3] == (2, 9, 1)
+
+
+@given(st.binary(max_size=200), st.integers(0, 220))
+def test_garbage_is_no_entry(data, at):
+    assert scan_entries(data, at, EPOCH, 1) == ([], at, 1)
+    assert first_lsn(data, at, EPOCH) == 0
+    assert inspect_tail(data, at, EPOCH) == (0, 0)
+
+
+# --- the tail ---
+
+
+def tail_of(data: bytes, at: int, epoch: int) -> tuple[int, int]:
+    """Every eighth byte is tried, as a damaged length says nothing about where the next begins."""
+    durable, end = 0, at
+    for start in range(at, len(data) - ENTRY_HEADER_BYTES + 1, 8):
+        crc, length, magic, kind, _, meta_length, its_epoch, _ = struct.unpack_from(
+            "<II2sBBIQQ", data, start
+        )
+        if magic != b"BJ" or its_epoch != epoch:
+            continue
+        end = max(end, min(len(data), start + max(length, ENTRY_HEADER_BYTES)))
+        entry = data[start : start + length]
+        if kind == MARK and (length, meta_length) == (MARK_BYTES, 8) and crc == crc32c(entry[4:]):
+            durable = max(durable, struct.unpack_from("<Q", data, start + ENTRY_HEADER_BYTES)[0])
+    return durable, end - at
+
+
+@given(groups, lsns, st.sampled_from([0, 8, 64, 72]), st.data())
+def test_the_tail_behind_damage(written, lsn, zeros, data):
+    pieces = pieces_of(written, EPOCH, lsn)
+    starts, intact = boundaries(pieces), b"".join(pieces)
+    at = 8 * data.draw(st.integers(0, len(intact) // 8), label="at word")
+    hurt = data.draw(st.integers(0, len(written) - 1), label="damaged entry")
+    bit = data.draw(st.integers(8 * starts[hurt], 8 * starts[hurt + 1] - 1), label="bit")
+    standing = {i: one for i, one in enumerate(written) if isinstance(one, int) and starts[i] >= at}
+    durable, torn = inspect_tail(intact + bytes(zeros), at, EPOCH)
+    assert durable == max(standing.values(), default=0)
+    assert torn == (len(intact) - at if starts[-2] >= at else 0)
+    standing.pop(hurt, None)
+    damaged = bytes(flip(intact, bit)) + bytes(zeros)
+    assert inspect_tail(damaged, at, EPOCH)[0] == max(standing.values(), default=0)
+    assert inspect_tail(damaged, at, EPOCH) == tail_of(damaged, at, EPOCH)
+
+
+@settings(deadline=None)
+@given(groups, lsns)
+def test_the_tail_behind_a_cut(written, lsn):
+    """In a file that is given its size ahead, a cut is followed by zeros."""
+    pieces = pieces_of(written, EPOCH, lsn)
+    intact = b"".join(pieces)
+    for cut in range(0, len(intact), 8):
+        data = intact[:cut] + bytes(len(intact) - cut)
+        _, position, _ = scan_entries(data, 0, EPOCH, lsn)
+        durable, torn = inspect_tail(data, position, EPOCH)
+        assert (durable, torn) == tail_of(data, position, EPOCH)
+        if cut - position >= ENTRY_HEADER_BYTES:
+            assert torn >= cut - position
+
+
+def test_nothing_is_torn_behind_the_last_entry():
+    data = b"".join(pieces_of([(2, b"a", b""), 0], EPOCH, 1))
+    old = b"".join(pieces_of([(2, b"old", b""), 9], EPOCH - 1, 1))
+    for rest in (b"", bytes(8), bytes(4096), old):
+        assert inspect_tail(data + rest, len(data), EPOCH) == (0, 0)
+    assert inspect_tail(data, len(data) + 8, EPOCH) == (0, 0)
+
+
+def test_a_mark_tells_damage_from_a_torn_tail():
+    """Entry 1 was confirmed before the second group was written; entry 3 never was."""
+    written = [(2, b"a", b""), 0, (2, b"b", b""), 2]
+    pieces = pieces_of(written, EPOCH, 1)
+    starts, data = boundaries(pieces), b"".join(pieces)
+    damaged = flip(data, 8 * 33)
+    _, position, next_lsn = scan_entries(damaged, 0, EPOCH, 1)
+    assert next_lsn <= inspect_tail(damaged, position, EPOCH)[0]
+    damaged = flip(data, 8 * starts[2])
+    _, position, next_lsn = scan_entries(damaged, 0, EPOCH, 1)
+    assert next_lsn > inspect_tail(damaged, position, EPOCH)[0]
+
+
+def test_a_mark_at_the_very_end_and_one_cut():
+    data = bytes(64) + encode_mark(9, EPOCH, 1)
+    assert inspect_tail(data, 0, EPOCH) == (9, len(data))
+    assert inspect_tail(data[:-1], 0, EPOCH) == (0, len(data) - 1)
+    assert inspect_tail(data, 72, EPOCH) == (0, 0)
+    assert inspect_tail(b"", 0, EPOCH) == (0, 0)
+
+
+def test_a_mark_too_short_to_say_anything():
+    """Its eight bytes would be read from what stands behind it, or behind the end of the data."""
+    short = encode_entry(MARK, b"", b"", EPOCH, 1)
+    assert len(short) == ENTRY_HEADER_BYTES
+    assert inspect_tail(short + b"\xff" * 8, 0, EPOCH)[0] == 0
+
+
+# --- first_lsn ---
+
+
+@given(groups, epochs, lsns)
+def test_first_lsn(written, epoch, lsn):
+    pieces = pieces_of(written, epoch, lsn)
+    starts, data = boundaries(pieces), b"".join(pieces)
+    for i, start in enumerate(starts[:-1]):
+        assert first_lsn(data, start, epoch) == lsn + i
+        assert first_lsn(data, start + 8, epoch) == 0
+    assert first_lsn(data, len(data), epoch) == 0
+    assert first_lsn(data, len(data) + 8, epoch) == 0
+    assert first_lsn(b"", 0, epoch) == 0

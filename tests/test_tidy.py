@@ -1,0 +1,153 @@
+"""House rules that the linters can't see."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+PACKAGE = SRC / "braidmq"
+WRITTEN_BY_HAND = {".py", ".pyi", ".pyx", ".pxd", ".h"}
+FILE_LINES_MAX = 800  # STYLE: a file over this wants splitting
+
+FROM_IMPORT = re.compile(r"^\s*from\s+(\S+)\s+c?import\s+(.+)$", re.MULTILINE)
+PLAIN_IMPORT = re.compile(r"^\s*c?import\s+(.+)$", re.MULTILINE)
+CONTINUED = re.compile(r"\\\n|\(([^()]*)\)")
+PRINT = re.compile(r"(?<![\w.])print\(")
+LEFTOVER = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(SRC))
+
+
+def sources(*suffixes: str) -> list[Path]:
+    return sorted(
+        path
+        for path in PACKAGE.rglob("*")
+        if path.suffix in (suffixes or WRITTEN_BY_HAND) and path.is_file()
+    )
+
+
+def ranks() -> dict[str, int]:
+    """Layer to height, as pyproject.toml has it for import-linter: one place to change."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return {
+        name.strip(" ()"): -depth
+        for depth, row in enumerate(layers)
+        for name in re.split(r"[|:]", row)
+    }
+
+
+def imported(text: str, package: str) -> Iterator[str]:
+    """Full names of what a kernel's ``import`` and ``cimport`` lines name."""
+    text = CONTINUED.sub(lambda found: (found[1] or "").replace("\n", " "), text)
+    for module, names in FROM_IMPORT.findall(text):
+        base = resolved(module, package)
+        yield from (f"{base}.{name}" for name in bare(names))
+    for names in PLAIN_IMPORT.findall(text):
+        yield from bare(names)
+
+
+def bare(names: str) -> list[str]:
+    """``a as b, c  # why`` names ``a`` and ``c``."""
+    return [name.split()[0] for name in names.partition("#")[0].split(",") if name.strip()]
+
+
+def resolved(module: str, package: str) -> str:
+    dots = len(module) - len(module.lstrip("."))
+    if not dots:
+        return module
+    parts = package.split(".")
+    kept = parts[: len(parts) - dots + 1]
+    return ".".join([*kept, module[dots:]]) if module[dots:] else ".".join(kept)
+
+
+def upward(text: str, package: str, heights: dict[str, int]) -> list[str]:
+    """Imports that climb, or that reach for a part of BraidMQ outside the layers."""
+    own = heights[package.split(".")[1]]
+    ours = [name for name in imported(text, package) if name.startswith("braidmq.")]
+    return [name for name in ours if heights.get(name.split(".")[1], own + 1) > own]
+
+
+HEIGHTS = {"server": 0, "gateways": -1, "storage": -2, "model": -3}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from braidmq.server cimport Node",
+        "from braidmq.gateways.http.app import make_app",
+        "cimport braidmq.server as server",
+        "import os, braidmq.server",
+        "from braidmq cimport server",
+        "from .. import gateways",
+        "from ..gateways.http cimport app",
+        "    import braidmq.server",
+        "from braidmq.testing import live",
+        "from braidmq import (\n    model,\n    server,\n)",
+        "from braidmq import model, \\\n    server",
+    ],
+)
+def test_the_check_sees_an_upward_import(line: str) -> None:
+    assert upward(f"import os\n{line}\n", "braidmq.storage", HEIGHTS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from braidmq.model.ids import Offset",
+        "from braidmq.storage.record cimport Header as H  # braidmq.server",
+        "from .record cimport Header",
+        "from . cimport record",
+        "from ..model import ids",
+        "from libc.stdint cimport uint8_t, uint32_t",
+        'cdef extern from "crc32c.h":',
+        "# see braidmq.server",
+    ],
+)
+def test_the_check_allows_sideways_and_downward(line: str) -> None:
+    assert not upward(f"{line}\n", "braidmq.storage", HEIGHTS)
+
+
+def test_kernels_import_downward_only() -> None:
+    heights = ranks()
+    assert heights["cli"] > heights["server"] > heights["storage"] > heights["model"]
+    wrong = {
+        named(path): names
+        for path in sources(".pyx", ".pxd")
+        if (
+            names := upward(path.read_text(), ".".join(path.parent.relative_to(SRC).parts), heights)
+        )
+    }
+    assert not wrong
+
+
+def test_every_kernel_has_its_types_beside_it() -> None:
+    bare_kernels = [named(p) for p in sources(".pyx") if not p.with_suffix(".pyi").exists()]
+    assert not bare_kernels
+
+
+def test_every_package_has_a_readme() -> None:
+    packages = [path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE]
+    assert packages
+    assert not [named(folder) for folder in packages if not (folder / "README.md").exists()]
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in sources()}
+    assert not {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX}
+
+
+def test_nothing_is_left_for_later_in_a_comment() -> None:
+    assert not [named(path) for path in sources() if LEFTOVER.search(path.read_text())]
+
+
+def test_only_the_command_line_prints() -> None:
+    quiet = [path for path in sources() if PACKAGE / "cli" not in path.parents]
+    assert not [named(path) for path in quiet if PRINT.search(path.read_text())]
