@@ -15,6 +15,12 @@ KERNELS = {
     "braidmq.storage.record": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
+    "braidmq.engine.compaction": [],
+    "braidmq.engine.delivery": [],
+    "braidmq.engine.partitioner": [],
+    "braidmq.engine.timer_wheel": [],
+    "braidmq.engine.routing.rendezvous": [],
+    "braidmq.engine.routing.topic_trie": [],
 }
 
 extensions = [

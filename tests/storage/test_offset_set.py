@@ -17,15 +17,17 @@ edges = st.builds(
     lambda block, near: max(0, block * BLOCK + near), st.integers(0, 4), st.integers(-2, 2)
 )
 offsets = st.one_of(st.integers(0, 300), edges, st.integers(0, 20_000))
+floors = st.one_of(st.integers(0, 5), edges)
 far_offsets = st.builds(
     lambda billion, near: billion * 10**9 + near, st.integers(1, 3), st.integers(0, 5000)
 )
 lengths = st.one_of(
-    st.integers(0, 130),
+    st.integers(1, 130),
     st.sampled_from([63, 64, 65, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]),
 )
 spans = st.builds(lambda start, length: (start, start + length), offsets, lengths)
 far_spans = st.builds(lambda start, length: (start, start + length), far_offsets, lengths)
+rarely = st.integers(0, 4).map(lambda n: n == 4)  # for rules after which little is left to see
 limits = st.one_of(st.integers(0, 10), st.integers(0, 10_000), st.just(INT64_MAX))
 
 
@@ -46,12 +48,18 @@ class Bits(RuleBasedStateMachine):
 
     @rule(span=st.one_of(spans, spans, spans, far_spans))
     def add(self, span):
+        self.add_and_compare(span)
+
+    @rule(span=st.one_of(spans, spans, spans, far_spans))
+    def discard(self, span):
+        self.discard_and_compare(span)
+
+    def add_and_compare(self, span):
         new = set(range(*span)) - self.members
         assert self.subject.add(*span) == len(new)
         self.members |= new
 
-    @rule(span=st.one_of(spans, spans, spans, far_spans))
-    def discard(self, span):
+    def discard_and_compare(self, span):
         old = self.members.intersection(range(*span))
         assert self.subject.discard(*span) == len(old)
         self.members -= old
@@ -100,10 +108,11 @@ class BitsMachine(Bits):
         self.subject = OffsetBits()
         self.members = set()
 
-    @rule()
-    def clear(self):
-        self.subject.clear()
-        self.members.clear()
+    @rule(really=rarely)
+    def clear(self, really):
+        if really:
+            self.subject.clear()
+            self.members.clear()
 
 
 class SetMachine(Bits):
@@ -113,7 +122,7 @@ class SetMachine(Bits):
     above the floor alone.
     """
 
-    @initialize(floor=offsets)
+    @initialize(floor=floors)
     def begin(self, floor):
         self.subject = OffsetSet(floor)
         self.members = set(range(floor))
@@ -123,15 +132,27 @@ class SetMachine(Bits):
         floor = first_missing(self.members)
         return {m for m in self.members if m > floor}
 
-    @rule(floor=offsets)
-    def reset(self, floor):
-        self.subject.reset(floor)
-        self.members = set(range(floor))
+    @rule(floor=floors, really=rarely)
+    def reset(self, floor, really):
+        if really:
+            self.subject.reset(floor)
+            self.members = set(range(floor))
 
-    @rule()
-    def clear_keeps_the_floor(self):
-        self.members -= self.bits
-        self.subject.clear()
+    @rule(really=rarely)
+    def clear_keeps_the_floor(self, really):
+        if really:
+            self.members -= self.bits
+            self.subject.clear()
+
+    @rule(gap=lengths, length=lengths)
+    def add_above_the_floor(self, gap, length):
+        start = first_missing(self.members) + gap
+        self.add_and_compare((start, start + length))
+
+    @rule(depth=lengths, length=lengths)
+    def discard_below_the_floor(self, depth, length):
+        start = max(first_missing(self.members) - depth, 0)
+        self.discard_and_compare((start, start + length))
 
     @rule()
     def fill_the_gap_at_the_floor(self):

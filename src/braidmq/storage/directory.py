@@ -70,7 +70,7 @@ def _refuse_foreign_files(disk: Disk) -> None:
     for name in disk.list(snapshot.DIRECTORY):
         _expect(SNAPSHOT_NAME.fullmatch(name), f"{snapshot.DIRECTORY}/{name}")
     for name in disk.list(segment.DIRECTORY):
-        _expect(segment.parse_name(name), f"{segment.DIRECTORY}/{name}")
+        _expect(segment.is_ours(name), f"{segment.DIRECTORY}/{name}")
 
 
 def _expect(ours: object, path: str) -> None:

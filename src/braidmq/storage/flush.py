@@ -5,20 +5,41 @@ logs. Nothing it writes counts before a snapshot names it: a crash half-way leav
 segment's known size, or a file nobody refers to.
 """
 
+from typing import NamedTuple
+
 from braidmq.storage.disk import Disk, File
-from braidmq.storage.partition_log import FlushPlan, FlushResult
+from braidmq.storage.offset_set import OffsetBits
+from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
+    SCAN_BYTES,
     Segment,
     SegmentIndex,
     encode_index,
     note_batch,
+    read_header,
+    scan_records,
+    scan_segment,
     segment_header,
 )
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
+
+
+class Rewrite(NamedTuple):
+    """A sealed segment to be written anew, without some of its records."""
+
+    log: PartitionLog
+    segment: Segment
+    unwanted: OffsetBits
+
+
+class Rewritten(NamedTuple):
+    rewrite: Rewrite
+    segment: Segment | None
+    """None when nothing was left of it."""
 
 
 class SegmentWriter:
@@ -33,16 +54,16 @@ class SegmentWriter:
     def carry_out(self, plan: FlushPlan) -> FlushResult:
         result = FlushResult(plan, [], [])
         file: File | None = None
-        if plan.last is not None and plan.last_index is not None:
+        if plan.last is not None:
             result.segments.append(plan.last)
-            result.indexes.append(plan.last_index)
+            result.indexes.append(SegmentIndex())
         for batch in plan.batches:
             data, count = batch.stamped(plan.acknowledged, plan.start_offset)
             if not count:
                 continue
             stamped = RecordBatch.scan(data, verify=False)
             if result.segments and result.segments[-1].size + len(data) > self._segment_bytes_max:
-                self._seal(result.segments[-1], result.indexes[-1])
+                self._seal(plan, result.segments[-1], result.indexes[-1])
             if not result.segments or result.segments[-1].sealed:
                 segment, file = self._create(plan, stamped.base_offset)
                 result.segments.append(segment)
@@ -61,9 +82,63 @@ class SegmentWriter:
         segment = Segment(plan.log.id, base_offset, base_offset, len(header), 0, 0, False)
         return segment, self._new_file(segment.path, header)
 
-    def _seal(self, segment: Segment, index: SegmentIndex) -> None:
+    def _seal(self, plan: FlushPlan, segment: Segment, index: SegmentIndex) -> None:
         segment.sealed = True
+        if segment is plan.last:
+            index = self._whole_index(plan, index)
         self._new_file(segment.index_path, encode_index(segment, index))
+
+    def _whole_index(self, plan: FlushPlan, added: SegmentIndex) -> SegmentIndex:
+        """Of a segment that an earlier flush began; read again when it was not in memory."""
+        assert plan.last is not None
+        if plan.last_index is None:
+            file = self._disk.open(plan.last.path)
+            try:
+                return scan_segment(file, plan.log.id, plan.log.index_interval, plan.last.size)[1]
+            finally:
+                file.close()
+        whole = SegmentIndex()
+        whole.append(plan.last_index)
+        whole.append(added)
+        return whole
+
+    def rewrite(self, plan: Rewrite) -> Rewritten:
+        """Copy the wanted records of a segment into a new generation of it."""
+        old = plan.segment
+        new: Segment | None = None
+        index = SegmentIndex()
+        source = self._disk.open(old.path)
+        try:
+            position = read_header(source).length
+            while position < old.size:
+                batch = scan_records(source, position, SCAN_BYTES, old.size)
+                if batch is None:
+                    break
+                position += batch.size
+                data, count = batch.without(plan.unwanted)
+                if not count:
+                    continue
+                if new is None:
+                    new, file = self._next_generation(plan)
+                file.write(data, new.size)
+                note_batch(
+                    new, index, RecordBatch.scan(data, verify=False), plan.log.index_interval
+                )
+        finally:
+            source.close()
+        if new is not None:
+            # The gap that compaction leaves at the end belongs to the segment all the same.
+            new.end_offset = old.end_offset
+            new.sealed = True
+            self._new_file(new.index_path, encode_index(new, index))
+        return Rewritten(plan, new)
+
+    def _next_generation(self, plan: Rewrite) -> tuple[Segment, File]:
+        old = plan.segment
+        header = segment_header(plan.log.id, old.base_offset, plan.log.label)
+        segment = Segment(plan.log.id, old.base_offset, old.base_offset, len(header), 0, 0, False)
+        segment.generation = old.generation + 1
+        return segment, self._new_file(segment.path, header)
 
     def _new_file(self, path: str, data: bytes) -> File:
         if self._disk.exists(path):

@@ -1,19 +1,22 @@
 """The journal: one write-ahead log for everything a node stores.
 
     journal/0000000000000007.journal        the number is the file's epoch, in hex
-    byte  0            8         12         16      24       28                       4096
-          ┌────────────┬─────────┬──────────┬───────┬────────┬────────────────────────┬─────────
-          │ "BRAIDWAL" │ version │ reserved │ epoch │ CRC32C │ zeros                  │ entries…
-          └────────────┴─────────┴──────────┴───────┴────────┴────────────────────────┴─────────
+    byte  0            8         12         16      24     32       36                4096
+          ┌────────────┬─────────┬──────────┬───────┬──────┬────────┬─────────────────┬─────────
+          │ "BRAIDWAL" │ version │ reserved │ epoch │ salt │ CRC32C │ zeros           │ entries…
+          └────────────┴─────────┴──────────┴───────┴──────┴────────┴─────────────────┴─────────
 
 Files are made at their full size and used again, because syncing a file whose size and blocks do
-not change is about twice as fast. Entries stand end to end (``journal_entry`` owns their format).
+not change is about twice as fast. Entries stand end to end (``journal_entry`` owns their format)
+and carry the salt of this use of the file: a number drawn for it, so that neither what an earlier
+use left behind nor what a client wrote into a message can pass for an entry.
 
 Group commit: ``append`` only lays entries out in memory. ``commit`` writes all that waits with one
 write and makes it durable with one fdatasync, however many topics it is for; what arrives while
 it runs goes out with the next one. A commit may run in another thread than the appends.
 """
 
+import secrets
 import struct
 import threading
 from collections import deque
@@ -23,7 +26,7 @@ from enum import IntEnum
 
 from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
 from braidmq.model.ids import Epoch, Lsn
-from braidmq.model.limits import MIB
+from braidmq.model.limits import KIB, MIB
 from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.journal_entry import (
@@ -41,12 +44,14 @@ SUFFIX = ".journal"
 UNFINISHED = ".journal.new"
 FILE_MAGIC = b"BRAIDWAL"
 FILE_VERSION = 1
-FILE_HEADER = struct.Struct("<8sIIQ")
+FILE_HEADER = struct.Struct("<8sIIQQ")
 ENTRIES_START = 4096
 """Entries begin on a page of their own: a torn write of theirs can't take the header along."""
 
 ENTRIES_PER_SCAN = 4096
-"""Recovered entries become Python objects: this many at a time."""
+BYTES_PER_SCAN = 256 * KIB
+"""Recovered entries become Python objects: as many at a time as stay in the processor's cache
+between being verified and being indexed."""
 
 
 class Kind(IntEnum):
@@ -59,6 +64,8 @@ class Kind(IntEnum):
     LOG_START = 5
     TRANSACTION = 6
     CHECKPOINT = 7
+    DELIVERY = 8
+    RESET = 9
 
 
 KINDS = frozenset(Kind)
@@ -81,18 +88,21 @@ def file_name(epoch: int) -> str:
     return f"{DIRECTORY}/{epoch:016x}{SUFFIX}"
 
 
-def file_header(epoch: int) -> bytes:
-    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, 0, epoch)
+def file_header(epoch: int, salt: int) -> bytes:
+    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, 0, epoch, salt)
     return fields + struct.pack("<I", crc32c(fields))
 
 
 class JournalFile:
     """One file on disk in one use of it."""
 
-    __slots__ = ("epoch", "file", "position", "reusable", "size")
+    __slots__ = ("epoch", "file", "position", "reusable", "salt", "size")
 
-    def __init__(self, epoch: int, file: File, size: int, *, reusable: bool = True) -> None:
+    def __init__(
+        self, epoch: int, salt: int, file: File, size: int, *, reusable: bool = True
+    ) -> None:
         self.epoch = epoch
+        self.salt = salt
         self.file = file
         self.size = size
         self.position = ENTRIES_START
@@ -131,6 +141,7 @@ class Journal:
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._idle_buffers: list[EntryBuffer] = []
         self._spans: list[Span] = []
+        self._idle_marked: JournalFile | None = None
         self.failure: StorageFailed | None = None
         self.durable_lsn = Lsn(next_lsn - 1)
         self.commits = 0
@@ -189,7 +200,7 @@ class Journal:
 
     def _begin_buffer(self, next_lsn: int) -> EntryBuffer:
         buffer = self._idle_buffers.pop() if self._idle_buffers else EntryBuffer()
-        buffer.begin(self._file.epoch, next_lsn, self._file.size - self._file.position)
+        buffer.begin(self._file.salt, next_lsn, self._file.size - self._file.position)
         return buffer
 
     def _set_span_aside(self) -> None:
@@ -227,6 +238,9 @@ class Journal:
 
     def _write(self, spans: list[Span]) -> None:
         """A span is written only after the files before it are synced: recovery relies on it."""
+        marked, self._idle_marked = self._idle_marked, None
+        if marked is not None and marked is not spans[0].target:
+            marked.file.sync()
         for span, following in zip(spans, [*spans[1:], None], strict=True):
             data = memoryview(span.buffer)
             span.target.file.write(data, span.position)
@@ -250,6 +264,7 @@ class Journal:
         data = memoryview(spans[0].buffer)
         try:
             spans[0].target.file.write(data, spans[0].position)
+            self._idle_marked = spans[0].target
         except OSError as error:
             self.fail(error)
         finally:
@@ -260,7 +275,7 @@ class Journal:
         with self._lock:
             self._idle_buffers.extend(buffers[: max(0, 2 - len(self._idle_buffers))])
 
-    def fail(self, error: OSError) -> None:
+    def fail(self, error: Exception) -> None:
         """A write or sync failed: what the disk holds is unknown, and nothing is believed again."""
         if self.failure is None:
             self.failure = StorageFailed(f"the journal could not be written: {error}")
@@ -309,25 +324,26 @@ class Journal:
 
     def _make_file(self, size_min: int) -> JournalFile:
         """A file of full size with the next epoch in its header, all of it durable."""
-        epoch = self._next_epoch
+        epoch, salt = self._next_epoch, secrets.randbits(64)
         self._next_epoch += 1
         size = max(size_min, self._file_bytes)
         unfinished = f"{DIRECTORY}/{epoch:016x}{UNFINISHED}"
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.size() >= size:
-            file = spare
-            self._disk.rename(spare.path, unfinished)
+        if self._spare is not None and self._spare.size() >= size:
+            file, self._spare = self._spare, None
+            self._disk.rename(file.path, unfinished)
+            # Its old name must be gone before its header changes: they would contradict.
+            self._disk.sync_directory(DIRECTORY)
         else:
             file = self._disk.open(unfinished, create=True)
             zeros = bytes(MIB)
             for position in range(0, size, MIB):
                 file.write(zeros[: size - position], position)
-        file.write(file_header(epoch), 0)
+        file.write(file_header(epoch, salt), 0)
         file.sync()
         self._disk.rename(unfinished, file_name(epoch))
         self._disk.sync_directory(DIRECTORY)
         file.path = file_name(epoch)
-        return JournalFile(epoch, file, size)
+        return JournalFile(epoch, salt, file, size)
 
     def retire(self, below: int) -> None:
         """Files of older epochs are no longer needed: keep one for reuse, remove the others."""
@@ -391,18 +407,18 @@ def recover(
             continue
         file = disk.open(file_name(epoch))
         view = file.map()
-        check_file_header(file.path, view, epoch)
-        lsn = first_lsn(view, ENTRIES_START, epoch)
+        salt = check_file_header(file.path, view, epoch)
+        lsn = first_lsn(view, ENTRIES_START, salt)
         if lsn and lsn != recovered.next_lsn:
             raise CorruptData(
                 before or file.path,
                 recovered.files[-1].position if before else ENTRIES_START,
                 f"entries {recovered.next_lsn} to {lsn - 1} are missing before {file.path}",
             )
-        journal_file = JournalFile(epoch, file, len(view), reusable=False)
+        journal_file = JournalFile(epoch, salt, file, len(view), reusable=False)
         recovered.files.append(journal_file)
-        journal_file.position = _apply_file(file.path, view, epoch, recovered, apply)
-        durable, torn_bytes = inspect_tail(view, journal_file.position, epoch)
+        journal_file.position = _apply_file(file.path, view, salt, recovered, apply)
+        durable, torn_bytes = inspect_tail(view, journal_file.position, salt)
         if durable >= recovered.next_lsn:
             raise CorruptData(
                 file.path,
@@ -418,13 +434,13 @@ def recover(
 
 
 def _apply_file(
-    path: str, view: memoryview, epoch: int, recovered: Recovered, apply: Callable[[Entry], None]
+    path: str, view: memoryview, salt: int, recovered: Recovered, apply: Callable[[Entry], None]
 ) -> int:
     """Apply the entries of one file; returns the position after the last."""
     position = ENTRIES_START
     while True:
         found, position, recovered.next_lsn = scan_entries(
-            view, position, epoch, recovered.next_lsn, ENTRIES_PER_SCAN
+            view, position, salt, recovered.next_lsn, ENTRIES_PER_SCAN, BYTES_PER_SCAN
         )
         for kind, version, lsn, start, meta_start, meta_end, end in found:
             if version != ENTRY_VERSION or kind not in KINDS:
@@ -436,7 +452,7 @@ def _apply_file(
             payload_start = meta_start + (meta_end - meta_start + 7 & ~7)
             apply(Entry(lsn, kind, bytes(view[meta_start:meta_end]), view[payload_start:end]))
         recovered.entries += len(found)
-        if len(found) < ENTRIES_PER_SCAN:
+        if not found:
             return position
 
 
@@ -466,10 +482,20 @@ def oldest_lsn(disk: Disk) -> int:
     for epoch in journal_epochs(disk):
         file = disk.open(file_name(epoch))
         try:
-            return first_lsn(file.map(), ENTRIES_START, epoch)
+            view = file.map()
+            return first_lsn(view, ENTRIES_START, check_file_header(file.path, view, epoch))
         finally:
             file.close()
     return 0
+
+
+def older_files(disk: Disk, oldest_epoch: int, first_epoch: int) -> list[JournalFile]:
+    """Files that only an older snapshot needs: kept until there is a newer one."""
+    return [
+        JournalFile(epoch, 0, file := disk.open(file_name(epoch)), file.size(), reusable=False)
+        for epoch in journal_epochs(disk)
+        if oldest_epoch <= epoch < first_epoch
+    ]
 
 
 def remove_leftovers(disk: Disk, first_epoch: int) -> None:
@@ -479,17 +505,19 @@ def remove_leftovers(disk: Disk, first_epoch: int) -> None:
             disk.remove(f"{DIRECTORY}/{name}")
 
 
-def check_file_header(path: str, view: memoryview, epoch: int) -> None:
+def check_file_header(path: str, view: memoryview, epoch: int) -> int:
+    """The salt of a file that is ours, readable by us and intact."""
     header = bytes(view[: FILE_HEADER.size + 4])
     if len(view) < ENTRIES_START or header[:8] != FILE_MAGIC:
         raise ForeignFile(
             f"{path} is not a journal file", remedy="Move it out of the data directory"
         )
-    _, version, _, stored_epoch = FILE_HEADER.unpack(header[:-4])
+    _, version, _, _, salt = FILE_HEADER.unpack(header[:-4])
     if version > FILE_VERSION:
         raise ForeignFile(
             f"{path} has journal version {version}, this BraidMQ reads {FILE_VERSION}",
             remedy="It was written by a newer BraidMQ: use that one",
         )
-    if header != file_header(epoch) or stored_epoch != epoch:
+    if header != file_header(epoch, salt):
         raise CorruptData(path, 0, "the file header does not match its checksum and name")
+    return int(salt)

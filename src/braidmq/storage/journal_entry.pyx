@@ -172,19 +172,23 @@ cdef bint is_intact(
 
 def scan_entries(
     const unsigned char[::1] data, Py_ssize_t at, uint64_t epoch, uint64_t next_lsn,
-    Py_ssize_t limit=65536,
+    Py_ssize_t limit=65536, Py_ssize_t bytes_max=0x7fffffffffffffff,
 ):
     """Intact entries of ``epoch`` from byte ``at`` on, whose LSNs continue from ``next_lsn``.
 
-    Returns ``(entries, position, next_lsn)``: at most ``limit`` entries as ``(kind, version, lsn,
-    position, meta start, meta end, payload end)``, and where the scan stopped. Marks are left out.
-    Fewer entries than the limit mean that what stands at ``position`` is no such entry.
+    Returns ``(entries, position, next_lsn)``: at most ``limit`` entries, and no more after
+    ``bytes_max`` bytes, as ``(kind, version, lsn, position, meta start, meta end, payload end)``,
+    and where the scan stopped. Marks are left out; no entries mean that what stands at
+    ``position`` is no such entry.
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
     cdef const EntryHeader *header
     cdef list found = []
-    cdef Py_ssize_t size = data.shape[0], meta_start
-    while len(found) < limit and is_intact(base, at, size, epoch):
+    cdef Py_ssize_t size = data.shape[0], start = at, meta_start
+    while (
+        len(found) < limit and (at - start < bytes_max or not found)
+        and is_intact(base, at, size, epoch)
+    ):
         header = <const EntryHeader *>(base + at)
         if header.lsn != next_lsn:
             break

@@ -161,6 +161,8 @@ cdef class OffsetBits:
             return 0
         last = (stop - 1) >> BLOCK_SHIFT
         if present:
+            if stop > 0x7fffffffffffffff - BLOCK_SIZE:
+                raise OverflowError("offsets too high")
             self.reserve(start >> BLOCK_SHIFT)
             self.reserve(last)
         else:
@@ -287,7 +289,7 @@ cdef class OffsetBits:
         cdef int64_t start = self.scan(at, True)
         if start < 0:
             return None
-        return start, min(self.scan(start, False), start + limit)
+        return start, start + min(self.scan(start, False) - start, limit)
 
     def count(self, int64_t start, int64_t stop):
         """How many of ``start`` … ``stop - 1`` are members."""
@@ -312,7 +314,7 @@ cdef class OffsetBits:
             low = self.scan(0, True)
             if low < 0:
                 break
-            high = min(self.scan(low, False), low + limit)
+            high = low + min(self.scan(low, False) - low, limit)
             self.change(low, high, False)
             taken.append((low, high))
             limit -= high - low
@@ -357,13 +359,14 @@ cdef class OffsetSet(OffsetBits):
         """Remove offsets; removing below the floor lowers it. Returns how many were members."""
         cdef int64_t old = self.floor
         cdef int64_t removed = 0
+        start = max(start, 0)
         if start >= stop:
             return 0
         if start < old:
-            self.floor = max(start, 0)
-            removed = min(stop, old) - self.floor
+            removed = min(stop, old) - start
             if stop < old:
                 self.change(stop, old, True)
+            self.floor = start
         if stop > old:
             removed += self.change(max(start, old), stop, False)
         return removed
@@ -418,7 +421,10 @@ cdef class OffsetSet(OffsetBits):
             if gap > 0x7fffffffffffffff - position - length:
                 raise ValueError("an offset set beyond 63 bits")
             position += gap
-            found.change(position, position + length, True)
+            try:
+                found.change(position, position + length, True)
+            except OverflowError:
+                raise ValueError("an offset set too wide") from None
             position += length
         return found
 
@@ -439,6 +445,8 @@ cdef int64_t read_varint(const unsigned char[::1] data, Py_ssize_t *at) except -
         at[0] += 1
         value |= <int64_t>(byte & 0x7f) << shift
         if not byte & 0x80:
+            if byte == 0 and shift:
+                break
             return value
         shift += 7
     raise ValueError("a cut or overlong number in an offset set")

@@ -16,7 +16,7 @@ then are never written a second time.
 from bisect import bisect_right
 from collections.abc import Iterator
 from copy import copy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.model.errors import CorruptData, OffsetOutOfRange
 from braidmq.model.ids import Offset, PartitionId
@@ -31,6 +31,9 @@ from braidmq.storage.segment import (
     scan_records,
     scan_segment,
 )
+
+if TYPE_CHECKING:
+    from braidmq.storage.flush import Rewritten
 
 ABSORBED_BYTES_MAX = 16 * KIB
 """Batches smaller than this are copied together: one object for many single messages."""
@@ -68,16 +71,19 @@ class FlushPlan(NamedTuple):
     """Sealed segments, which stay as they are."""
     last: Segment | None
     last_index: SegmentIndex | None
+    """If it is in memory; nobody changes it while the plan is carried out."""
 
 
 class FlushResult(NamedTuple):
     plan: FlushPlan
     segments: list[Segment]
     indexes: list[SegmentIndex]
+    """Of the first segment only what was added to it, when it was there before."""
 
 
 class PartitionLog:
     __slots__ = (
+        "_extending",
         "_files",
         "_head",
         "_indexes",
@@ -86,6 +92,7 @@ class PartitionLog:
         "_tail",
         "_unflushed",
         "acknowledged",
+        "durable",
         "flushed_offset",
         "id",
         "index_interval",
@@ -107,6 +114,8 @@ class PartitionLog:
         self.id = partition
         self.label = label
         self.index_interval = index_interval
+        self.durable = True
+        """Whether it is there after a restart."""
         self.start_offset = 0
         self.flushed_offset = 0
         self.next_offset = 0
@@ -117,6 +126,7 @@ class PartitionLog:
         self._memory = memory
         self._files = files
         self._tail: list[RecordBatch] = []
+        self._extending = False
         self._head = 0
         self._sealed = False
         self._unflushed = 0
@@ -213,12 +223,13 @@ class PartitionLog:
         for segment in self.segments:
             if segment.max_timestamp_ms >= timestamp_ms and segment.end_offset > self.start_offset:
                 found = self._find_time_in(segment, timestamp_ms)
-                if found >= self.start_offset:
+                if found >= 0:
                     return Offset(found)
         for batch in self._tail[self._head :]:
             if batch.max_timestamp_ms >= timestamp_ms and batch.next_offset > self.start_offset:
-                at = batch.find_time(timestamp_ms)
-                return Offset(max(batch.offset_at(at), self.start_offset))
+                found = self._find_time_from_start(batch, timestamp_ms)
+                if found >= 0:
+                    return Offset(found)
         return Offset(self.next_offset)
 
     def _find_time_in(self, segment: Segment, timestamp_ms: int) -> int:
@@ -228,11 +239,22 @@ class PartitionLog:
             batch = scan_records(file, position, READ_BYTES, segment.size)
             if batch is None:
                 raise CorruptData(segment.path, position, "the file ends within a record")
-            at = batch.find_time(timestamp_ms)
-            if at < batch.count:
-                return batch.offset_at(at)
+            found = self._find_time_from_start(batch, timestamp_ms)
+            if found >= 0:
+                return found
             position += batch.size
         return -1
+
+    def _find_time_from_start(self, batch: RecordBatch, timestamp_ms: int) -> int:
+        """As ``find_time`` within one batch, or -1. It may begin below the start of the log."""
+        first = batch.find(self.start_offset)
+        if first:
+            rest = batch.slice(self.start_offset, batch.next_offset)
+            batch = RecordBatch.scan(
+                rest, base_offset=self.start_offset if batch.dense else -1, verify=False
+            )
+        at = batch.find_time(timestamp_ms)
+        return batch.offset_at(at) if at < batch.count else -1
 
     def _index(self, segment: Segment) -> SegmentIndex:
         index = self._indexes.get(segment.base_offset)
@@ -252,7 +274,13 @@ class PartitionLog:
                 if index is not None:
                     return index
         file = self._files.get(segment.path)
-        return scan_segment(file, self.id, self.index_interval, segment.size)[1]
+        try:
+            return scan_segment(file, self.id, self.index_interval, segment.size)[1]
+        except CorruptData as error:
+            if not error.position:
+                raise
+            # As far as the records go: whoever reads what lies behind meets the damage itself.
+            return scan_segment(file, self.id, self.index_interval, error.position)[1]
 
     # --- forgetting ---
 
@@ -269,10 +297,43 @@ class PartitionLog:
     def drop_obsolete(self) -> list[Segment]:
         """Take out the segments that end at or below the start, and return them."""
         gone = self._segment_at(self.start_offset)
+        if self._extending:
+            # A flush is adding records to the last one, which may be wanted.
+            gone = min(gone, len(self.segments) - 1)
         dropped, self.segments = self.segments[:gone], self.segments[gone:]
         for segment in dropped:
             self._indexes.pop(segment.base_offset, None)
         return dropped
+
+    def replace(self, rewritten: "Rewritten") -> bool:
+        """Put a segment that was written anew in its place; False when that is no longer there."""
+        old = rewritten.rewrite.segment
+        if old not in self.segments:
+            return False
+        at = self.segments.index(old)
+        self.segments[at : at + 1] = [rewritten.segment] if rewritten.segment else []
+        self._indexes.pop(old.base_offset, None)
+        # Batches still in memory have the records that are gone from disk: both must agree.
+        self._drop_tail(min(old.end_offset, self.flushed_offset))
+        return True
+
+    def start_for_bytes(self, bytes_max: int) -> int:
+        """The lowest offset from which on the log takes at most ``bytes_max`` bytes, in whole
+        batches and segments; the newest of them always stays."""
+        start = self.next_offset
+        for batch in reversed(self._tail[self._head :]):
+            if batch.next_offset <= self.flushed_offset:
+                break
+            bytes_max -= batch.size
+            if bytes_max < 0 and start < self.next_offset:
+                return start
+            start = batch.base_offset
+        for segment in reversed(self.segments):
+            bytes_max -= segment.size
+            if bytes_max < 0 and start < self.next_offset:
+                return start
+            start = segment.base_offset
+        return min(start, self.start_offset)
 
     def evict(self) -> None:
         """Give back the memory of what is in segments too."""
@@ -306,6 +367,7 @@ class PartitionLog:
             return None
         self._sealed = True
         last = self.segments[-1] if self.segments and not self.segments[-1].sealed else None
+        self._extending = last is not None
         return FlushPlan(
             self,
             batches,
@@ -314,16 +376,20 @@ class PartitionLog:
             tuple(OffsetSet.from_bytes(each.to_bytes()) for each in self.acknowledged),
             self.segments[:] if last is None else self.segments[:-1],
             None if last is None else copy(last),
-            None if last is None else self._index(last).copy(),
+            None if last is None else self._indexes.get(last.base_offset),
         )
 
     def finish_flush(self, result: FlushResult) -> None:
         plan = result.plan
-        if plan.last is not None and self.segments and not self.segments[-1].sealed:
+        if plan.last is not None:
             self.segments.pop()  # the result has it again, longer
+        self._extending = False
         for segment, index in zip(result.segments, result.indexes, strict=True):
             self.segments.append(segment)
-            self._indexes[segment.base_offset] = index
+            if segment is not plan.last:
+                self._indexes[segment.base_offset] = index
+            elif plan.last_index is not None:
+                plan.last_index.append(index)
         still_unflushed = sum(
             batch.memory_bytes
             for batch in self._tail[self._head :]

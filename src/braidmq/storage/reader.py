@@ -6,9 +6,11 @@ the directory: what it has not flushed to segments yet is not seen.
 """
 
 import mmap
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,8 +18,11 @@ from braidmq.model.errors import CorruptData, NotFound
 from braidmq.model.limits import MIB
 from braidmq.storage import segment, snapshot
 from braidmq.storage.disk import RealDisk
-from braidmq.storage.record import BadRecord, Column, decode_columns
+from braidmq.storage.record import BadRecord, decode_columns
 from braidmq.storage.segment import Segment, SegmentIndex
+
+if TYPE_CHECKING:
+    from braidmq.storage.record import Column  # a name for types alone: the kernel has none
 
 COLUMNS = pa.schema(
     [
@@ -57,6 +62,8 @@ class SegmentFile:
     base_offset: int
     header_bytes: int
     size: int
+    start_offset: int = 0
+    """The partition's: records below it are gone, though the file still has them."""
     descriptor: Segment | None = None
 
     def may_hold(self, window: Window) -> bool:
@@ -72,7 +79,10 @@ class SegmentFile:
 def open_segment(path: Path) -> SegmentFile:
     """A segment file on its own; all of it counts."""
     disk = RealDisk(path.parent)
-    file = disk.open(path.name)
+    try:
+        file = disk.open(path.name)
+    except FileNotFoundError:
+        raise NotFound(f"there is no segment {path}") from None
     try:
         header = segment.read_header(file)
         size = file.size()
@@ -109,6 +119,7 @@ def find_segments(data_dir: Path, label: str | None = None) -> list[SegmentFile]
                         opened.base_offset,
                         opened.header_bytes,
                         each.size,
+                        state.start_offset,
                         each,
                     )
                 )
@@ -128,9 +139,14 @@ def read_directory(
 def read_segment(file: SegmentFile, window: Window | None = None) -> Iterator[pa.RecordBatch]:
     """Record batches of one segment: verified, filtered, at most ``ROWS_MAX`` rows each."""
     window = window or Window()
+    if window.offset_min < file.start_offset:
+        window = replace(window, offset_min=file.start_offset)
     with file.path.open("rb") as handle:
         if file.size <= file.header_bytes:
             return
+        on_disk = os.fstat(handle.fileno()).st_size
+        if on_disk < file.size:
+            raise CorruptData(str(file.path), on_disk, f"the file ends before byte {file.size}")
         mapped = memoryview(mmap.mmap(handle.fileno(), file.size, prot=mmap.PROT_READ))
     position = _first_position(file, window)
     while position < file.size:
@@ -153,7 +169,7 @@ def _decode(
     position: int,
     window: Window,
     rows_max: int = ROWS_MAX,
-) -> tuple[int, int, tuple[Column, ...]]:
+) -> "tuple[int, int, tuple[Column, ...]]":
     try:
         return decode_columns(
             chunk,
@@ -189,7 +205,7 @@ def _index(file: SegmentFile) -> SegmentIndex | None:
         return None
 
 
-def record_batch(rows: int, columns: tuple[Column, ...]) -> pa.RecordBatch:
+def record_batch(rows: int, columns: "tuple[Column, ...]") -> pa.RecordBatch:
     """Arrow arrays over the kernel's buffers, without a copy."""
     arrays = [
         pa.Array.from_buffers(

@@ -69,6 +69,8 @@ cdef class RecordBatch:
     cdef readonly uint8_t summary
     cdef readonly uint8_t priority_max
     cdef readonly uint8_t priority_min
+    cdef readonly int64_t value_bytes
+    cdef readonly uint32_t value_bytes_max
     cdef readonly bint dense
     cdef object owner
     cdef int exports

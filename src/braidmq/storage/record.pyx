@@ -27,14 +27,14 @@ own offset, and gaps are allowed.
 The envelope is the message's properties as they came on the wire, with their format beside them.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBuffer_FillInfo, PyBuffer_IsContiguous
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from braidmq.storage.offset_set cimport OffsetSet
+from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
 
 from typing import NamedTuple
 
@@ -101,6 +101,13 @@ cdef inline bint body_is_intact(const RecordHeader *header) noexcept:
         0, <const unsigned char *>header + header_bytes(header), body_bytes(header))
 
 
+cdef bint intact_but_for_timed(const RecordHeader *header) noexcept:
+    """Whether a flipped bit only makes the header look longer: damage, not the end of the data."""
+    cdef RecordHeader copy = header[0]
+    copy.flags &= ~TIMED
+    return header_is_intact(&copy)
+
+
 cdef Py_ssize_t whole_record(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
 ) except -2:
@@ -114,6 +121,8 @@ cdef Py_ssize_t whole_record(
     if header.version != VERSION:
         raise BadRecord(at, f"record version {header.version}, this BraidMQ reads {VERSION}")
     if size - at < header_bytes(header):
+        if verify and intact_but_for_timed(header):
+            raise BadRecord(at, "header checksum differs")
         return -1
     # The lengths are believed only once the header's own checksum has vouched for them.
     if verify and not header_is_intact(header):
@@ -138,6 +147,8 @@ cdef class RecordBatch:
         self.summary = 0
         self.priority_max = 0
         self.priority_min = 255
+        self.value_bytes = 0
+        self.value_bytes_max = 0
         self.dense = True
         self.owner = None
         self.exports = 0
@@ -213,6 +224,8 @@ cdef class RecordBatch:
         self.priority_max = max(self.priority_max, header.priority)
         self.priority_min = min(self.priority_min, header.priority)
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.timestamp_ms)
+        self.value_bytes += header.value_length
+        self.value_bytes_max = max(self.value_bytes_max, header.value_length)
 
     cdef int put(
         self,
@@ -241,6 +254,8 @@ cdef class RecordBatch:
         total = aligned(start + length)
         self.reserve(total, 1)
         header = <RecordHeader *>(self.data + self.size)
+        # The padding's zeros go in first: the last word may be part value or timing, part padding.
+        (<int64_t *>(self.data + self.size + total - 8))[0] = 0
         header.magic = MAGIC
         header.version = VERSION
         header.flags = flags
@@ -257,8 +272,6 @@ cdef class RecordBatch:
             timing.expires_at_ms = expires_at_ms
             timing.due_at_ms = due_at_ms
         body = self.data + self.size + start
-        # The zeros of the padding go in first: the last word may be part value, part padding.
-        (<int64_t *>(self.data + self.size + total - 8))[0] = 0
         if key_length:
             memcpy(body, key, key_length)
         if envelope_length:
@@ -282,7 +295,6 @@ cdef class RecordBatch:
         cdef const unsigned char *value_data = NULL
         cdef const unsigned char *envelope_data = NULL
         cdef Py_ssize_t key_length = 0, value_length = 0
-        self.must_be_open()
         if envelope_view.shape[0]:
             envelope_data = &envelope_view[0]
         if key is not None:
@@ -293,6 +305,7 @@ cdef class RecordBatch:
             value_view = value
             value_length = value_view.shape[0]
             value_data = <const unsigned char *>b"" if value_length == 0 else &value_view[0]
+        self.must_be_open()
         self.put(
             key_data, key_length,
             envelope_data, envelope_view.shape[0],
@@ -302,7 +315,7 @@ cdef class RecordBatch:
         )
 
     def extend_values(
-        self, list values, int64_t timestamp_ms, list keys=None, bytes envelope=b"",
+        self, list values, int64_t timestamp_ms, list keys=None, bytes envelope not None=b"",
         uint8_t envelope_format=0, uint8_t flags=0, uint8_t priority=0,
     ):
         """Encode a run of values that share everything but their keys."""
@@ -315,6 +328,8 @@ cdef class RecordBatch:
             raise ValueError("as many keys as values")
         for i in range(count):
             value = values[i]
+            if value is None:
+                raise TypeError("a value is bytes")
             total += PyBytes_GET_SIZE(value)
         self.reserve(total + count * (HEADER_BYTES + 8 + PyBytes_GET_SIZE(envelope)), count)
         for i in range(count):
@@ -337,7 +352,7 @@ cdef class RecordBatch:
         """A batch grows only while nobody looks at its memory and it is its own."""
         if self.exports or self.shares > 1:
             raise BufferError("the batch's memory is in use elsewhere")
-        if self.size and not self.capacity or not self.dense:
+        if self.owner is not None:
             raise BufferError("the batch is a view of other memory")
 
     def can_absorb(self, RecordBatch other):
@@ -362,6 +377,8 @@ cdef class RecordBatch:
         self.priority_max = max(self.priority_max, other.priority_max)
         self.priority_min = min(self.priority_min, other.priority_min)
         self.max_timestamp_ms = max(self.max_timestamp_ms, other.max_timestamp_ms)
+        self.value_bytes += other.value_bytes
+        self.value_bytes_max = max(self.value_bytes_max, other.value_bytes_max)
 
     def at_offset(self, int64_t base_offset):
         """This batch with another first offset, over the same memory: one body, many topics."""
@@ -379,6 +396,8 @@ cdef class RecordBatch:
         twin.summary = self.summary
         twin.priority_max = self.priority_max
         twin.priority_min = self.priority_min
+        twin.value_bytes = self.value_bytes
+        twin.value_bytes_max = self.value_bytes_max
         return twin
 
     def place(self, int64_t base_offset):
@@ -402,6 +421,8 @@ cdef class RecordBatch:
         # The view holds the memory in place for as long as the batch lives.
         batch.owner = memoryview(data)
         view = PyMemoryView_GET_BUFFER(batch.owner)
+        if not PyBuffer_IsContiguous(view, c'C'):
+            raise BufferError("records need contiguous memory")
         batch.data = <unsigned char *>view.buf
         batch.dense = base_offset >= 0
         batch.base_offset = max(base_offset, 0)
@@ -449,6 +470,14 @@ cdef class RecordBatch:
                 return i
         return self.count
 
+    def value_bytes_between(self, Py_ssize_t first, Py_ssize_t stop):
+        """Bytes of the values of records ``first`` … ``stop - 1``."""
+        cdef int64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(max(first, 0), min(stop, self.count)):
+            total += self.header_at(i).value_length
+        return total
+
     def offset_at(self, Py_ssize_t index):
         if not 0 <= index < self.count:
             raise IndexError(index)
@@ -495,7 +524,8 @@ cdef class RecordBatch:
         """Check every checksum; raises ``BadRecord`` at the first that differs."""
         cdef Py_ssize_t i
         for i in range(self.count):
-            whole_record(self.data, self.positions[i], self.size, True)
+            if whole_record(self.data, self.positions[i], self.size, True) < 0:
+                raise BadRecord(self.positions[i], "header checksum differs")
 
     def index_points(self, Py_ssize_t position, Py_ssize_t interval, Py_ssize_t since, int64_t time):
         """Entries for a sparse index, of records that will stand at ``position`` in their file.
@@ -538,6 +568,20 @@ cdef class RecordBatch:
             kept += 1
         return (out if at == self.size else out[:at]), kept
 
+    def without(self, OffsetBits unwanted not None):
+        """The records of a segment but for some; as ``stamped``."""
+        cdef Py_ssize_t i, length, at = 0, kept = 0
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, self.size)
+        cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            if unwanted.has(self.offset_of(i)):
+                continue
+            length = record_bytes(self.header_at(i))
+            memcpy(target + at, self.header_at(i), length)
+            at += length
+            kept += 1
+        return (out if at == self.size else out[:at]), kept
+
 
 cdef bint all_cover(tuple acknowledged, int64_t offset):
     cdef OffsetSet one
@@ -569,7 +613,9 @@ def decode_columns(
     cdef Py_ssize_t key_total = 0, envelope_total = 0, value_total = 0
     cdef const RecordHeader *header
     cdef const unsigned char *body
-    cdef uint32_t *chosen = <uint32_t *>malloc(max(rows_max, 1) * sizeof(uint32_t))
+    cdef uint32_t *chosen
+    rows_max = min(rows_max, size // HEADER_BYTES)
+    chosen = <uint32_t *>malloc(max(rows_max, 1) * sizeof(uint32_t))
     if chosen == NULL:
         raise MemoryError
     try:
@@ -586,9 +632,11 @@ def decode_columns(
             ):
                 chosen[rows] = <uint32_t>at
                 rows += 1
-                key_total += header.key_length
+                if header.flags & KEYED:
+                    key_total += header.key_length
                 envelope_total += header.envelope_length
-                value_total += header.value_length
+                if not header.flags & TOMBSTONE:
+                    value_total += header.value_length
             at += length
         return at, rows, fill_columns(
             base, chosen, rows, key_total, envelope_total, value_total)

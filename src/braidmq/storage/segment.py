@@ -19,6 +19,7 @@ highest one so far, which never falls. It is only a shortcut: one that is missin
 its segment is built again from the records.
 """
 
+import re
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -45,20 +46,18 @@ SCAN_BYTES = 4 * MIB
 READ_BYTES_MIN = 4 * KIB
 
 
-def segment_name(partition: int, base_offset: int) -> str:
-    return f"{DIRECTORY}/{partition:08x}-{base_offset:020d}{SUFFIX}"
+NAME = re.compile(r"([0-9a-f]{8,})-([0-9]{20})(?:-([0-9a-f]{4,}))?\.(?:segment|index)")
 
 
-def parse_name(name: str) -> tuple[int, int] | None:
-    """Partition and base offset from a file name, or None for a name we never give."""
-    stem = name.removesuffix(SUFFIX).removesuffix(INDEX_SUFFIX)
-    partition, dash, base = stem.partition("-")
-    if stem == name or not dash or len(base) != 20 or not base.isdecimal():
-        return None
-    try:
-        return int(partition, 16), int(base)
-    except ValueError:
-        return None
+def segment_name(partition: int, base_offset: int, generation: int = 0) -> str:
+    """Compaction writes a segment anew under a name of its own: the old one stays until a snapshot
+    names the new."""
+    suffix = f"-{generation:04x}{SUFFIX}" if generation else SUFFIX
+    return f"{DIRECTORY}/{partition:08x}-{base_offset:020d}{suffix}"
+
+
+def is_ours(name: str) -> bool:
+    return NAME.fullmatch(name) is not None
 
 
 def segment_header(partition: int, base_offset: int, label: str) -> bytes:
@@ -124,14 +123,10 @@ class SegmentIndex:
         at = max(bisect_left(self.times, timestamp_ms) - 1, 0)
         return self.positions[at] if self.positions else -1
 
-    def copy(self) -> "SegmentIndex":
-        twin = SegmentIndex()
-        twin.offsets, twin.positions, twin.times = (
-            self.offsets[:],
-            self.positions[:],
-            self.times[:],
-        )
-        return twin
+    def append(self, more: "SegmentIndex") -> None:
+        self.offsets.extend(more.offsets)
+        self.positions.extend(more.positions)
+        self.times.extend(more.times)
 
 
 class Segment(msgspec.Struct, array_like=True):
@@ -146,10 +141,17 @@ class Segment(msgspec.Struct, array_like=True):
     records: int
     max_timestamp_ms: int
     sealed: bool
+    summary: int = 0
+    """All flags that its records have between them."""
+    prioritised: bool = False
+    """Whether any record has a priority."""
+    value_bytes: int = 0
+    generation: int = 0
+    """How often compaction has written it anew."""
 
     @property
     def path(self) -> str:
-        return segment_name(self.partition, self.base_offset)
+        return segment_name(self.partition, self.base_offset, self.generation)
 
     @property
     def index_path(self) -> str:
@@ -240,7 +242,8 @@ def scan_segment(
 def scan_records(file: File, position: int, length: int, end: int) -> RecordBatch | None:
     """Whole records from ``position`` on: as many as fit in ``length`` bytes, but at least one.
 
-    None when not even one is whole before ``end``; CorruptData when one is damaged.
+    None when not even one is whole before ``end``; CorruptData when the first is damaged. A later
+    one that is damaged ends the scan before it.
     """
     while True:
         length = min(length, end - position)
@@ -248,7 +251,9 @@ def scan_records(file: File, position: int, length: int, end: int) -> RecordBatc
         try:
             batch = RecordBatch.scan(data)
         except BadRecord as error:
-            raise CorruptData(file.path, position + error.position, error.reason) from None
+            if not error.position:
+                raise CorruptData(file.path, position, error.reason) from None
+            batch = RecordBatch.scan(data[: error.position], verify=False)
         if batch.count:
             return batch
         if len(data) < length or position + length >= end:
@@ -265,3 +270,6 @@ def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interv
     segment.end_offset = batch.next_offset
     segment.records += batch.count
     segment.max_timestamp_ms = max(segment.max_timestamp_ms, batch.max_timestamp_ms)
+    segment.summary |= batch.summary
+    segment.prioritised |= batch.priority_max > 0
+    segment.value_bytes += batch.value_bytes

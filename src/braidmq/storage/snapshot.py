@@ -48,6 +48,8 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     catalogue: bytes
     acknowledged: list[AcknowledgedState]
     partitions: list[PartitionState]
+    sections: dict[str, bytes] = {}
+    """What participants keep, by their names."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -118,6 +120,20 @@ def load_newest(disk: Disk, notes: list[str]) -> Snapshot | None:
         finally:
             file.close()
     return None
+
+
+def oldest_epoch(disk: Disk, first_epoch: int) -> int:
+    """The first journal epoch that any snapshot needs; ``first_epoch`` is that of the one used."""
+    epochs = [first_epoch]
+    for path in names(disk):
+        file = disk.open(path)
+        try:
+            header = file.read(HEADER.size, 0)
+        finally:
+            file.close()
+        if len(header) == HEADER.size:
+            epochs.append(HEADER.unpack(header)[4])
+    return min(epochs)
 
 
 def remove_old(disk: Disk, keep: int = KEPT) -> None:

@@ -10,15 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
 
 from braidmq.model.errors import CorruptData, NotFound, StorageFailed
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
 from braidmq.storage import directory, journal, segment, snapshot
 from braidmq.storage.catalogue import Catalogue, Change, decode_changes, encode_changes
 from braidmq.storage.disk import DirectoryLock, Disk, File
-from braidmq.storage.flush import SegmentWriter
+from braidmq.storage.flush import Rewrite, Rewritten, SegmentWriter
 from braidmq.storage.journal import Entry, Journal, Kind, Waiter
-from braidmq.storage.offset_set import OffsetSet
+from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import FlushPlan, FlushResult, Memory, PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import OpenFiles, Segment, scan_segment
@@ -28,15 +31,40 @@ from braidmq.storage.snapshot import AcknowledgedState, PartitionState, Snapshot
 PARTITIONS = "partitions"
 """The catalogue's table of partitions: number → label."""
 
+RECORDS_HEAD = struct.Struct("<II")
+COUNTERS = "counters"
+"""The catalogue's table of numbers given out: what for → the next."""
+
 TARGET = struct.Struct("<Qq")
+SETTLED = struct.Struct("<QQqq")
 RANGE = struct.Struct("<qq")
 ACKNOWLEDGED_HEAD = struct.Struct("<QQ")
 LOG_START = struct.Struct("<Qq")
+RESET = struct.Struct("<QQq")
 
 CHECKPOINT_FILL = 0.75
 """A checkpoint begins when a journal file is this full: the rest takes what arrives meanwhile."""
 
 Ranges = Sequence[tuple[int, int]]
+Settled = tuple[SubscriptionId, PartitionId, int, int]
+"""A subscription has settled a partition's offsets from the first number up to the second."""
+
+
+def encode_records_meta(logs: Sequence[PartitionLog], settled: Sequence[Settled]) -> bytes:
+    targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
+    moved = [SETTLED.pack(*each) for each in settled]
+    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved))
+
+
+def decode_records_meta(
+    meta: bytes,
+) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]]:
+    targets, _ = RECORDS_HEAD.unpack_from(meta)
+    middle = RECORDS_HEAD.size + targets * TARGET.size
+    return (
+        list(TARGET.iter_unpack(meta[RECORDS_HEAD.size : middle])),
+        list(SETTLED.iter_unpack(meta[middle:])),
+    )
 
 
 @dataclass
@@ -49,6 +77,21 @@ class RecoveryReport:
     torn_bytes: int = 0
     elapsed_ms: float = 0.0
     notes: list[str] = field(default_factory=list)
+
+
+class Participant(Protocol):
+    """State that somebody above keeps, made durable through the store's journal and snapshots."""
+
+    name: str
+    kinds: frozenset[Kind]
+
+    def restore(self, data: bytes) -> None:
+        """Begin from what ``dump`` gave."""
+
+    def replay(self, kind: Kind, meta: bytes) -> None:
+        """Do again what was noted after that."""
+
+    def dump(self) -> bytes: ...
 
 
 @dataclass
@@ -66,12 +109,16 @@ class Checkpoint:
     acknowledged: list[AcknowledgedState]
     untouched: list[PartitionState]
     obsolete: list[Segment]
+    sections: dict[str, bytes]
+    rewrites: list[Rewrite]
     results: list[FlushResult] = field(default_factory=list)
+    rewritten: list[Rewritten] = field(default_factory=list)
 
     def carry_out(self, disk: Disk, target: Journal, settings: StorageSettings) -> None:
         """Segments first, then the snapshot that names them, then what neither needs."""
         writer = SegmentWriter(disk, settings.segment_bytes_max)
         self.results = [writer.carry_out(plan) for plan in self.plans]
+        self.rewritten = [writer.rewrite(each) for each in self.rewrites]
         writer.sync()
         snapshot.write(disk, Snapshot(self.next_lsn, self.first_epoch, self._state()))
         snapshot.remove_old(disk)
@@ -90,8 +137,20 @@ class Checkpoint:
                 [*result.plan.kept, *result.segments],
             )
             for result in self.results
+            if result.plan.log.durable
         ]
-        return State(self.catalogue, self.acknowledged, self.untouched + touched)
+        partitions = self.untouched + touched
+        if self.rewritten:
+            partitions = [self._with_rewritten(each) for each in partitions]
+        return State(self.catalogue, self.acknowledged, partitions, self.sections)
+
+    def _with_rewritten(self, state: PartitionState) -> PartitionState:
+        new = {
+            (each.rewrite.segment.partition, each.rewrite.segment.base_offset): each.segment
+            for each in self.rewritten
+        }
+        segments = [new.get((old.partition, old.base_offset), old) for old in state.segments]
+        return msgspec.structs.replace(state, segments=[each for each in segments if each])
 
 
 class Store:
@@ -105,7 +164,8 @@ class Store:
         self.recovery = RecoveryReport()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
-        self.transaction_entries: list[bytes] = []
+        self._participants: dict[str, Participant] = {}
+        self._by_kind: dict[int, Participant] = {}
         self.journal: Journal
         self._lock = lock
         self._files = OpenFiles(disk)
@@ -113,6 +173,7 @@ class Store:
         self._dirty: dict[PartitionId, PartitionLog] = {}
         self._evictable: deque[PartitionLog] = deque()
         self._obsolete: list[Segment] = []
+        self._rewrites: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
         self._first_epoch = 1
         self._checkpoint: Checkpoint | None = None
         self._closed = False
@@ -120,10 +181,17 @@ class Store:
     # --- opening ---
 
     @classmethod
-    def open(cls, disk: Disk, settings: StorageSettings | None = None) -> "Store":
+    def open(
+        cls,
+        disk: Disk,
+        settings: StorageSettings | None = None,
+        participants: Sequence[Participant] = (),
+    ) -> "Store":
         """Lock the directory and recover what it holds. Raises SetupError or CorruptData."""
         started = time.perf_counter()
         store = cls(disk, settings or StorageSettings(), directory.claim(disk))
+        store._participants = {each.name: each for each in participants}
+        store._by_kind = {kind: each for each in participants for kind in each.kinds}
         try:
             store._recover()
         except BaseException:
@@ -148,30 +216,42 @@ class Store:
             )
         self._check_segments()
         snapshot.remove_unfinished(self.disk)
-        journal.remove_leftovers(self.disk, self._first_epoch)
+        oldest_epoch = snapshot.oldest_epoch(self.disk, self._first_epoch)
+        journal.remove_leftovers(self.disk, oldest_epoch)
         self.journal = Journal(
             self.disk,
             self.settings.journal_file_bytes,
             next_epoch=recovered.next_epoch,
             next_lsn=recovered.next_lsn,
-            closed=recovered.files,
+            closed=[
+                *journal.older_files(self.disk, oldest_epoch, self._first_epoch),
+                *recovered.files,
+            ],
         )
 
     def _restore(self) -> tuple[int, int]:
         """State before the journal is replayed; returns the first epoch and LSN to replay."""
         found = snapshot.load_newest(self.disk, self.recovery.notes)
         if found is not None:
+            # It was there before the snapshot: without it, what came after would just be gone.
+            needed = journal.file_name(found.first_epoch)
+            if not self.disk.exists(needed):
+                raise CorruptData(needed, 0, "the journal file is missing")
             self._load(found.state)
             return found.first_epoch, found.next_lsn
-        epochs = journal.journal_epochs(self.disk)
-        if self.disk.list(segment.DIRECTORY) or min(epochs, default=1) > 1:
+        first_epoch = min(journal.journal_epochs(self.disk), default=1)
+        oldest_lsn = journal.oldest_lsn(self.disk)
+        # While the very first entry is there, so are all: segments are left from a first
+        # checkpoint that was interrupted.
+        if oldest_lsn != 1 and (first_epoch > 1 or self.disk.list(segment.DIRECTORY)):
             self.recovery.notes.append("no snapshot can be read: rebuilding from segments")
             self._rebuild_from_segments()
-            return min(epochs, default=1), journal.oldest_lsn(self.disk) or 1
-        return 1, 1
+        return first_epoch, oldest_lsn or 1
 
     def _load(self, state: State) -> None:
         self.catalogue.load(state.catalogue)
+        counter = self.catalogue.get(COUNTERS, PARTITIONS)
+        self._next_partition = int(counter) if counter is not None else 1
         for key, label in self.catalogue.items(PARTITIONS):
             self._add_log(PartitionId(int(key)), label.decode())
         for each in state.partitions:
@@ -187,6 +267,9 @@ class Store:
                 PartitionId(acknowledged.partition),
             )
             self.acknowledged[key_pair] = OffsetSet.from_bytes(acknowledged.offsets)
+        for name, participant in self._participants.items():
+            if name in state.sections:
+                participant.restore(state.sections[name])
 
     def _rebuild_from_segments(self) -> None:
         """What the segments say of themselves has to do. Labels are in their headers."""
@@ -196,19 +279,20 @@ class Store:
             file = self.disk.open(f"{segment.DIRECTORY}/{name}")
             try:
                 header = segment.read_header(file)
-                found = scan_segment(file, header.partition, self.settings.index_interval_bytes)[0]
-            except CorruptData as error:
-                found = self._salvage(file, header.partition, error)
+                found = self._scan(file, header.partition)
             finally:
                 file.close()
             self._adopt(header.label, found)
 
-    def _salvage(self, file: File, partition: int, error: CorruptData) -> Segment:
-        """The records before the damage: behind them a flush may have been interrupted, and then
-        the journal still has the rest."""
-        self.recovery.notes.append(f"{error}: what stands before it is kept")
+    def _scan(self, file: File, partition: int) -> Segment:
+        """The records up to the end or to the first damage: there a flush may have been
+        interrupted, and then the journal still has the rest."""
         interval = self.settings.index_interval_bytes
-        return scan_segment(file, partition, interval, error.position)[0]
+        try:
+            return scan_segment(file, partition, interval)[0]
+        except CorruptData as error:
+            self.recovery.notes.append(f"{error}: what stands before it is kept")
+            return scan_segment(file, partition, interval, error.position)[0]
 
     def _adopt(self, label: str, found: Segment) -> None:
         partition = PartitionId(found.partition)
@@ -235,6 +319,7 @@ class Store:
                 present.discard(each.index_path.rpartition("/")[2])
         for name in present:
             self.disk.remove(f"{segment.DIRECTORY}/{name}")
+        self._obsolete.clear()
 
     # --- replay: one method a kind ---
 
@@ -242,12 +327,14 @@ class Store:
         _REPLAY[Kind(entry.kind)](self, entry)
 
     def _replay_records(self, entry: Entry) -> None:
-        targets = list(TARGET.iter_unpack(entry.meta))
+        targets, settled = decode_records_meta(entry.meta)
         # The entry's own checksum has vouched for these bytes.
         batch = RecordBatch.scan(entry.payload, base_offset=targets[0][1], verify=False)
         twins = [batch.at_offset(base_offset) for _, base_offset in targets[1:]]
         for (partition, _), each in zip(targets, (batch, *twins), strict=True):
             self._replay_batch(PartitionId(partition), each)
+        for subscription, partition, start, stop in settled:
+            self._settle(SubscriptionId(subscription), PartitionId(partition), [(start, stop)])
 
     def _replay_batch(self, partition: PartitionId, batch: RecordBatch) -> None:
         log = self.logs.get(partition)
@@ -266,13 +353,12 @@ class Store:
 
     def _replay_acknowledged(self, entry: Entry) -> None:
         subscription, partition = ACKNOWLEDGED_HEAD.unpack_from(entry.meta)
-        offsets = self.offsets_of(SubscriptionId(subscription), PartitionId(partition))
+        ranges = list(RANGE.iter_unpack(entry.meta[ACKNOWLEDGED_HEAD.size :]))
+        self._settle(SubscriptionId(subscription), PartitionId(partition), ranges)
         log = self.logs.get(PartitionId(partition))
-        for start, stop in RANGE.iter_unpack(entry.meta[ACKNOWLEDGED_HEAD.size :]):
-            offsets.add(start, stop)
-            if log is not None:
-                # Transient records are not in the journal, but their offsets are never used again.
-                log.next_offset = max(log.next_offset, stop)
+        if log is not None and ranges:
+            # Transient records are not in the journal, but their offsets are never used again.
+            log.next_offset = max(log.next_offset, ranges[-1][1])
 
     def _replay_catalogue(self, entry: Entry) -> None:
         self._apply_changes(decode_changes(entry.meta))
@@ -284,8 +370,12 @@ class Store:
             log.next_offset = max(log.next_offset, offset)
             self._obsolete.extend(log.advance_start(offset))
 
-    def _replay_transaction(self, entry: Entry) -> None:
-        self.transaction_entries.append(entry.meta)
+    def _replay_reset(self, entry: Entry) -> None:
+        subscription, partition, floor = RESET.unpack(entry.meta)
+        self.offsets_of(SubscriptionId(subscription), PartitionId(partition)).reset(floor)
+
+    def _replay_note(self, entry: Entry) -> None:
+        self._by_kind[entry.kind].replay(Kind(entry.kind), entry.meta)
 
     def _replay_checkpoint(self, entry: Entry) -> None:
         """Only says that a snapshot was begun here; whether it was finished, the file tells."""
@@ -303,14 +393,27 @@ class Store:
         self._next_partition = max(self._next_partition, partition + 1)
         return log
 
-    def create_partition(self, label: str) -> PartitionLog:
+    def create_partition(self, label: str, *, durable: bool = True) -> PartitionLog:
+        """One that is not durable leaves nothing behind: it is never journaled."""
         partition = PartitionId(self._next_partition)
-        self.change([(PARTITIONS, str(partition), label.encode())])
+        if durable:
+            # The counter is kept too: a number once used never means another partition.
+            following = str(partition + 1).encode()
+            self.change(
+                [
+                    (PARTITIONS, str(partition), label.encode()),
+                    (COUNTERS, PARTITIONS, following),
+                ]
+            )
+        else:
+            self._add_log(partition, label).durable = False
         return self.logs[partition]
 
-    def delete_partition(self, partition: PartitionId) -> Lsn:
-        self.log(partition)
-        return self.change([(PARTITIONS, str(partition), None)])
+    def delete_partition(self, partition: PartitionId) -> None:
+        if self.log(partition).durable:
+            self.change([(PARTITIONS, str(partition), None)])
+        else:
+            self._drop_log(partition)
 
     def log(self, partition: PartitionId) -> PartitionLog:
         try:
@@ -329,26 +432,38 @@ class Store:
         for table, key, value in changes:
             if table == PARTITIONS:
                 self._apply_partition(PartitionId(int(key)), value)
+            elif table == COUNTERS and key == PARTITIONS and value is not None:
+                self._next_partition = max(self._next_partition, int(value))
 
     def _apply_partition(self, partition: PartitionId, label: bytes | None) -> None:
         if label is not None:
             if partition not in self.logs:
                 self._add_log(partition, label.decode())
             return
+        self._drop_log(partition)
+        for key in [key for key in self.acknowledged if key[1] == partition]:
+            del self.acknowledged[key]
+
+    def _drop_log(self, partition: PartitionId) -> None:
         log = self.logs.pop(partition, None)
         if log is not None:
             self._obsolete.extend(log.advance_start(log.next_offset))
             self._dirty.pop(partition, None)
-        for key in [key for key in self.acknowledged if key[1] == partition]:
-            del self.acknowledged[key]
 
     # --- records and acknowledgements ---
 
-    def append(self, batch: RecordBatch, logs: Sequence[PartitionLog]) -> Lsn:
-        """Append a batch to one partition, or to many with its bytes written once."""
+    def append(
+        self, batch: RecordBatch, logs: Sequence[PartitionLog], settled: Sequence[Settled] = ()
+    ) -> Lsn:
+        """Append a batch to one partition, or to many with its bytes written once.
+
+        ``settled`` are acknowledgements that happen in the same step, or not at all: a message
+        moves from one topic to another exactly once.
+        """
         assert batch.count
-        meta = b"".join(TARGET.pack(log.id, log.next_offset) for log in logs)
-        lsn = self.journal.append(Kind.RECORDS, meta, batch)
+        lsn = self.journal.append(Kind.RECORDS, encode_records_meta(logs, settled), batch)
+        for subscription, partition, start, stop in settled:
+            self._settle(subscription, partition, [(start, stop)])
         batch.place(logs[0].next_offset)
         twins = [batch.at_offset(log.next_offset) for log in logs[1:]]
         for log, each in zip(logs, (batch, *twins), strict=True):
@@ -357,7 +472,7 @@ class Store:
         return lsn
 
     def append_transient(self, batch: RecordBatch, log: PartitionLog) -> None:
-        """Append without the journal: gone after a restart."""
+        """Append without the journal: gone after a restart, unless a checkpoint paged it out."""
         batch.place(log.next_offset)
         log.append(batch)
         self._dirty[log.id] = log
@@ -375,10 +490,26 @@ class Store:
         head = ACKNOWLEDGED_HEAD.pack(subscription, partition)
         meta = head + b"".join(RANGE.pack(start, stop) for start, stop in ranges)
         lsn = self.journal.append(Kind.ACKNOWLEDGED, meta)
+        self._settle(subscription, partition, ranges)
+        return lsn
+
+    def _settle(self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges) -> None:
         offsets = self.offsets_of(subscription, partition)
         for start, stop in ranges:
             offsets.add(start, stop)
-        return lsn
+
+    def forget_subscription(self, subscription: SubscriptionId) -> None:
+        """Drop what a deleted subscription has acknowledged; its owner journals the deletion."""
+        for key in [key for key in self.acknowledged if key[0] == subscription]:
+            del self.acknowledged[key]
+
+    def release(self, log: PartitionLog, offset: int) -> None:
+        """Everything below ``offset`` is settled by all: memory goes at once, and segments with
+        the next checkpoint. Acknowledgements are journaled already, so this seldom is."""
+        if log.segments and log.segments[0].end_offset <= offset:
+            self.advance_start(log, offset)
+        else:
+            log.advance_start(offset)
 
     def advance_start(self, log: PartitionLog, offset: int) -> Lsn:
         """Forget a partition's records below ``offset``: retention, purge."""
@@ -386,9 +517,23 @@ class Store:
         self._obsolete.extend(log.advance_start(offset))
         return lsn
 
-    def note_transaction(self, mark: bytes) -> Lsn:
-        """Journal a transaction mark; recovery hands it back in ``transaction_entries``."""
-        return self.journal.append(Kind.TRANSACTION, mark)
+    def reset_offsets(
+        self, subscription: SubscriptionId, partition: PartitionId, floor: int
+    ) -> Lsn:
+        """A subscription is moved: everything below ``floor`` is settled, nothing else."""
+        meta = RESET.pack(subscription, partition, floor)
+        lsn = self.journal.append(Kind.RESET, meta)
+        self.offsets_of(subscription, partition).reset(floor)
+        return lsn
+
+    def rewrite(self, log: PartitionLog, unwanted: OffsetBits) -> None:
+        """Have the next checkpoint write sealed segments anew without some of their records."""
+        self._rewrites[log.id] = (log, unwanted)
+
+    def note(self, kind: Kind, meta: bytes) -> Lsn:
+        """Journal what a participant's state has come to; its ``replay`` gets it back."""
+        assert kind in self._by_kind
+        return self.journal.append(kind, meta)
 
     # --- durability ---
 
@@ -440,11 +585,23 @@ class Store:
                     log.id, log.start_offset, log.next_offset, log.flushed_offset, log.segments[:]
                 )
                 for log in self.logs.values()
-                if log.id not in planned
+                if log.durable and log.id not in planned
             ],
             obsolete=obsolete,
+            rewrites=self._plan_rewrites(),
+            sections={name: each.dump() for name, each in self._participants.items()},
         )
         return self._checkpoint
+
+    def _plan_rewrites(self) -> list[Rewrite]:
+        wanted, self._rewrites = self._rewrites, {}
+        return [
+            Rewrite(log, each, unwanted)
+            for log, unwanted in wanted.values()
+            if log.id in self.logs
+            for each in log.segments
+            if each.sealed and unwanted.count(each.base_offset, each.end_offset)
+        ]
 
     def finish_checkpoint(self, checkpoint: Checkpoint) -> None:
         assert checkpoint is self._checkpoint
@@ -457,6 +614,10 @@ class Store:
                 self._obsolete.extend(log.drop_obsolete())
             else:
                 self._obsolete.extend(log.segments)
+        for each in checkpoint.rewritten:
+            self._obsolete.append(each.rewrite.segment)
+            if not each.rewrite.log.replace(each) and each.segment is not None:
+                self._obsolete.append(each.segment)
         for old in checkpoint.obsolete:
             self._files.forget(old.path)
             self._files.forget(old.index_path)
@@ -483,7 +644,7 @@ class Store:
     # --- closing ---
 
     def close(self) -> None:
-        """Commit, checkpoint when there is reason to, let go of the directory. Idempotent."""
+        """Commit and let go of the directory. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -503,6 +664,8 @@ _REPLAY: dict[Kind, Callable[[Store, Entry], None]] = {
     Kind.ACKNOWLEDGED: Store._replay_acknowledged,
     Kind.CATALOGUE: Store._replay_catalogue,
     Kind.LOG_START: Store._replay_log_start,
-    Kind.TRANSACTION: Store._replay_transaction,
+    Kind.RESET: Store._replay_reset,
+    Kind.TRANSACTION: Store._replay_note,
+    Kind.DELIVERY: Store._replay_note,
     Kind.CHECKPOINT: Store._replay_checkpoint,
 }

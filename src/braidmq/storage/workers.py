@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from braidmq.model.errors import StorageError
 from braidmq.storage.store import Checkpoint, Store
 
 Post = Callable[[Callable[[], None]], object]
@@ -62,15 +63,14 @@ class Checkpointer:
 
     def _run(self) -> None:
         store = self._store
-        store.journal.prepare()
-        while (checkpoint := self._work.get()) is not None:
-            try:
+        try:
+            store.journal.prepare()
+            while (checkpoint := self._work.get()) is not None:
                 checkpoint.carry_out(store.disk, store.journal, store.settings)
-            except OSError as error:
-                store.journal.fail(error)
-                self._post(store.journal.release)
-                return
-            self._post(lambda done=checkpoint: store.finish_checkpoint(done))  # type: ignore[misc]
+                self._post(lambda done=checkpoint: store.finish_checkpoint(done))  # type: ignore[misc]
+        except (OSError, StorageError) as error:
+            store.journal.fail(error)
+            self._post(store.journal.release)
 
 
 class Workers:

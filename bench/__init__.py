@@ -1,0 +1,1 @@
+"""Benchmarks: each states a bar, and failing it fails the run."""

@@ -1,0 +1,1 @@
+"""What happens to a message between its gateway and the store."""

@@ -1,0 +1,148 @@
+"""What the parts of the engine share: the store, the timer wheel, and who is who.
+
+Nothing here knows a clock: the time comes with every call.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from braidmq.engine.effects import Effect
+from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
+from braidmq.engine.policy import Template
+from braidmq.engine.timer_wheel import TimerWheel
+from braidmq.engine.topics import (
+    Consumer,
+    Mode,
+    PartitionView,
+    Subscription,
+    Topic,
+    TopicPartition,
+)
+from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.store import Store
+
+TOPICS = "topics"
+SUBSCRIPTIONS = "subscriptions"
+TEMPLATES = "templates"
+
+
+class Timer(IntEnum):
+    """What a timer in the wheel is for, and what its owner and numbers mean."""
+
+    RETRY = 1
+    """view; offsets a … b-1 have waited long enough"""
+    VISIBILITY = 2
+    """view; deliveries of offsets a … b-1 are overdue"""
+    DUE = 3
+    """partition; the record at offset a becomes visible"""
+    EXPIRY = 4
+    """partition; the record at offset a outlives its own time to live"""
+    HEAD = 5
+    """partition; the oldest record may outlive the topic's time to live"""
+    IDLE = 6
+    """topic; it may have been unused for too long"""
+    SWEEP = 7
+    """the node; retention and compaction in the background"""
+
+
+class TopicRecord(msgspec.Struct, array_like=True):
+    """A topic in the catalogue."""
+
+    id: int
+    namespace: str
+    name: str
+    settings: dict[str, Any]
+    partitions: list[int]
+    created_ms: int
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    id: int
+    topic: int
+    name: str
+    mode: str
+    starts: list[int]
+    """Where it began in each partition."""
+
+
+class Core:
+    def __init__(self, store: Store, now_ms: int) -> None:
+        self.store = store
+        self.wheel = TimerWheel(now_ms)
+        self.topics: dict[tuple[str, str], Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.partitions: dict[PartitionId, TopicPartition] = {}
+        self.subscriptions: dict[SubscriptionId, Subscription] = {}
+        self.views: dict[int, PartitionView] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.templates: dict[tuple[str, str], Template] = {}
+        self.dirty: dict[Subscription, None] = {}
+        """Subscriptions that may have something to deliver, in the order they came to it."""
+        self.effects: list[Effect] = []
+        self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer"), 1)
+
+    def next_id(self, kind: str) -> int:
+        number = self._next_ids[kind]
+        self._next_ids[kind] = number + 1
+        return number
+
+    def seen_id(self, kind: str, number: int) -> None:
+        self._next_ids[kind] = max(self._next_ids[kind], number + 1)
+
+    # --- looking up ---
+
+    def topic(self, namespace: str, name: str) -> Topic:
+        topic = self.topics.get((namespace, name))
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r} in namespace {namespace!r}")
+        return topic
+
+    def partition(self, topic: Topic, number: int) -> TopicPartition:
+        if not 0 <= number < len(topic.partitions):
+            raise UnknownPartition(
+                f"topic {topic.name!r} has {len(topic.partitions)} partitions, and no {number}"
+            )
+        return topic.partitions[number]
+
+    def subscription(self, topic: Topic, name: str) -> Subscription:
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise UnknownSubscription(f"topic {topic.name!r} has no subscription {name!r}")
+        return subscription
+
+    # --- the catalogue ---
+
+    def save_topic(self, topic: Topic) -> None:
+        if topic.durable:
+            record = TopicRecord(
+                topic.id,
+                topic.namespace,
+                topic.name,
+                topic.settings,
+                [partition.log.id for partition in topic.partitions],
+                topic.created_ms,
+            )
+            self.store.change([(TOPICS, str(topic.id), msgspec.msgpack.encode(record))])
+
+    def save_subscription(self, subscription: Subscription, starts: Sequence[int]) -> None:
+        if subscription.durable:
+            record = SubscriptionRecord(
+                subscription.id,
+                subscription.topic.id,
+                subscription.name,
+                str(subscription.mode),
+                list(starts),
+            )
+            value = msgspec.msgpack.encode(record)
+            self.store.change([(SUBSCRIPTIONS, str(subscription.id), value)])
+
+    def touch(self, subscription: Subscription) -> None:
+        """It may have something to deliver."""
+        if subscription.consumers:
+            self.dirty[subscription] = None
+
+
+__all__ = ["Core", "Mode", "SubscriptionRecord", "Timer", "TopicRecord"]

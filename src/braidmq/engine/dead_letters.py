@@ -1,0 +1,48 @@
+"""Where the dead go: the topic a policy names, or whatever an exchange routes them to."""
+
+from collections.abc import Callable, Sequence
+
+from braidmq.engine.envelope import Death, annotate, is_cycle, routing_key
+from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.storage.record import FLAG_CONTROL, Record, RecordBatch
+
+DEAD_TOPIC_SETTINGS = {
+    "partitions": 1,
+    "retry": {"attempts": 0},
+    "dead_letter": {"topic": None},
+}
+"""A dead-letter topic keeps what it gets and gives nothing up: there is nowhere left to go."""
+
+FindTopics = Callable[[Topic, bytes, Record, int], list[Topic]]
+"""Target topics for a dead record of a topic, by the routing key it has there."""
+
+
+class DeadLetterTargets:
+    def __init__(self, find: FindTopics) -> None:
+        self._find = find
+
+    def group(
+        self, topic: Topic, records: Sequence[Record], death: Death, now_ms: int
+    ) -> list[tuple[list[TopicPartition], RecordBatch]]:
+        """The dead records as batches with their targets, consecutive ones together."""
+        groups: list[tuple[list[TopicPartition], RecordBatch]] = []
+        for record in records:
+            envelope_format, envelope, deaths = annotate(record, death)
+            rule = topic.policy.dead_letter
+            key = rule.routing_key.encode() if rule.routing_key is not None else routing_key(record)
+            found = self._find(topic, key, record, now_ms)
+            targets = [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
+            if not targets:
+                continue
+            if not groups or groups[-1][0] != targets:
+                groups.append((targets, RecordBatch()))
+            groups[-1][1].append(
+                record.value,
+                key=record.key,
+                envelope=envelope,
+                envelope_format=envelope_format,
+                flags=record.flags & ~FLAG_CONTROL,
+                priority=record.priority,
+                timestamp_ms=now_ms,
+            )
+        return groups

@@ -1,0 +1,752 @@
+"""What one subscription knows of one partition's messages: the delivery states, in ranges.
+
+    settled.floor        cursor                             end
+         ▼                 ▼                                 ▼
+    ─────┬─────────────────┬─────────────────────────────────┬───
+     done│ delivered once: │ fresh: never delivered          │
+         │ an entry each,  │ no entries, but for offsets in  │
+         │ or settled      │ ``ahead`` (delayed, prioritised,│
+         │                 │ settled early, no record)       │
+    ─────┴─────────────────┴─────────────────────────────────┴───
+
+A fresh message costs nothing here; one that was delivered has an entry of 28 bytes until it is
+settled. Entries live in blocks of 64 consecutive offsets, so that runs are runs of memory. Which
+state follows which is the table of ``braidmq.engine.states``.
+
+Ready messages that have an entry also have a bit in the set of their lane, which hands them out
+lowest offset first, so that a requeued message keeps its place. Fresh ones belong to lane 0.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove, memset
+
+from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
+from braidmq.storage.record cimport (
+    HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming,
+)
+
+from braidmq.engine import states
+
+cdef enum:
+    READY = 0
+    IN_FLIGHT = 1
+    WAITING = 2
+    DELAYED = 3
+    FIRST_TERMINAL = 4
+    NO_ENTRY = 255      # state of an entry that is not in use
+    ILLEGAL = 255
+    BLOCK_SHIFT = 6
+    BLOCK_SIZE = 64
+    BLOCK_MASK = 63
+
+cdef enum:
+    DELIVER = 0
+
+cdef uint8_t TABLE[256]
+
+
+cdef int load_table() except -1:
+    cdef bytes cells = states.table()
+    cdef int i
+    memset(TABLE, ILLEGAL, sizeof(TABLE))
+    for i in range(len(cells)):
+        TABLE[i] = cells[i]
+    assert (states.State.READY, states.State.IN_FLIGHT, states.State.WAITING,
+            states.State.DELAYED) == (READY, IN_FLIGHT, WAITING, DELAYED)
+    assert min(states.TERMINAL) == FIRST_TERMINAL and states.Event.DELIVER == DELIVER
+    return 0
+
+load_table()
+
+cdef inline uint8_t next_state(uint8_t state, int event) noexcept:
+    return TABLE[16 * state + event]
+
+
+cdef inline int64_t due_at(const RecordHeader *header) noexcept:
+    """When a record may be delivered; 0: at once."""
+    if not header.flags & TIMED:
+        return 0
+    return (<const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)).due_at_ms
+
+
+cdef class RangeList:
+    """Offsets in rising order, gathered into ranges."""
+    cdef list ranges
+    cdef int64_t start, stop
+    cdef readonly int64_t count
+    cdef readonly int64_t size
+
+    def __cinit__(self):
+        self.ranges = []
+        self.start = self.stop = -1
+        self.count = self.size = 0
+
+    cdef int add(self, int64_t offset, int64_t size) except -1:
+        self.count += 1
+        self.size += size
+        if offset != self.stop:
+            self.close()
+            self.start = offset
+        self.stop = offset + 1
+        return 0
+
+    cdef int close(self) except -1:
+        if self.start >= 0:
+            self.ranges.append((self.start, self.stop))
+            self.start = self.stop = -1
+        return 0
+
+    cdef tuple result(self):
+        self.close()
+        return self.ranges, self.count, self.size
+
+
+cdef class DeliveryState:
+
+    def __cinit__(self, OffsetSet settled, int64_t cursor, int64_t end):
+        if not settled.floor <= cursor <= end:
+            raise ValueError(f"floor {settled.floor} <= cursor {cursor} <= end {end} must hold")
+        self.settled = settled
+        self.cursor = cursor
+        self.end = end
+        self.fresh_bytes = 0
+        self.lanes = [None]
+        self.ahead = OffsetBits()
+        self.directory = NULL
+        self.used = self.capacity = 0
+        self.first_block = 0
+        memset(self.counts, 0, sizeof(self.counts))
+        memset(self.sizes, 0, sizeof(self.sizes))
+        self.nonce = 0
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.used):
+            free(self.directory[i])
+        free(self.directory)
+
+    # --- entries ---
+
+    cdef Entry *find(self, int64_t offset) noexcept:
+        cdef int64_t slot = (offset >> BLOCK_SHIFT) - self.first_block
+        if slot < 0 or slot >= self.used or self.directory[slot] == NULL:
+            return NULL
+        if self.directory[slot].entries[offset & BLOCK_MASK].state == NO_ENTRY:
+            return NULL
+        return &self.directory[slot].entries[offset & BLOCK_MASK]
+
+    cdef Entry *make(self, int64_t offset, uint32_t size, uint8_t lane) except NULL:
+        """The entry of ``offset``, new ones in no state yet."""
+        cdef int64_t number = offset >> BLOCK_SHIFT
+        cdef int64_t before = 0, wanted
+        cdef Py_ssize_t capacity
+        cdef int i
+        cdef Block **directory
+        cdef Block *block
+        cdef Entry *entry
+        if self.used == 0:
+            self.first_block = number
+        elif number < self.first_block:
+            before = self.first_block - number
+        wanted = max(self.used + before, number - self.first_block + 1)
+        if wanted > self.capacity:
+            capacity = max(wanted, 2 * self.capacity, 4)
+            directory = <Block **>realloc(self.directory, capacity * sizeof(Block *))
+            if directory == NULL:
+                raise MemoryError
+            self.directory = directory
+            self.capacity = capacity
+        if before:
+            memmove(self.directory + before, self.directory, self.used * sizeof(Block *))
+            memset(self.directory, 0, before * sizeof(Block *))
+            self.first_block = number
+            self.used += before
+        if wanted > self.used:
+            memset(self.directory + self.used, 0, (wanted - self.used) * sizeof(Block *))
+            self.used = wanted
+        block = self.directory[number - self.first_block]
+        if block == NULL:
+            block = <Block *>calloc(1, sizeof(Block))
+            if block == NULL:
+                raise MemoryError
+            for i in range(BLOCK_SIZE):
+                block.entries[i].state = NO_ENTRY
+            self.directory[number - self.first_block] = block
+        entry = &block.entries[offset & BLOCK_MASK]
+        if entry.state == NO_ENTRY:
+            block.count += 1
+            memset(entry, 0, sizeof(Entry))
+            entry.state = NO_ENTRY
+            entry.size = size
+            entry.lane = lane
+        return entry
+
+    cdef void remove(self, int64_t offset) noexcept:
+        """Give an entry back; the caller has taken it out of the counts."""
+        cdef int64_t slot = (offset >> BLOCK_SHIFT) - self.first_block
+        cdef Block *block = self.directory[slot]
+        block.entries[offset & BLOCK_MASK].state = NO_ENTRY
+        block.count -= 1
+        if block.count == 0:
+            free(block)
+            self.directory[slot] = NULL
+            if slot == 0:
+                self.trim()
+
+    cdef void trim(self) noexcept:
+        cdef Py_ssize_t empty = 0
+        while empty < self.used and self.directory[empty] == NULL:
+            empty += 1
+        if empty == self.used:
+            self.used = 0
+        elif empty * 2 >= self.used:
+            self.used -= empty
+            memmove(self.directory, self.directory + empty, self.used * sizeof(Block *))
+            self.first_block += empty
+
+    cdef OffsetBits lane_bits(self, int lane):
+        while len(self.lanes) <= lane:
+            self.lanes.append(None)
+        if self.lanes[lane] is None:
+            self.lanes[lane] = OffsetBits()
+        return self.lanes[lane]
+
+    cdef int set_state(self, Entry *entry, int64_t offset, uint8_t state) except -1:
+        """Move an entry between states; terminal ones are removed."""
+        if entry.state != NO_ENTRY:
+            self.counts[entry.state] -= 1
+            self.sizes[entry.state] -= entry.size
+            if entry.state == READY:
+                self.lane_bits(entry.lane).change(offset, offset + 1, False)
+        if state >= FIRST_TERMINAL:
+            self.remove(offset)
+            return 0
+        entry.state = state
+        self.counts[state] += 1
+        self.sizes[state] += entry.size
+        if state == READY:
+            self.lane_bits(entry.lane).change(offset, offset + 1, True)
+        return 0
+
+    # --- what there is ---
+
+    @property
+    def fresh(self):
+        """Messages never delivered, and free to be."""
+        return self.end - self.cursor - self.ahead.size
+
+    @property
+    def ready(self):
+        return self.end - self.cursor - self.ahead.size + self.counts[READY]
+
+    @property
+    def ready_bytes(self):
+        return self.fresh_bytes + self.sizes[READY]
+
+    @property
+    def in_flight(self):
+        return self.counts[IN_FLIGHT]
+
+    @property
+    def in_flight_bytes(self):
+        return self.sizes[IN_FLIGHT]
+
+    @property
+    def waiting(self):
+        return self.counts[WAITING]
+
+    @property
+    def delayed(self):
+        return self.counts[DELAYED]
+
+    @property
+    def depth(self):
+        """Messages not settled, in whatever state."""
+        return (self.end - self.cursor - self.ahead.size + self.counts[READY]
+                + self.counts[IN_FLIGHT] + self.counts[WAITING] + self.counts[DELAYED])
+
+    @property
+    def depth_bytes(self):
+        return (self.fresh_bytes + self.sizes[READY] + self.sizes[IN_FLIGHT]
+                + self.sizes[WAITING] + self.sizes[DELAYED])
+
+    def lane_ready(self, int lane):
+        """How many messages are ready in one lane."""
+        cdef int64_t count = 0
+        if lane < len(self.lanes) and self.lanes[lane] is not None:
+            count = (<OffsetBits>self.lanes[lane]).size
+        if lane == 0:
+            count += self.end - self.cursor - self.ahead.size
+        return count
+
+    def ready_lanes(self):
+        """Lanes that have something ready, most important first."""
+        return [lane for lane in range(len(self.lanes)) if self.lane_ready(lane)]
+
+    def waits_below(self, int64_t offset):
+        """Whether a message before ``offset`` waits for its retry."""
+        cdef int64_t at
+        cdef Entry *entry
+        if self.counts[WAITING] == 0:
+            return False
+        for at in range(self.settled.floor, min(offset, self.end)):
+            entry = self.find(at)
+            if entry != NULL and entry.state == WAITING:
+                return True
+        return False
+
+    # --- arriving ---
+
+    def published(self, RecordBatch batch, int64_t base_offset, int64_t now_ms,
+                  bytes lane_of=None):
+        """New records at the end, the first at ``base_offset``.
+
+        ``lane_of`` maps priorities to lanes where the topic has them.
+        """
+        cdef Py_ssize_t i
+        cdef const uint8_t *lanes = NULL
+        if base_offset < self.end:
+            raise ValueError("records arrive in order")
+        if base_offset > self.end:
+            # Transient records were lost with a restart: nothing stands at these offsets.
+            self.vacate(self.end, base_offset)
+        self.end = base_offset + batch.count
+        if lane_of is None and not batch.summary & TIMED:
+            self.fresh_bytes += batch.value_bytes
+            return
+        if lane_of is not None:
+            lanes = <const uint8_t *>lane_of
+        for i in range(batch.count):
+            self.admit(batch.header_at(i), base_offset + i, now_ms, lanes)
+        self.skip_ahead()
+
+    cdef int admit(
+        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
+    ) except -1:
+        """One record that may be delayed or prioritised: it gets an entry, or stays fresh."""
+        cdef int64_t due = due_at(header)
+        cdef uint8_t lane = lane_of[header.priority] if lane_of != NULL else 0
+        cdef Entry *entry
+        if due <= now_ms and lane_of == NULL:
+            self.fresh_bytes += header.value_length
+            return 0
+        entry = self.make(offset, header.value_length, lane)
+        self.ahead.change(offset, offset + 1, True)
+        if due > now_ms:
+            entry.deadline_ms = due
+            return self.set_state(entry, offset, DELAYED)
+        return self.set_state(entry, offset, READY)
+
+    cdef void skip_ahead(self) noexcept:
+        """Move the cursor over offsets that are not fresh."""
+        cdef int64_t start = self.cursor
+        if self.ahead.size and self.ahead.has(start):
+            self.cursor = min(self.ahead.scan(start, False), self.end)
+            self.ahead.change(start, self.cursor, False)
+
+    def vacate(self, int64_t start, int64_t stop):
+        """No record stands at these offsets, which nobody was told of: they are never fresh."""
+        self.end = max(self.end, stop)
+        start = max(start, self.cursor)
+        if start < stop:
+            self.ahead.change(start, stop, True)
+            self.skip_ahead()
+
+    def rebuild(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
+                bytes lane_of=None):
+        """Records found in the log at start-up, none of them settled or noted as delivered.
+
+        Below the cursor they were ready or delayed before; above, they arrive.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t offset
+        cdef const RecordHeader *header
+        cdef const uint8_t *lanes = <const uint8_t *>lane_of if lane_of is not None else NULL
+        cdef Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            header = batch.header_at(i)
+            if self.settled.covers(offset) or self.find(offset) != NULL:
+                continue
+            if offset >= self.cursor or due_at(header) > now_ms:
+                self.admit(header, offset, now_ms, lanes)
+                if offset < self.cursor:
+                    self.ahead.change(offset, offset + 1, False)
+            else:
+                entry = self.make(
+                    offset, header.value_length,
+                    lanes[header.priority] if lanes != NULL else 0)
+                self.set_state(entry, offset, READY)
+
+    def rebuild_done(self):
+        self.skip_ahead()
+
+    def rebuild_fresh(self, int64_t value_bytes):
+        """Records known to be fresh and plain without looking at each."""
+        self.fresh_bytes += value_bytes
+
+    def restore(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint16_t attempts,
+                uint8_t state, int64_t deadline_ms, bytes lane_of=None):
+        """Records below the cursor with what was noted of their last delivery."""
+        cdef Py_ssize_t i
+        cdef int64_t offset
+        cdef Entry *entry
+        cdef uint8_t lane
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            if self.settled.covers(offset):
+                continue
+            lane = 0
+            if lane_of is not None:
+                lane = (<const uint8_t *>lane_of)[batch.header_at(i).priority]
+            entry = self.make(offset, batch.header_at(i).value_length, lane)
+            entry.attempts = attempts
+            entry.deadline_ms = deadline_ms
+            self.set_state(entry, offset, state)
+            if offset >= self.cursor:
+                self.ahead.change(offset, offset + 1, True)
+        self.skip_ahead()
+
+    # --- handing out ---
+
+    def next_run(self, int lane, int64_t limit):
+        """The next ready messages of a lane, ``(start, stop, attempts so far)``, or None.
+
+        All of them have been delivered equally often. Nothing changes.
+        """
+        cdef OffsetBits bits
+        cdef int64_t start, stop, offset
+        cdef uint16_t attempts
+        if lane < len(self.lanes) and self.lanes[lane] is not None:
+            bits = self.lanes[lane]
+            if bits.size:
+                start = bits.scan(0, True)
+                stop = min(bits.scan(start, False), start + limit)
+                attempts = self.find(start).attempts
+                for offset in range(start + 1, stop):
+                    if self.find(offset).attempts != attempts:
+                        stop = offset
+                        break
+                return start, stop, attempts
+        if lane == 0 and self.end - self.cursor > self.ahead.size:
+            stop = min(self.end, self.cursor + limit)
+            if self.ahead.size:
+                offset = self.ahead.scan(self.cursor, True)
+                if offset >= 0:
+                    stop = min(stop, offset)
+            return self.cursor, stop, 0
+        return None
+
+    def deliver(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint32_t consumer,
+                int64_t deadline_ms):
+        """Mark ready messages as being at a consumer; returns the bytes of their values."""
+        cdef Py_ssize_t i
+        cdef int64_t offset, total = 0
+        cdef RecordHeader *header
+        cdef Entry *entry
+        self.nonce += 1
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            header = batch.header_at(i)
+            if offset >= self.cursor:
+                entry = self.make(offset, header.value_length, 0)
+                if entry.state != NO_ENTRY:
+                    raise ValueError(f"offset {offset} is not fresh")
+                self.fresh_bytes -= header.value_length
+                self.counts[IN_FLIGHT] += 1
+                self.sizes[IN_FLIGHT] += header.value_length
+                entry.state = next_state(READY, DELIVER)
+            else:
+                entry = self.find(offset)
+                if entry == NULL or entry.state != READY:
+                    raise ValueError(f"offset {offset} is not ready")
+                self.set_state(entry, offset, next_state(READY, DELIVER))
+            if entry.attempts < 0xffff:
+                entry.attempts += 1
+            entry.consumer = consumer
+            entry.deadline_ms = deadline_ms
+            entry.nonce = self.nonce
+            total += header.value_length
+        self.pass_over(batch, first, stop)
+        return total
+
+    def consume(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
+        """Hand out ready messages that count as acknowledged at once; returns their bytes."""
+        cdef Py_ssize_t i
+        cdef int64_t offset, total = 0
+        cdef Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            total += batch.header_at(i).value_length
+            if offset >= self.cursor:
+                self.fresh_bytes -= batch.header_at(i).value_length
+            else:
+                entry = self.find(offset)
+                if entry == NULL or entry.state != READY:
+                    raise ValueError(f"offset {offset} is not ready")
+                self.set_state(entry, offset, FIRST_TERMINAL)
+        self.pass_over(batch, first, stop)
+        return total
+
+    def materialise(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
+        """Give fresh records entries of their own, so that they can be handed out in any order."""
+        cdef Py_ssize_t i
+        cdef int64_t offset
+        cdef Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            if offset < self.cursor or self.ahead.has(offset):
+                continue
+            entry = self.make(offset, batch.header_at(i).value_length, 0)
+            self.fresh_bytes -= entry.size
+            self.set_state(entry, offset, READY)
+        self.pass_over(batch, first, stop)
+
+    cdef int pass_over(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop) except -1:
+        """The fresh ones among these were just handed out: the cursor moves behind them."""
+        cdef int64_t after = batch.offset_of(stop - 1) + 1 if stop > first else 0
+        if after > self.cursor:
+            self.cursor = after
+            self.skip_ahead()
+        return 0
+
+    # --- answers and time ---
+
+    def apply(self, int event, int64_t start, int64_t stop, uint32_t consumer=0,
+              int64_t deadline_ms=0, int64_t not_after_ms=0x7fffffffffffffff):
+        """Apply an event to the messages with an entry among ``start`` … ``stop - 1``.
+
+        Only to those at ``consumer`` (0: anybody's), whose deadline is not after ``not_after_ms``,
+        and for which the table has the event. ``deadline_ms`` is the new deadline. Returns the
+        ranges that changed, how many messages and how many bytes of values.
+        """
+        cdef RangeList changed = RangeList()
+        cdef int64_t offset
+        cdef Entry *entry
+        cdef uint8_t following
+        # Blocks that aren't there are skipped whole.
+        start = max(start, self.first_block << BLOCK_SHIFT)
+        stop = min(stop, (self.first_block + self.used) << BLOCK_SHIFT)
+        offset = start
+        while offset < stop:
+            if self.used == 0:
+                break
+            if (
+                (offset >> BLOCK_SHIFT) < self.first_block
+                or self.directory[(offset >> BLOCK_SHIFT) - self.first_block] == NULL
+            ):
+                offset = ((offset >> BLOCK_SHIFT) + 1) << BLOCK_SHIFT
+                continue
+            entry = self.find(offset)
+            if (
+                entry != NULL and (consumer == 0 or entry.consumer == consumer)
+                and entry.deadline_ms <= not_after_ms
+            ):
+                following = next_state(entry.state, event)
+                if following != ILLEGAL:
+                    changed.add(offset, entry.size)
+                    if following < FIRST_TERMINAL:
+                        entry.deadline_ms = deadline_ms
+                        if following != IN_FLIGHT:
+                            entry.consumer = 0
+                    self.set_state(entry, offset, following)
+            offset += 1
+        return changed.result()
+
+    def settle_early(self, int64_t start, int64_t stop):
+        """Offsets at or after the cursor that were settled without being handed out."""
+        if stop > self.cursor:
+            self.ahead.change(max(start, self.cursor), min(stop, self.end), True)
+            self.skip_ahead()
+
+    def take_out(self, int event, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
+        """Apply EXPIRE or DROP to records, fresh ones included; as ``apply``."""
+        cdef RangeList changed = RangeList()
+        cdef Py_ssize_t i
+        cdef int64_t offset
+        cdef uint32_t size
+        cdef Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            size = batch.header_at(i).value_length
+            entry = self.find(offset)
+            if entry != NULL:
+                if next_state(entry.state, event) == ILLEGAL:
+                    continue
+                self.set_state(entry, offset, next_state(entry.state, event))
+            elif offset >= self.cursor and not self.ahead.has(offset):
+                if next_state(READY, event) == ILLEGAL:
+                    continue
+                self.fresh_bytes -= size
+                self.ahead.change(offset, offset + 1, True)
+            else:
+                continue
+            changed.add(offset, size)
+        self.skip_ahead()
+        return changed.result()
+
+    def take_out_all_fresh(self):
+        """DROP for everything fresh, without looking at the records."""
+        cdef RangeList changed = RangeList()
+        cdef int64_t start = self.cursor, stop
+        cdef list ranges = []
+        cdef int64_t size = self.fresh_bytes, count = self.end - self.cursor - self.ahead.size
+        while start < self.end:
+            start = self.ahead.scan(start, False)
+            if start >= self.end:
+                break
+            stop = self.ahead.scan(start, True)
+            stop = self.end if stop < 0 else min(stop, self.end)
+            ranges.append((start, stop))
+            start = stop
+        self.ahead.clear()
+        self.cursor = self.end
+        self.fresh_bytes = 0
+        return ranges, count, size
+
+    def rewind(self, int64_t offset):
+        """Forget all entries and begin again at ``offset``; ``rebuild`` then counts the records."""
+        cdef Py_ssize_t i
+        for i in range(self.used):
+            free(self.directory[i])
+        self.used = 0
+        memset(self.counts, 0, sizeof(self.counts))
+        memset(self.sizes, 0, sizeof(self.sizes))
+        self.lanes = [None]
+        self.ahead.clear()
+        self.fresh_bytes = 0
+        self.cursor = offset
+
+    # --- looking at single messages ---
+
+    def look(self, int64_t offset):
+        """``(state, attempts, consumer, nonce, deadline)`` of a message with an entry, or None."""
+        cdef Entry *entry = self.find(offset)
+        if entry == NULL:
+            return None
+        return entry.state, entry.attempts, entry.consumer, entry.nonce, entry.deadline_ms
+
+    def is_ready(self, int64_t offset):
+        cdef Entry *entry = self.find(offset)
+        if entry != NULL:
+            return entry.state == READY
+        return self.cursor <= offset < self.end and not self.ahead.has(offset)
+
+    def attempt_runs(self, int64_t start, int64_t stop, uint32_t consumer=0):
+        """Messages in flight in a range (at one consumer), as runs delivered equally often."""
+        cdef list found = []
+        cdef int64_t offset, low = -1, high = -1
+        cdef uint16_t attempts = 0
+        cdef Entry *entry
+        for offset in range(max(start, self.settled.floor), min(stop, self.end)):
+            entry = self.find(offset)
+            if (
+                entry == NULL or entry.state != IN_FLIGHT
+                or (consumer and entry.consumer != consumer)
+            ):
+                continue
+            if offset != high or entry.attempts != attempts:
+                if low >= 0:
+                    found.append((low, high, attempts))
+                low = offset
+                attempts = entry.attempts
+            high = offset + 1
+        if low >= 0:
+            found.append((low, high, attempts))
+        return found
+
+    def held_by(self, uint32_t consumer):
+        """Ranges in flight at a consumer."""
+        return self.entries_where(IN_FLIGHT, consumer)
+
+    def in_state(self, uint8_t state):
+        """Ranges of entries in a state."""
+        return self.entries_where(state, 0)
+
+    def entries_where(self, uint8_t state, uint32_t consumer):
+        cdef RangeList found = RangeList()
+        cdef Py_ssize_t i, j
+        cdef Block *block
+        cdef Entry *entry
+        for i in range(self.used):
+            block = self.directory[i]
+            if block == NULL:
+                continue
+            for j in range(BLOCK_SIZE):
+                entry = &block.entries[j]
+                if entry.state == state and (consumer == 0 or entry.consumer == consumer):
+                    found.add(((self.first_block + i) << BLOCK_SHIFT) + j, entry.size)
+        return found.result()[0]
+
+    def notes(self):
+        """What a restart must know of delivered messages: (start, stop, attempts, state, deadline)
+        of each run of equal entries that were delivered at least once."""
+        cdef list found = []
+        cdef Py_ssize_t i, j
+        cdef Block *block
+        cdef Entry *entry
+        cdef int64_t offset, start = -1, stop = -1, deadline = 0
+        cdef uint16_t attempts = 0
+        cdef uint8_t state = 0
+        for i in range(self.used):
+            block = self.directory[i]
+            if block == NULL:
+                continue
+            for j in range(BLOCK_SIZE):
+                entry = &block.entries[j]
+                if entry.state == NO_ENTRY or entry.attempts == 0:
+                    continue
+                offset = ((self.first_block + i) << BLOCK_SHIFT) + j
+                if not (offset == stop and entry.attempts == attempts and entry.state == state
+                        and (entry.deadline_ms == deadline or state != WAITING)):
+                    if start >= 0:
+                        found.append((start, stop, attempts, state, deadline))
+                    start = offset
+                    attempts, state, deadline = entry.attempts, entry.state, entry.deadline_ms
+                stop = offset + 1
+        if start >= 0:
+            found.append((start, stop, attempts, state, deadline))
+        return found
+
+
+def timed_records(RecordBatch batch):
+    """``(offset, due, expires)`` of the records that have either; both in ms, 0 for none."""
+    cdef list found = []
+    cdef Py_ssize_t i
+    cdef const RecordHeader *header
+    cdef const RecordTiming *timing
+    for i in range(batch.count):
+        header = batch.header_at(i)
+        if header.flags & TIMED:
+            timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+            found.append((batch.offset_of(i), timing.due_at_ms, timing.expires_at_ms))
+    return found
+
+
+def live_prefix(RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
+                int64_t ttl_ms):
+    """How many records from ``first`` on are alive, or as a negative number how many are expired.
+
+    ``ttl_ms`` is the topic's, 0 for none; a record's own expiry counts too. Never 0 for a
+    non-empty range.
+    """
+    cdef Py_ssize_t i
+    cdef bint dead, dead_first = False
+    for i in range(first, stop):
+        dead = is_expired(batch.header_at(i), now_ms, ttl_ms)
+        if i == first:
+            dead_first = dead
+        elif dead != dead_first:
+            return (first - i) if dead_first else (i - first)
+    return (first - stop) if dead_first else (stop - first)
+
+
+cdef bint is_expired(const RecordHeader *header, int64_t now_ms, int64_t ttl_ms) noexcept:
+    cdef const RecordTiming *timing
+    if ttl_ms and header.timestamp_ms + ttl_ms <= now_ms:
+        return True
+    if header.flags & TIMED:
+        timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+        return 0 < timing.expires_at_ms <= now_ms
+    return False

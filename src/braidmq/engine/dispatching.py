@@ -1,0 +1,382 @@
+"""Handing out messages: to whom, how many, and from where.
+
+Python runs once per run of messages: a consumer alone with a backlog gets it in as few runs as its
+credit allows. Several consumers take turns; the more there is to hand out, the longer a turn.
+"""
+
+from collections.abc import Iterator
+
+from braidmq.engine.core import Core, Timer
+from braidmq.engine.delivery import live_prefix
+from braidmq.engine.effects import ActiveConsumerChanged
+from braidmq.engine.partitioner import key_slots
+from braidmq.engine.settling import Settling
+from braidmq.engine.states import State
+from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import FLAG_TIMED
+
+RUN_BYTES_MAX = 1 << 20
+"""One delivery carries about this much: a consumer's socket gets it in one write."""
+
+RUN_MESSAGES_MAX = 4096
+
+TURNS = 8
+"""A backlog is handed to several consumers in about this many turns each."""
+
+KEY_WINDOW = 1024
+"""How far key-ordered delivery looks ahead for keys that are free."""
+
+
+class Dispatching:
+    def __init__(self, core: Core, settling: Settling) -> None:
+        self._core = core
+        self._settling = settling
+
+    def dispatch(self, now_ms: int) -> list[Delivery]:
+        """Everything that can be pushed now."""
+        deliveries: list[Delivery] = []
+        dirty = self._core.dirty
+        while dirty:
+            subscription = next(iter(dirty))
+            del dirty[subscription]
+            self._serve(subscription, now_ms, deliveries)
+        return deliveries
+
+    def pull(
+        self, consumer: Consumer, limit: int, now_ms: int, bytes_max: int = RUN_BYTES_MAX
+    ) -> list[Delivery]:
+        """What one consumer asked for, at most ``limit`` messages and about ``bytes_max``."""
+        out: list[Delivery] = []
+        subscription = consumer.subscription
+        if not self._may_serve(subscription, consumer):
+            return out
+        if subscription.mode is Mode.KEY_ORDERED:
+            self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit)
+            return out
+        for view in self._views_for(subscription, consumer):
+            while limit > 0 and bytes_max > 0 and (consumer.room > 0 or consumer.auto_ack):
+                before = len(out)
+                limit -= self._hand_out(view, consumer, limit, now_ms, out, bytes_max)
+                if len(out) == before:
+                    break
+                bytes_max -= sum(_size(delivery) for delivery in out[before:])
+        return out
+
+    # --- who is next ---
+
+    def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
+        if subscription.mode is Mode.KEY_ORDERED:
+            self._serve_by_key(subscription, now_ms, out)
+            return
+        while True:
+            progress = 0
+            for consumer, turn in self._turns(subscription):
+                progress += self._serve_one(subscription, consumer, turn, now_ms, out)
+            if not progress:
+                return
+
+    def _turns(self, subscription: Subscription) -> Iterator[tuple[Consumer, int]]:
+        """The consumers that may be served, each with the length of its turn.
+
+        Of several, those of the highest priority that have room; the rotor moves on, so that the
+        first of one round is the last of the next.
+        """
+        able = [
+            each
+            for each in subscription.consumers
+            if each.room > 0 and self._may_serve(subscription, each)
+        ]
+        if not able:
+            return
+        highest = max(each.priority for each in able)
+        able = [each for each in able if each.priority == highest]
+        if len(able) == 1 or subscription.mode is Mode.ASSIGNED:
+            for each in able:
+                yield each, RUN_MESSAGES_MAX
+            return
+        turn = max(1, min(subscription.ready // (TURNS * len(able)), RUN_MESSAGES_MAX))
+        start = subscription.rotor % len(able)
+        for each in able[start:] + able[:start]:
+            subscription.rotor += 1
+            yield each, turn
+
+    def _may_serve(self, subscription: Subscription, consumer: Consumer) -> bool:
+        if subscription.mode in (Mode.SINGLE_ACTIVE, Mode.EXCLUSIVE):
+            return subscription.active is consumer
+        return True
+
+    def _views_for(self, subscription: Subscription, consumer: Consumer) -> list[PartitionView]:
+        views = subscription.views
+        if subscription.mode is Mode.ASSIGNED:
+            mine = subscription.assignment
+            return [view for view in views if mine.get(view.partition.number) is consumer]
+        if len(views) == 1:
+            return views
+        # Partitions take turns too, or the last would wait for the first to be empty.
+        start = subscription.rotor % len(views)
+        return views[start:] + views[:start]
+
+    def _serve_one(
+        self,
+        subscription: Subscription,
+        consumer: Consumer,
+        turn: int,
+        now_ms: int,
+        out: list[Delivery],
+    ) -> int:
+        given = 0
+        for view in self._views_for(subscription, consumer):
+            if given >= turn:
+                break
+            given += self._hand_out(view, consumer, turn - given, now_ms, out)
+        return given
+
+    # --- handing out ---
+
+    def _hand_out(
+        self,
+        view: PartitionView,
+        consumer: Consumer,
+        limit: int,
+        now_ms: int,
+        out: list[Delivery],
+        bytes_max: int = RUN_BYTES_MAX,
+    ) -> int:
+        """One run of ready messages of a view; returns how many were handed out."""
+        state = view.state
+        while state.ready:
+            limit = min(limit, consumer.room, RUN_MESSAGES_MAX)
+            lane = 0
+            if limit <= 0:
+                return 0
+            if view.lanes is not None:
+                picked = view.lanes.pick(state, limit, now_ms)
+                if picked is None:
+                    return 0
+                lane, limit = picked
+            found = state.next_run(lane, limit)
+            if found is None or self._held_back(view, found[0]):
+                return 0
+            given = self._hand_out_run(view, consumer, found, now_ms, out, bytes_max)
+            if given and view.lanes is not None:
+                view.lanes.served_from(lane, given, now_ms)
+            if given:
+                return given
+            # All of them were expired or had no record any more: there may be others.
+        return 0
+
+    def _held_back(self, view: PartitionView, offset: int) -> bool:
+        """Where order is promised, nothing overtakes a message that waits for its retry."""
+        ordered = view.partition.topic.policy.ordering != "none"
+        return ordered and view.state.waiting > 0 and view.state.waits_below(offset)
+
+    def _hand_out_run(
+        self,
+        view: PartitionView,
+        consumer: Consumer,
+        found: tuple[int, int, int],
+        now_ms: int,
+        out: list[Delivery],
+        bytes_max: int,
+    ) -> int:
+        start, stop, attempts = found
+        given = 0
+        for run in view.log.read(start, bytes_max):
+            end = min(run.stop, run.batch.find(stop))
+            first_offset = run.batch.offset_at(run.first)
+            if first_offset > start:
+                self._skip(view, start, min(first_offset, stop))
+            start = first_offset
+            if end <= run.first:
+                break
+            for live in self._living(view, Run(run.batch, run.first, end), now_ms):
+                given += self._give(view, consumer, live, attempts, now_ms, out)
+            start = run.batch.offset_at(end - 1) + 1
+            if start >= stop:
+                break
+        return given
+
+    def _skip(self, view: PartitionView, start: int, stop: int) -> None:
+        """No record stands at these offsets any more: nobody will ever answer for them."""
+        view.state.settle_early(start, stop)
+        self._settling.settle(view, [(start, stop)])
+
+    def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
+        """The parts of a run that are not expired and have no gaps; the expired ones leave."""
+        ttl_ms = view.partition.topic.policy.ttl_ms
+        for part in self._unbroken(view, run):
+            if not ttl_ms and not part.batch.summary & FLAG_TIMED:
+                yield part
+                continue
+            at = part.first
+            while at < part.stop:
+                count = live_prefix(part.batch, at, part.stop, now_ms, ttl_ms)
+                piece = Run(part.batch, at, at + abs(count))
+                if count > 0:
+                    yield piece
+                else:
+                    self._settling.expire(view, piece, now_ms)
+                at = piece.stop
+
+    def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
+        batch, first = run.batch, run.first
+        span = batch.offset_at(run.stop - 1) - batch.offset_at(first) + 1
+        if span == run.stop - first:
+            yield run
+            return
+        for index in range(first + 1, run.stop):
+            gap_start, gap_stop = batch.offset_at(index - 1) + 1, batch.offset_at(index)
+            if gap_start < gap_stop:
+                yield Run(batch, first, index)
+                self._skip(view, gap_start, gap_stop)
+                first = index
+        yield Run(batch, first, run.stop)
+
+    def _give(
+        self,
+        view: PartitionView,
+        consumer: Consumer,
+        run: Run,
+        attempts: int,
+        now_ms: int,
+        out: list[Delivery],
+    ) -> int:
+        batch, first, stop = run
+        count = stop - first
+        start, end = batch.offset_at(first), batch.offset_at(stop - 1) + 1
+        subscription = view.subscription
+        subscription.delivered += count
+        if attempts:
+            subscription.redelivered += count
+        if consumer.auto_ack:
+            view.state.consume(batch, first, stop)
+            subscription.acked += count
+            out.append(Delivery(consumer, view, batch, first, stop, attempts + 1))
+            self._settling.settle(view, [(start, end)])
+            return count
+        deadline = now_ms + consumer.visibility_ms if consumer.visibility_ms else 0
+        size = view.state.deliver(batch, first, stop, consumer.id, deadline)
+        consumer.took(count, size)
+        if deadline:
+            self._core.wheel.schedule(deadline, Timer.VISIBILITY, view.id, start, end)
+        self._settling.note(view, start, end, attempts + 1, State.IN_FLIGHT, 0)
+        out.append(Delivery(consumer, view, batch, first, stop, attempts + 1))
+        return count
+
+    # --- key order ---
+
+    def _serve_by_key(
+        self,
+        subscription: Subscription,
+        now_ms: int,
+        out: list[Delivery],
+        only: Consumer | None = None,
+        limit: int = KEY_WINDOW,
+    ) -> None:
+        if subscription.keys is None:
+            subscription.keys = KeySlots()
+        for view in subscription.views:
+            self._materialise(view)
+            self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+
+    def _materialise(self, view: PartitionView) -> None:
+        while view.state.fresh and view.state.ready - view.state.fresh < KEY_WINDOW:
+            found = view.state.next_run(0, KEY_WINDOW)
+            if found is None or found[0] < view.state.cursor:
+                # Explicit ones come first: go behind them to what is fresh.
+                found = (view.state.cursor, view.state.end, 0)
+            runs = list(self._settling.runs(view.partition, found[0], found[1]))
+            if not runs:
+                self._skip(view, view.state.cursor, view.state.end)
+                return
+            for run in runs[:1]:
+                first_offset = run.batch.offset_at(run.first)
+                if first_offset > view.state.cursor:
+                    self._skip(view, view.state.cursor, first_offset)
+                for part in self._unbroken(view, run):
+                    view.state.materialise(part.batch, part.first, part.stop)
+
+    def _serve_view_by_key(
+        self,
+        view: PartitionView,
+        keys: KeySlots,
+        now_ms: int,
+        out: list[Delivery],
+        only: Consumer | None,
+        limit: int,
+    ) -> None:
+        number = view.partition.number
+        blocked = {
+            slot
+            for (partition, offset), slot in keys.slot_of.items()
+            if partition == number and self._waits(view, offset)
+        }
+        lane = view.state.lanes[0]
+        for start, stop in lane.ranges() if lane is not None else []:
+            for run in list(self._settling.runs(view.partition, start, stop)):
+                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
+                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
+                    if limit <= 0:
+                        return
+                    if slot in blocked:
+                        continue
+                    consumer = self._owner(view.subscription, keys, slot, only)
+                    if consumer is None:
+                        blocked.add(slot)  # what follows in this slot must not overtake it
+                        continue
+                    limit -= self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
+
+    def _waits(self, view: PartitionView, offset: int) -> bool:
+        found = view.state.look(offset)
+        return found is not None and found[0] == State.WAITING
+
+    def _owner(
+        self, subscription: Subscription, keys: KeySlots, slot: int, only: Consumer | None
+    ) -> Consumer | None:
+        owner = keys.owner.get(slot)
+        if owner is None:
+            candidates = [only] if only is not None else subscription.consumers
+            owner = max(candidates, key=lambda each: each.room, default=None)
+        if owner is None or owner.room <= 0 or (only is not None and owner is not only):
+            return None
+        return owner
+
+    def _give_keyed(
+        self,
+        view: PartitionView,
+        keys: KeySlots,
+        consumer: Consumer,
+        slot: int,
+        run: Run,
+        index: int,
+        now_ms: int,
+        out: list[Delivery],
+    ) -> int:
+        offset = run.batch.offset_at(index)
+        found = view.state.look(offset)
+        assert found is not None
+        given = 0
+        for live in self._living(view, Run(run.batch, index, index + 1), now_ms):
+            keys.delivered(view.partition.number, offset, slot, consumer)
+            given += self._give(view, consumer, live, found[1], now_ms, out)
+        return given
+
+    # --- coming and going ---
+
+    def choose_active(self, subscription: Subscription) -> None:
+        """Where one consumer is served: the first of the highest priority that is there."""
+        if subscription.mode not in (Mode.SINGLE_ACTIVE, Mode.EXCLUSIVE):
+            return
+        if subscription.active in subscription.consumers:
+            return
+        subscription.active = max(
+            subscription.consumers, key=lambda each: each.priority, default=None
+        )
+        if subscription.active is not None:
+            self._core.effects.append(ActiveConsumerChanged(subscription.active))
+            self._core.touch(subscription)
+
+
+def _size(delivery: Delivery) -> int:
+    return delivery.batch.value_bytes_between(delivery.first, delivery.stop)

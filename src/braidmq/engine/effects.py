@@ -1,0 +1,42 @@
+"""What the engine wants done outside of it. Gateways and the node's shell perform these."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from braidmq.engine.topics import Consumer, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCancelled:
+    """Its subscription is gone."""
+
+    consumer: Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveConsumerChanged:
+    """Another consumer is served now, where only one is."""
+
+    consumer: Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    topic: Topic
+
+
+class Level(IntEnum):
+    """How hard publishers are held back."""
+
+    NORMAL = 0
+    SLOW = 1
+    BLOCKED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PressureChanged:
+    level: Level
+    reason: str
+
+
+Effect = ConsumerCancelled | ActiveConsumerChanged | TopicDeleted | PressureChanged

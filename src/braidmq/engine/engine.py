@@ -1,0 +1,358 @@
+"""The engine: topics, subscriptions and deliveries, for every protocol.
+
+It is synchronous and has one caller. The time is an argument of every call that needs it; what has
+to be done outside comes back as deliveries (``dispatch``) and effects (``take_effects``). All it
+keeps durably goes through the store's journal.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from braidmq.engine import receipts
+from braidmq.engine.administration import Administration, Position
+from braidmq.engine.clockwork import Clockwork, Delayed
+from braidmq.engine.core import Core
+from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
+from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
+from braidmq.engine.effects import Effect
+from braidmq.engine.errors import BadPosition, UnknownSubscription
+from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.policy import Template
+from braidmq.engine.pressure import Pressure, Watermarks
+from braidmq.engine.publishing import Published, Publishing
+from braidmq.engine.recovery import DeliveryNotes, Recovery
+from braidmq.engine.retention import Retainer
+from braidmq.engine.routing.errors import ExchangeNotFound
+from braidmq.engine.settling import Settling
+from braidmq.engine.topics import (
+    Consumer,
+    Credit,
+    Delivery,
+    Mode,
+    PartitionView,
+    Subscription,
+    Topic,
+)
+from braidmq.model.ids import SubscriptionId
+from braidmq.storage.disk import Disk
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import Record, RecordBatch
+from braidmq.storage.settings import StorageSettings
+from braidmq.storage.store import Store
+
+
+class Engine:
+    """Use ``Engine.open``."""
+
+    def __init__(
+        self, store: Store, notes: DeliveryNotes, now_ms: int, marks: Watermarks | None = None
+    ) -> None:
+        self.store = store
+        self.core = Core(store, now_ms)
+        self.exchanges = Exchanges(store)
+        self.pressure = Pressure(marks)
+        self._settling = Settling(self.core)
+        self._publishing = Publishing(self.core, self._settling)
+        self._dispatching = Dispatching(self.core, self._settling)
+        self._recovery = Recovery(self.core, notes)
+        self._administration = Administration(
+            self.core, self._settling, self._dispatching, self._recovery.rebuild
+        )
+        self._recovery.administration = self._administration
+        self._settling.publishing = self._publishing
+        self._settling.targets = DeadLetterTargets(self._find_dead_letter_topics)
+        self._clockwork = Clockwork(self.core, self._settling, self._administration)
+        self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
+        self._clockwork.on_sweep = self.retainer.sweep
+        notes.core = self.core
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        now_ms: int,
+        settings: StorageSettings | None = None,
+        marks: Watermarks | None = None,
+    ) -> "Engine":
+        """Recover a data directory and go on where it stopped."""
+        notes = DeliveryNotes()
+        store = Store.open(disk, settings, [notes])
+        engine = cls(store, notes, now_ms, marks)
+        engine.exchanges.restore()
+        engine._recovery.run(now_ms)
+        return engine
+
+    def close(self) -> None:
+        self.store.close()
+
+    # --- topics and templates ---
+
+    def create_topic(
+        self,
+        namespace: str,
+        name: str,
+        settings: dict[str, Any] | None = None,
+        *,
+        now_ms: int,
+        durable: bool = True,
+    ) -> Topic:
+        return self._administration.create_topic(
+            namespace, name, settings or {}, now_ms, durable=durable
+        )
+
+    def topic(self, namespace: str, name: str) -> Topic:
+        """Raises UnknownTopic."""
+        return self.core.topic(namespace, name)
+
+    def topics(self, namespace: str | None = None) -> list[Topic]:
+        every = self.core.topics.values()
+        return [topic for topic in every if namespace in (None, topic.namespace)]
+
+    def alter_topic(self, topic: Topic, settings: dict[str, Any], *, now_ms: int) -> None:
+        self._administration.alter_topic(topic, settings, now_ms)
+
+    def delete_topic(self, topic: Topic) -> None:
+        self._administration.delete_topic(topic)
+        self.exchanges.forget_topic(topic.namespace, topic.name)
+
+    def purge(self, topic: Topic) -> int:
+        return self.retainer.purge(topic)
+
+    def set_template(
+        self,
+        namespace: str,
+        name: str,
+        pattern: str,
+        settings: dict[str, Any],
+        *,
+        now_ms: int,
+        priority: int = 0,
+    ) -> Template:
+        return self._administration.set_template(
+            namespace, name, pattern, settings, priority, now_ms
+        )
+
+    def delete_template(self, namespace: str, name: str, *, now_ms: int) -> None:
+        self._administration.delete_template(namespace, name, now_ms)
+
+    # --- publishing ---
+
+    def publish(
+        self,
+        topic: Topic,
+        batch: RecordBatch,
+        *,
+        now_ms: int,
+        partition: int | None = None,
+        durable: bool = True,
+    ) -> Published:
+        """A batch for one topic. It is confirmed once ``Published.lsn`` is durable."""
+        return self._publishing.publish(topic, batch, now_ms, partition=partition, durable=durable)
+
+    def fan_out(
+        self, topics: Sequence[Topic], batch: RecordBatch, *, now_ms: int, durable: bool = True
+    ) -> Published:
+        """A batch for many topics; its bytes are written once."""
+        if len(topics) == 1:
+            return self._publishing.publish(topics[0], batch, now_ms, durable=durable)
+        return self._publishing.fan_out(topics, batch, now_ms, durable=durable)
+
+    # --- subscribing ---
+
+    def subscribe(
+        self,
+        topic: Topic,
+        name: str,
+        *,
+        now_ms: int,
+        mode: Mode = Mode.SHARED,
+        start: Position = "earliest",
+        durable: bool = True,
+    ) -> Subscription:
+        return self._administration.subscribe(
+            topic, name, now_ms, mode=mode, start=start, durable=durable
+        )
+
+    def subscription(self, topic: Topic, name: str) -> Subscription:
+        """Raises UnknownSubscription."""
+        return self.core.subscription(topic, name)
+
+    def delete_subscription(self, subscription: Subscription) -> None:
+        self._administration.delete_subscription(subscription)
+
+    def attach(
+        self,
+        subscription: Subscription,
+        *,
+        now_ms: int,
+        credits: Sequence[Credit] | None = None,
+        priority: int = 0,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+        visibility_ms: int | None = None,
+        tag: object = None,
+    ) -> Consumer:
+        return self._administration.attach(
+            subscription,
+            now_ms,
+            credits=credits,
+            priority=priority,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
+            visibility_ms=visibility_ms,
+            tag=tag,
+        )
+
+    def detach(self, consumer: Consumer, *, now_ms: int, requeue: bool = True) -> None:
+        self._administration.detach(consumer, now_ms, requeue=requeue)
+
+    def resume(self, consumer: Consumer) -> None:
+        """A consumer has room again: its credit or its socket."""
+        consumer.paused = False
+        self.core.touch(consumer.subscription)
+
+    def assign(self, subscription: Subscription, assignment: dict[int, Consumer]) -> None:
+        """Partition number → consumer, as the group decided."""
+        subscription.assignment = dict(assignment)
+        self.core.touch(subscription)
+
+    # --- delivering ---
+
+    def dispatch(self, now_ms: int) -> list[Delivery]:
+        return self._dispatching.dispatch(now_ms)
+
+    def pull(
+        self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
+    ) -> list[Delivery]:
+        return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+
+    def ack(self, consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
+        return self._settling.ack(consumer, view, start, stop)
+
+    def nack(
+        self,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        *,
+        now_ms: int,
+        error: str = "",
+        delay_ms: int | None = None,
+    ) -> int:
+        return self._settling.nack(
+            consumer, view, start, stop, now_ms, error=error, delay_ms=delay_ms
+        )
+
+    def requeue(
+        self, consumer: Consumer, view: PartitionView, start: int, stop: int, *, now_ms: int
+    ) -> int:
+        return self._settling.requeue(consumer, view, start, stop, now_ms)
+
+    def reject(
+        self,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        *,
+        now_ms: int,
+        error: str = "",
+    ) -> int:
+        return self._settling.reject(consumer, view, start, stop, now_ms, error)
+
+    def extend(
+        self, consumer: Consumer, view: PartitionView, start: int, stop: int, *, until_ms: int
+    ) -> int:
+        return self._settling.extend(consumer, view, start, stop, until_ms)
+
+    def commit_offset(self, view: PartitionView, offset: int, *, now_ms: int) -> None:
+        """Settle everything below an offset: an offset commit is an acknowledgement up to it."""
+        if not 0 <= offset <= view.state.end:
+            raise BadPosition(
+                f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
+            )
+        self.retainer.settle_up_to(view, offset)
+
+    def redeem(self, text: str, namespace: str) -> tuple[Consumer, PartitionView, int]:
+        """Who has what a receipt names. Raises BadReceipt, StaleReceipt or NotFound."""
+        receipt = receipts.parse(text)
+        topic = self.topic(namespace, receipt.topic)
+        self.core.partition(topic, receipt.partition)
+        subscription = self.core.subscriptions.get(SubscriptionId(receipt.subscription))
+        if subscription is None or subscription.topic is not topic:
+            raise UnknownSubscription(f"the subscription of receipt {text!r} is gone")
+        view = subscription.views[receipt.partition]
+        return receipts.holder(receipt, view, self.core.consumers), view, receipt.offset
+
+    # --- reading without a subscription ---
+
+    def read(
+        self, topic: Topic, partition: int, offset: int, bytes_max: int = RUN_BYTES_MAX
+    ) -> list[Run]:
+        """Records by offset: replay, for anybody, without touching a subscription."""
+        return self.core.partition(topic, partition).log.read(offset, bytes_max)
+
+    def find_offset(self, topic: Topic, partition: int, wanted: Position) -> int:
+        return self._administration.position(self.core.partition(topic, partition).log, wanted)
+
+    def rewind(self, subscription: Subscription, to: Position, *, now_ms: int) -> None:
+        """Begin again from a position; other subscriptions do not notice."""
+        targets = [self._administration.position(view.log, to) for view in subscription.views]
+        for view, offset in zip(subscription.views, targets, strict=True):
+            self.retainer.rewind(view, offset)
+            self._recovery.rebuild(view, now_ms)
+        self.core.touch(subscription)
+
+    # --- delayed messages ---
+
+    def delayed(self, topic: Topic, *, now_ms: int, limit: int = 100) -> list[Delayed]:
+        return self._clockwork.delayed(topic, now_ms, limit)
+
+    def count_delayed(self, topic: Topic) -> int:
+        return self._clockwork.count_delayed(topic)
+
+    def cancel_delayed(self, topic: Topic, partition: int, offset: int) -> None:
+        self._clockwork.cancel(topic, partition, offset)
+
+    # --- time, pressure, effects ---
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due."""
+        self._clockwork.advance(now_ms)
+        self.retainer.run_due(now_ms)
+
+    def next_due_ms(self) -> int | None:
+        return self.core.wheel.next_due_ms()
+
+    def check_pressure(self, disk_free_bytes: int) -> None:
+        changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
+        if changed is not None:
+            self.core.effects.append(changed)
+
+    def take_effects(self) -> list[Effect]:
+        effects, self.core.effects = self.core.effects, []
+        return effects
+
+    # --- dead letters ---
+
+    def _find_dead_letter_topics(
+        self, topic: Topic, key: bytes, record: Record, now_ms: int
+    ) -> list[Topic]:
+        rule = topic.policy.dead_letter
+        if rule.exchange is not None:
+            try:
+                route = self.exchanges.router(topic.namespace).resolve(rule.exchange, key)
+            except ExchangeNotFound:
+                return []
+            found = [self.core.topics.get((topic.namespace, name)) for name in route.topics]
+            return [each for each in found if each is not None]
+        if rule.topic is None:
+            return []
+        name = rule.topic.replace("{topic}", topic.name)
+        existing = self.core.topics.get((topic.namespace, name))
+        if existing is None:
+            existing = self.create_topic(
+                topic.namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms, durable=topic.durable
+            )
+        return [existing]

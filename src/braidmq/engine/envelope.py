@@ -1,0 +1,148 @@
+"""Envelopes: a message's properties as they came, with their format.
+
+This module owns the native format, headers as count and (key, value) pairs:
+
+    ┌───────┬────────────┬─────┬──────────────┬───────┬─
+    │ count │ key length │ key │ value length │ value │ …      u16, then u16, bytes, u32, bytes
+    └───────┴────────────┴─────┴──────────────┴───────┴─
+
+Other formats belong to their protocols, which register here how to write a death into theirs.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from braidmq.model.errors import BadRequest
+from braidmq.storage.record import Record
+
+NATIVE = 0
+AMQP = 1
+MQTT5 = 2
+
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+
+Headers = list[tuple[str, bytes]]
+
+
+class BadHeaders(BadRequest):
+    code = "bad-headers"
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes]] | Mapping[str, bytes]) -> bytes:
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    if not pairs:
+        return b""
+    if len(pairs) > 0xFFFF:
+        raise BadHeaders(f"{len(pairs)} headers, at most 65535 are possible")
+    parts = [_U16.pack(len(pairs))]
+    for key, value in pairs:
+        name = key.encode()
+        if len(name) > 0xFFFF:
+            raise BadHeaders("a header's name has at most 65535 bytes")
+        parts += (_U16.pack(len(name)), name, _U32.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def decode_headers(data: bytes) -> Headers:
+    if not data:
+        return []
+    try:
+        (count,) = _U16.unpack_from(data)
+        at, found = 2, []
+        for _ in range(count):
+            (length,) = _U16.unpack_from(data, at)
+            key = data[at + 2 : at + 2 + length].decode()
+            at += 2 + length
+            (length,) = _U32.unpack_from(data, at)
+            value = data[at + 4 : at + 4 + length]
+            if len(value) != length:
+                raise BadHeaders("a header's value is cut off")
+            at += 4 + length
+            found.append((key, value))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadHeaders(f"headers can't be read: {error}") from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why and where a message was given up."""
+
+    reason: str
+    namespace: str
+    topic: str
+    partition: int
+    attempts: int
+    subscription: str
+    at_ms: int
+    error: str = ""
+
+
+Deaths = list[tuple[str, str]]
+"""Topics a message died in and the reasons, the newest first."""
+
+Annotator = Callable[[Record, Death], tuple[int, bytes, Deaths]]
+"""Gives a dead record's envelope format, its new envelope, and all its deaths, the latest too."""
+
+KeyReader = Callable[[Record], bytes]
+"""Gives the routing key a record was published with."""
+
+_annotators: dict[int, Annotator] = {}
+_key_readers: dict[int, KeyReader] = {}
+
+
+def register_format(envelope_format: int, annotator: Annotator, key_reader: KeyReader) -> None:
+    """A protocol says how deaths are written into its envelopes."""
+    _annotators[envelope_format] = annotator
+    _key_readers[envelope_format] = key_reader
+
+
+def annotate(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
+    return _annotators.get(record.envelope_format, annotate_native)(record, death)
+
+
+def routing_key(record: Record) -> bytes:
+    reader = _key_readers.get(record.envelope_format)
+    return reader(record) if reader is not None else record.key or b""
+
+
+def is_cycle(topic: str, deaths: Deaths) -> bool:
+    """Whether going to ``topic`` closes a circle that no consumer's choice is part of."""
+    for index, (where, _) in enumerate(deaths):
+        if where == topic:
+            return all(reason != "rejected" for _, reason in deaths[: index + 1])
+    return False
+
+
+DEATH = "x-death-"
+PATH = "x-death-path"
+
+
+def annotate_native(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
+    headers = decode_headers(record.envelope) if record.envelope_format == NATIVE else []
+    path = decode_headers(dict(headers).get(PATH, b""))
+    path = [(death.topic, death.reason.encode()), *path][:64]
+    first = [(key, value) for key, value in headers if key.startswith(f"{DEATH}first-")] or [
+        (f"{DEATH}first-topic", death.topic.encode()),
+        (f"{DEATH}first-reason", death.reason.encode()),
+    ]
+    latest = {
+        "reason": death.reason,
+        "topic": death.topic,
+        "partition": str(death.partition),
+        "offset": str(record.offset),
+        "attempts": str(death.attempts),
+        "subscription": death.subscription,
+        "time": str(death.at_ms),
+        "error": death.error,
+    }
+    kept = [(key, value) for key, value in headers if not key.startswith(DEATH)]
+    written = [
+        *kept,
+        *first,
+        *((DEATH + key, value.encode()) for key, value in latest.items()),
+        (PATH, encode_headers(path)),
+    ]
+    return NATIVE, encode_headers(written), [(topic, reason.decode()) for topic, reason in path]

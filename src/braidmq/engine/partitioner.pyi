@@ -1,0 +1,19 @@
+from array import array
+
+from braidmq.storage.disk import Buffer
+from braidmq.storage.record import RecordBatch
+
+PARTITIONS_MAX: int
+SLOTS_MAX: int
+NO_SLOT: int
+ANYONE: int
+
+def kafka_hash(key: bytes) -> int: ...
+def partition_for(key: bytes, partitions: int) -> int: ...
+def split(
+    batch: RecordBatch, partitions: int, round_robin: int
+) -> tuple[list[RecordBatch | None], int]: ...
+def key_slots(batch: RecordBatch, first: int, stop: int, slots: int) -> array[int]: ...
+def runs_by_slot_owner(
+    batch: RecordBatch, first: int, stop: int, owners: Buffer
+) -> list[tuple[int, int, int]]: ...

@@ -1,0 +1,183 @@
+"""What a topic promises: its policy, and the templates that give policies to topics by name."""
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from braidmq.model.errors import BadRequest
+from braidmq.model.limits import MESSAGE_BYTES_MAX
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+
+class IllegalPolicy(BadRequest):
+    code = "illegal-policy"
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a failed delivery is tried again: ``base × factor^(failures - 1)``, up to ``max``."""
+
+    base_ms: Milliseconds = 1 * SECOND_MS
+    factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    max_ms: Milliseconds = 60 * SECOND_MS
+    attempts: Count = 3
+    """Deliveries before the message is given up; 0: never."""
+    total_ms: Milliseconds = 0
+    """Age at which a failing message is given up whatever its attempts; 0: never."""
+
+    def delay_ms(self, failures: int) -> int:
+        if not self.base_ms:
+            return 0
+        # The exponent is bounded: the product is cut at max_ms long before.
+        return int(min(self.base_ms * self.factor ** min(failures - 1, 64), self.max_ms))
+
+
+class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where given-up messages go: to a topic, or through an exchange; without either, nowhere."""
+
+    topic: str | None = None
+    """``{topic}`` in it stands for the name of the topic the message comes from."""
+    exchange: str | None = None
+    routing_key: str | None = None
+    """With an exchange: replaces the message's own."""
+    expired: bool = True
+    """Whether expired messages go there too, or are discarded."""
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long records stay; 0 means without limit."""
+
+    until_acked: bool = False
+    """A queue: a record goes once every subscription has settled it."""
+    time_ms: Milliseconds = 0
+    bytes: Count = 0
+    messages: Count = 0
+
+
+class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Keep the latest record of each key."""
+
+    enabled: bool = False
+    header: str = ""
+    """The header that holds the key; empty: the record's key."""
+    lag_ms: Milliseconds = 5 * MINUTE_MS
+    interval_ms: Milliseconds = 10 * MINUTE_MS
+
+
+Ordering = Literal["none", "partition", "strict"]
+Overflow = Literal["drop-head", "reject", "dead-letter"]
+PriorityMode = Literal["none", "lanes", "strict"]
+Durability = Literal["disk", "os", "memory"]
+
+
+class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every setting of a topic, with the defaults of the catalogue."""
+
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3
+    ordering: Ordering = "partition"
+    retention: Retention = Retention()
+    compaction: Compaction = Compaction()
+    ttl_ms: Milliseconds = 0
+    message_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = MESSAGE_BYTES_MAX
+    max_messages: Count | None = None
+    """Unsettled messages at most; None: no limit. 0 is a limit, as in AMQP."""
+    max_bytes: Count | None = None
+    overflow: Overflow = "reject"
+    retry: Retry = Retry()
+    dead_letter: DeadLetter = DeadLetter(topic="{topic}.dlq", expired=False)
+    priority: PriorityMode = "none"
+    priority_levels: Annotated[int, msgspec.Meta(ge=1, le=256)] = 5
+    starvation_ms: Milliseconds = 30 * SECOND_MS
+    """A lane that has waited this long is served next."""
+    durability: Durability = "disk"
+    visibility_ms: Milliseconds = 30 * SECOND_MS
+    idle_expires_ms: Milliseconds = 0
+    """An unused topic is deleted after this; 0: never."""
+
+    def __post_init__(self) -> None:
+        if self.ordering == "strict" and self.partitions != 1:
+            raise ValueError("strict ordering needs one partition")
+        if self.compaction.enabled and self.retention.until_acked:
+            raise ValueError("a queue that forgets acknowledged messages can't be compacted")
+
+
+QUEUE_SETTINGS: dict[str, Any] = {
+    "partitions": 1,
+    "ordering": "none",
+    "retention": {"until_acked": True},
+    "retry": {"base_ms": 0, "attempts": 0},
+    "visibility_ms": 0,
+    "overflow": "drop-head",
+    "dead_letter": {"topic": None, "expired": True},
+}
+"""An AMQP queue: one partition, competing consumers, requeued at once, gone when acknowledged."""
+
+
+class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings for the topics whose name matches a pattern; the highest priority wins."""
+
+    name: str
+    pattern: str
+    settings: dict[str, Any]
+    priority: int = 0
+
+    def matches(self, topic: str) -> bool:
+        return re.search(self.pattern, topic) is not None
+
+
+def make_template(name: str, pattern: str, settings: dict[str, Any], priority: int = 0) -> Template:
+    """Checked now, so that a bad pattern or setting is refused when it is given."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise IllegalPolicy(f"template {name}: the pattern {pattern!r} is wrong: {error}") from None
+    make_policy(settings)
+    return Template(name, pattern, settings, priority)
+
+
+def choose_template(templates: dict[str, Template], topic: str) -> Template | None:
+    matching = [each for each in templates.values() if each.matches(topic)]
+    # By name among equals: the choice must not depend on the order they were set in.
+    return max(matching, key=lambda each: (each.priority, each.name), default=None)
+
+
+def merge(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Later layers win, setting by setting, also inside retry, retention and the like."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, dict) and isinstance(result.get(key), dict):
+                value = merge(result[key], value)
+            result[key] = value
+    return result
+
+
+def make_policy(*layers: dict[str, Any]) -> TopicPolicy:
+    try:
+        return msgspec.convert(merge(*layers), TopicPolicy)
+    except msgspec.ValidationError as error:
+        raise IllegalPolicy(f"illegal topic settings: {error}") from None
+
+
+LANES = ("critical", "high", "normal", "low", "background")
+LANE_WEIGHTS = (50, 25, 15, 7, 3)
+PRIORITY_OF_LANE = {"background": 1, "low": 2, "normal": 3, "high": 4, "critical": 5}
+"""The record's priority byte: 0 is unset, and higher is more important in every protocol."""
+
+
+def lane_table(policy: TopicPolicy) -> bytes | None:
+    """Lane by priority byte, lane 0 the most important; None where a topic has no priorities."""
+    if policy.priority == "none":
+        return None
+    if policy.priority == "lanes":
+        normal = LANES.index("normal")
+        return bytes(normal if p == 0 else max(0, 5 - min(p, 5)) for p in range(256))
+    highest = policy.priority_levels - 1
+    return bytes(highest - min(p, highest) for p in range(256))

@@ -1,0 +1,67 @@
+"""Holding publishers back before memory or disk runs out: slow down, then block, then release.
+
+Consumers keep draining throughout. Between two levels lies a gap, so that a value that hovers
+around a mark does not switch back and forth.
+"""
+
+from dataclasses import dataclass
+
+from braidmq.engine.effects import Level, PressureChanged
+from braidmq.model.limits import GIB, MIB
+
+RELEASE = 0.9
+"""A level is left once the value is below this part of its mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    memory_slow_bytes: int = 768 * MIB
+    memory_block_bytes: int = 1 * GIB
+    disk_slow_bytes: int = 2 * GIB
+    """Free space at which publishers are slowed."""
+    disk_block_bytes: int = 512 * MIB
+
+
+class Pressure:
+    def __init__(self, marks: Watermarks | None = None) -> None:
+        self.marks = marks or Watermarks()
+        self.level = Level.NORMAL
+        self.reason = ""
+
+    def update(self, memory_bytes: int, disk_free_bytes: int) -> PressureChanged | None:
+        """The new level when it changes."""
+        memory = self._level(
+            memory_bytes, self.marks.memory_slow_bytes, self.marks.memory_block_bytes
+        )
+        # Free space counts down: compare the reciprocal order by negating.
+        disk = self._level_low(
+            disk_free_bytes, self.marks.disk_slow_bytes, self.marks.disk_block_bytes
+        )
+        level = max(memory, disk)
+        if level is self.level:
+            return None
+        self.level = level
+        self.reason = _reason(level, memory, disk)
+        return PressureChanged(level, self.reason)
+
+    def _level(self, value: int, slow: int, block: int) -> Level:
+        """Rising values; a level already reached is kept until well below its mark."""
+        if value >= block or (self.level is Level.BLOCKED and value >= block * RELEASE):
+            return Level.BLOCKED
+        if value >= slow or (self.level >= Level.SLOW and value >= slow * RELEASE):
+            return Level.SLOW
+        return Level.NORMAL
+
+    def _level_low(self, value: int, slow: int, block: int) -> Level:
+        """Falling values."""
+        if value <= block or (self.level is Level.BLOCKED and value <= block / RELEASE):
+            return Level.BLOCKED
+        if value <= slow or (self.level >= Level.SLOW and value <= slow / RELEASE):
+            return Level.SLOW
+        return Level.NORMAL
+
+
+def _reason(level: Level, memory: Level, disk: Level) -> str:
+    if level is Level.NORMAL:
+        return "memory and disk have room again"
+    return "disk space is low" if disk >= memory else "memory is low"

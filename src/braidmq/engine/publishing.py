@@ -1,0 +1,197 @@
+"""Publishing: limits, partitions, the log, and telling every subscription."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braidmq.engine.core import Core, Timer
+from braidmq.engine.delivery import timed_records
+from braidmq.engine.errors import MessageTooLarge, TopicFull
+from braidmq.engine.partitioner import split
+from braidmq.engine.settling import Settling
+from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.model.ids import Lsn
+from braidmq.storage.record import FLAG_TIMED, RecordBatch
+from braidmq.storage.store import Settled
+
+RETENTION_EVERY = 100
+"""Appends between two looks at a topic's retention (catalogue row M1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a batch."""
+
+    lsn: Lsn | None
+    """When this is durable the batch is; None when it needs no disk."""
+    accepted: int
+    """Records taken, from the first; fewer than given when the topic became full."""
+
+
+class Publishing:
+    def __init__(self, core: Core, settling: Settling) -> None:
+        self._core = core
+        self._settling = settling
+        self.retention_due: dict[Topic, None] = {}
+
+    def publish(
+        self,
+        topic: Topic,
+        batch: RecordBatch,
+        now_ms: int,
+        *,
+        partition: int | None = None,
+        durable: bool = True,
+    ) -> Published:
+        """Take a batch for a topic. Raises TopicFull when not even one record fits."""
+        self._check_size(topic, batch)
+        fitting = self._room(topic, batch)
+        if fitting < batch.count:
+            batch = self._cut(topic, batch, fitting, now_ms)
+        lsn: Lsn | None = None
+        for target, part in self._split(topic, batch, partition):
+            lsn = self.append([target], part, now_ms, durable=durable) or lsn
+        return Published(lsn, fitting)
+
+    def fan_out(
+        self, topics: Sequence[Topic], batch: RecordBatch, now_ms: int, *, durable: bool = True
+    ) -> Published:
+        """One batch for many topics, its bytes written once.
+
+        Topics that are full refuse it for themselves; ``accepted`` is the least any topic took.
+        """
+        targets: list[TopicPartition] = []
+        accepted = batch.count
+        lsn: Lsn | None = None
+        for topic in topics:
+            self._check_size(topic, batch)
+        for topic in topics:
+            if len(topic.partitions) == 1 and self._room(topic, batch) == batch.count:
+                targets.append(topic.partitions[0])
+                continue
+            # Its records part ways, or not all fit: it needs a batch of its own.
+            try:
+                copy = RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
+                one = self.publish(topic, copy, now_ms, durable=durable)
+                accepted, lsn = min(accepted, one.accepted), one.lsn or lsn
+            except TopicFull:
+                accepted = 0
+        if targets:
+            lsn = self.append(targets, batch, now_ms, durable=durable) or lsn
+        return Published(lsn, accepted)
+
+    def _check_size(self, topic: Topic, batch: RecordBatch) -> None:
+        if batch.value_bytes_max > topic.policy.message_bytes_max:
+            raise MessageTooLarge(
+                f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at most "
+                f"{topic.policy.message_bytes_max}"
+            )
+
+    # --- limits ---
+
+    def _room(self, topic: Topic, batch: RecordBatch) -> int:
+        """How many records of the batch the topic takes, before it refuses."""
+        policy = topic.policy
+        if policy.overflow == "drop-head" or not topic.subscriptions:
+            return batch.count
+        fitting = batch.count
+        if policy.max_messages is not None:
+            fitting = min(fitting, max(0, policy.max_messages - topic.depth))
+        if policy.max_bytes is not None:
+            room = policy.max_bytes - topic.depth_bytes
+            while fitting and batch.value_bytes_between(0, fitting) > room:
+                fitting -= 1
+        return fitting
+
+    def _cut(self, topic: Topic, batch: RecordBatch, fitting: int, now_ms: int) -> RecordBatch:
+        """Refuse what does not fit, by the topic's policy."""
+        if topic.policy.overflow == "dead-letter":
+            self._settling.dead_letter_unpublished(topic, batch, fitting, now_ms)
+        if not fitting:
+            raise TopicFull(
+                f"topic {topic.name!r} has {topic.depth} unsettled messages and takes no more"
+            )
+        head = bytes(memoryview(batch)[: batch.position_at(fitting)])
+        return RecordBatch.scan(head, base_offset=0, verify=False)
+
+    def _split(
+        self, topic: Topic, batch: RecordBatch, partition: int | None
+    ) -> list[tuple[TopicPartition, RecordBatch]]:
+        if partition is not None:
+            return [(self._core.partition(topic, partition), batch)]
+        if len(topic.partitions) == 1:
+            return [(topic.partitions[0], batch)]
+        parts, topic.round_robin = split(batch, len(topic.partitions), topic.round_robin)
+        pairs = zip(topic.partitions, parts, strict=True)
+        return [(target, part) for target, part in pairs if part is not None]
+
+    # --- appending ---
+
+    def append(
+        self,
+        targets: Sequence[TopicPartition],
+        batch: RecordBatch,
+        now_ms: int,
+        *,
+        durable: bool = True,
+        settled: Sequence[Settled] = (),
+    ) -> Lsn | None:
+        """Append to partitions and tell their subscriptions. No limits are checked."""
+        store = self._core.store
+        on_disk: list[TopicPartition] = []
+        in_memory: list[TopicPartition] = []
+        waits = False
+        for target in targets:
+            journaled = durable and is_journaled(target.topic)
+            (on_disk if journaled else in_memory).append(target)
+            waits |= journaled and target.topic.policy.durability == "disk"
+        bases = [target.log.next_offset for target in targets]
+        lsn: Lsn | None = None
+        if on_disk:
+            lsn = store.append(batch, [t.log for t in on_disk], settled)
+        elif settled:
+            for subscription, partition, start, stop in settled:
+                store.acknowledge(subscription, partition, [(start, stop)])
+        for index, target in enumerate(in_memory):
+            own = batch if not on_disk and index == 0 else batch.at_offset(target.log.next_offset)
+            store.append_transient(own, target.log)
+        for target, base_offset in zip(targets, bases, strict=True):
+            self._arrived(target, batch, base_offset, now_ms)
+        return lsn if waits else None
+
+    def _arrived(
+        self, target: TopicPartition, batch: RecordBatch, base_offset: int, now_ms: int
+    ) -> None:
+        topic, core = target.topic, self._core
+        before, topic.published = topic.published, topic.published + batch.count
+        topic.last_used_ms = now_ms
+        if batch.summary & FLAG_TIMED:
+            self._schedule(target, batch, base_offset, now_ms)
+        for view in target.views:
+            view.state.published(batch, base_offset, now_ms, topic.lane_of)
+            core.touch(view.subscription)
+        policy = topic.policy
+        if policy.ttl_ms and not target.head_timer:
+            due = now_ms + policy.ttl_ms
+            target.head_timer = core.wheel.schedule(due, Timer.HEAD, target.log.id)
+        if policy.max_messages is not None or policy.max_bytes is not None:
+            self._settling.drop_overflow(topic, now_ms)
+        if before // RETENTION_EVERY != topic.published // RETENTION_EVERY:
+            self.retention_due[topic] = None
+
+    def _schedule(
+        self, target: TopicPartition, batch: RecordBatch, base_offset: int, now_ms: int
+    ) -> None:
+        """Timers for records that become visible or expire at times of their own."""
+        for offset, due, expires in timed_records(batch):
+            offset += base_offset - batch.base_offset
+            self.set_timers(target, offset, due if due > now_ms else 0, expires)
+
+    def set_timers(self, target: TopicPartition, offset: int, due: int, expires: int) -> None:
+        if due:
+            self._core.wheel.schedule(due, Timer.DUE, target.log.id, offset)
+        if expires:
+            self._core.wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+
+
+def is_journaled(topic: Topic) -> bool:
+    return topic.durable and topic.policy.durability != "memory"

@@ -1,0 +1,72 @@
+"""Receipts: the text by which a client without a connection answers for one delivery.
+
+topic:partition:offset:attempts:subscription.nonce
+"""
+
+from typing import NamedTuple
+
+from braidmq.engine.errors import BadReceipt, StaleReceipt
+from braidmq.engine.states import State
+from braidmq.engine.topics import Consumer, Delivery, PartitionView
+
+
+class Receipt(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    attempts: int
+    """Deliveries of this message, the receipt's included."""
+    subscription: int
+    nonce: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}:{self.partition}:{self.offset}:{self.attempts}"
+            f":{self.subscription:x}.{self.nonce:x}"
+        )
+
+
+def parse(text: str) -> Receipt:
+    try:
+        topic, partition, offset, count, last = text.rsplit(":", 4)
+        subscription, nonce = last.split(".")
+        return Receipt(
+            topic, int(partition), int(offset), int(count), int(subscription, 16), int(nonce, 16)
+        )
+    except ValueError:
+        raise BadReceipt(f"{text!r} is not a receipt") from None
+
+
+def receipts_of(delivery: Delivery) -> list[Receipt]:
+    view = delivery.view
+    found = []
+    for index in range(delivery.first, delivery.stop):
+        offset = delivery.batch.offset_at(index)
+        entry = view.state.look(offset)
+        nonce = entry[3] if entry is not None else 0
+        found.append(
+            Receipt(
+                view.partition.topic.name,
+                view.partition.number,
+                offset,
+                delivery.attempts,
+                view.subscription.id,
+                nonce,
+            )
+        )
+    return found
+
+
+def holder(receipt: Receipt, view: PartitionView, consumers: dict[int, Consumer]) -> Consumer:
+    """Who has the delivery a receipt names; StaleReceipt when that delivery is over."""
+    found = view.state.look(receipt.offset)
+    if found is not None:
+        state, attempts, consumer, nonce, _ = found
+        if (state, attempts, nonce) == (State.IN_FLIGHT, receipt.attempts, receipt.nonce):
+            owner = consumers.get(consumer)
+            if owner is not None:
+                return owner
+    raise StaleReceipt(
+        f"offset {receipt.offset} of {receipt.topic}/{receipt.partition}: "
+        f"delivery {receipt.attempts} is over"
+    )

@@ -1,0 +1,259 @@
+"""Bringing the engine back: topics and subscriptions from the catalogue, delivery state from the
+notes, messages from the logs."""
+
+import struct
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+
+from braidmq.engine.administration import Administration
+from braidmq.engine.core import (
+    SUBSCRIPTIONS,
+    TEMPLATES,
+    TOPICS,
+    Core,
+    SubscriptionRecord,
+    Timer,
+    TopicRecord,
+)
+from braidmq.engine.delivery import DeliveryState, timed_records
+from braidmq.engine.policy import Template
+from braidmq.engine.settling import NOTE, RESET_NOTE
+from braidmq.engine.states import State
+from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.journal import Kind
+from braidmq.storage.record import FLAG_TIMED
+
+Note = tuple[int, int, int, int, int]
+"""start, stop, attempts, state, deadline"""
+
+_HEAD = struct.Struct("<QQqI")
+_RUN = struct.Struct("<qqHBq")
+
+
+@dataclass
+class DeliveryNotes:
+    """What the journal knows of deliveries: the engine's participant in the store.
+
+    While the node runs the kernels hold the truth and ``dump`` asks them; this only gathers what
+    recovery replays.
+    """
+
+    name: str = "deliveries"
+    kinds: frozenset[Kind] = frozenset({Kind.DELIVERY})
+    core: Core | None = None
+    cursors: dict[tuple[int, int], int] = field(default_factory=dict)
+    runs: defaultdict[tuple[int, int], list[Note]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def restore(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            subscription, partition, cursor, count = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            self.cursors[subscription, partition] = cursor
+            for _ in range(count):
+                self.runs[subscription, partition].append(_RUN.unpack_from(data, at))
+                at += _RUN.size
+
+    def replay(self, kind: Kind, meta: bytes) -> None:
+        subscription, partition, start, stop, attempts, state, deadline = NOTE.unpack(meta)
+        key = (subscription, partition)
+        if state == RESET_NOTE:
+            self.cursors[key] = start
+            self.runs[key].clear()
+            return
+        self.cursors[key] = max(self.cursors.get(key, 0), stop)
+        self.runs[key].append((start, stop, attempts, state, deadline))
+
+    def dump(self) -> bytes:
+        assert self.core is not None
+        parts: list[bytes] = []
+        for view in self.core.views.values():
+            if not view.subscription.durable:
+                continue
+            notes = view.state.notes()
+            parts.append(
+                _HEAD.pack(view.subscription.id, view.partition_id, view.state.cursor, len(notes))
+            )
+            parts += [_RUN.pack(*note) for note in notes]
+        return b"".join(parts)
+
+    def forget(self) -> None:
+        self.cursors.clear()
+        self.runs.clear()
+
+
+class Recovery:
+    def __init__(self, core: Core, notes: DeliveryNotes) -> None:
+        self._core = core
+        self._notes = notes
+        self.administration: Administration
+
+    def run(self, now_ms: int) -> None:
+        catalogue = self._core.store.catalogue
+        for key, value in catalogue.items(TEMPLATES):
+            namespace, _, name = key.partition("\0")
+            template = msgspec.msgpack.decode(value, type=Template)
+            self._core.templates[namespace, name] = template
+        for _, value in catalogue.items(TOPICS):
+            self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord))
+        for _, value in catalogue.items(SUBSCRIPTIONS):
+            self._restore_subscription(
+                msgspec.msgpack.decode(value, type=SubscriptionRecord), now_ms
+            )
+        self._forget_strangers()
+        for partition in self._core.partitions.values():
+            self._set_timers(partition, now_ms)
+        self._notes.forget()
+
+    def _restore_topic(self, record: TopicRecord) -> None:
+        administration = self.administration
+        topic = Topic(
+            record.id,
+            record.namespace,
+            record.name,
+            record.settings,
+            administration.policy(record.namespace, record.name, record.settings),
+            durable=True,
+            now_ms=record.created_ms,
+        )
+        for number in record.partitions:
+            administration.add_partition(topic, self._core.store.log(PartitionId(number)))
+        administration.register(topic)
+
+    def _restore_subscription(self, record: SubscriptionRecord, now_ms: int) -> None:
+        topic = self._core.topics_by_id.get(record.topic)
+        if topic is None:
+            return
+        subscription = Subscription(
+            SubscriptionId(record.id), topic, record.name, Mode(record.mode), durable=True
+        )
+        self.administration.register_subscription(subscription)
+        for partition in topic.partitions:
+            self._restore_view(subscription, partition, now_ms)
+
+    def _restore_view(
+        self, subscription: Subscription, partition: TopicPartition, now_ms: int
+    ) -> None:
+        log = partition.log
+        settled = self._core.store.offsets_of(subscription.id, log.id)
+        if settled.floor < log.start_offset:
+            # Retention moved the start of the log over unread records.
+            settled.add(settled.floor, log.start_offset)
+        key = (subscription.id, log.id)
+        cursor = max(self._notes.cursors.get(key, 0), settled.floor)
+        end = max(log.next_offset, cursor)
+        log.next_offset = end
+        state = DeliveryState(settled, cursor, end)
+        view = self.administration.attach_view(subscription, partition, state, now_ms)
+        self.rebuild(view, now_ms, self._notes.runs.get(key, []))
+
+    def rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None = None) -> None:
+        """Count the messages of a view again, from the log and what was noted of deliveries."""
+        state, log = view.state, view.log
+        lane_of = view.partition.topic.lane_of
+        if notes is None:
+            notes = state.notes()
+            state.rewind(state.cursor)
+        self.administration.set_lanes(view, now_ms)
+        for start, stop, attempts, was, deadline in notes:
+            self._restore_notes(view, start, stop, attempts, was, deadline, lane_of)
+        at = max(state.settled.floor, log.start_offset)
+        while at < log.next_offset:
+            skipped = self._skip_plain_segment(view, at)
+            if skipped:
+                at = skipped
+                continue
+            found = log.read(at)
+            if not found:
+                break
+            for run in found:
+                first = run.batch.offset_at(run.first)
+                state.vacate(at, first)
+                state.rebuild(run.batch, run.first, run.stop, now_ms, lane_of)
+                last = run.batch.offset_at(run.stop - 1) + 1
+                if last - first != run.stop - run.first:
+                    for index in range(run.first + 1, run.stop):
+                        state.vacate(run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index))
+                at = last
+        state.vacate(at, log.next_offset)
+        for start, stop in state.settled.ranges_above_floor():
+            state.settle_early(start, stop)
+        state.rebuild_done()
+
+    def _restore_notes(
+        self,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        attempts: int,
+        was: int,
+        deadline: int,
+        lane_of: bytes | None,
+    ) -> None:
+        # Whoever had it in flight is gone; what waited for its retry goes on waiting.
+        state = State.WAITING if was == State.WAITING else State.READY
+        at = max(start, view.log.start_offset)
+        while at < stop:
+            found = view.log.read(at)
+            if not found:
+                return
+            for run in found:
+                end = min(run.stop, run.batch.find(stop))
+                if end > run.first:
+                    view.state.restore(
+                        run.batch, run.first, end, attempts, state, deadline, lane_of
+                    )
+                at = run.batch.offset_at(run.stop - 1) + 1
+        if state is State.WAITING:
+            self._core.wheel.schedule(deadline, Timer.RETRY, view.id, start, stop)
+
+    def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
+        """The end of the segment that begins at ``at``, when it need not be looked into: all its
+        records are fresh, with neither time nor priority of their own."""
+        state = view.state
+        if at < state.cursor or state.settled.size or view.partition.topic.lane_of is not None:
+            return 0
+        for segment in view.log.segments:
+            if segment.base_offset == at:
+                dense = segment.records == segment.end_offset - segment.base_offset
+                if dense and not segment.summary & FLAG_TIMED:
+                    state.rebuild_fresh(segment.value_bytes)
+                    return segment.end_offset
+        return 0
+
+    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
+        """Timers of records that have times of their own, and of the topic's TTL."""
+        log, wheel = partition.log, self._core.wheel
+        if partition.topic.policy.ttl_ms and log.next_offset > log.start_offset:
+            partition.head_timer = wheel.schedule(now_ms, Timer.HEAD, log.id)
+        floor = min((view.state.settled.floor for view in partition.views), default=0)
+        at = max(floor, log.start_offset)
+        while at < log.next_offset:
+            for segment in log.segments:
+                if segment.base_offset <= at < segment.end_offset and not (
+                    segment.summary & FLAG_TIMED
+                ):
+                    at = segment.end_offset
+            found = log.read(at)
+            if not found:
+                return
+            for run in found:
+                if run.batch.summary & FLAG_TIMED:
+                    for offset, due, expires in timed_records(run.batch):
+                        if offset >= at and due > now_ms:
+                            wheel.schedule(due, Timer.DUE, log.id, offset)
+                        if offset >= at and expires:
+                            wheel.schedule(expires, Timer.EXPIRY, log.id, offset)
+                at = run.batch.offset_at(run.stop - 1) + 1
+
+    def _forget_strangers(self) -> None:
+        """Acknowledgements of subscriptions that were deleted after they were journaled."""
+        store = self._core.store
+        for subscription, _ in list(store.acknowledged):
+            if subscription not in self._core.subscriptions:
+                store.forget_subscription(subscription)

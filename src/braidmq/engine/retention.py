@@ -1,0 +1,203 @@
+"""How long records stay: by time, size, count, until acknowledged, or the latest of each key.
+
+Offsets never change. Retention moves the start of a log; compaction writes sealed segments anew
+without the records that later ones replace, in the next checkpoint.
+"""
+
+from braidmq.engine.compaction import mark_superseded, note_latest
+from braidmq.engine.core import Core, Timer
+from braidmq.engine.envelope import NATIVE, decode_headers
+from braidmq.engine.publishing import Publishing
+from braidmq.engine.settling import RESET_NOTE, Settling
+from braidmq.engine.states import Event, State
+from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.storage.offset_set import OffsetBits
+from braidmq.storage.partition_log import Run
+
+SWEEP_MS = 5 * 60 * 1000
+"""Background retention (catalogue row M1)."""
+
+
+class Retainer:
+    def __init__(self, core: Core, settling: Settling, publishing: Publishing, now_ms: int) -> None:
+        self._core = core
+        self._settling = settling
+        self._publishing = publishing
+        self._compacted_ms: dict[int, int] = {}
+        self.records_compacted = 0
+        core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
+
+    def run_due(self, now_ms: int) -> None:
+        """Topics that have grown enough since the last look."""
+        due, self._publishing.retention_due = self._publishing.retention_due, {}
+        for topic in due:
+            if not topic.deleted:
+                self.enforce(topic, now_ms)
+
+    def sweep(self, now_ms: int) -> None:
+        for topic in list(self._core.topics.values()):
+            self.enforce(topic, now_ms)
+            rule = topic.policy.compaction
+            last = self._compacted_ms.get(topic.id, 0)
+            if rule.enabled and now_ms - last >= rule.interval_ms:
+                self._compacted_ms[topic.id] = now_ms
+                self.compact(topic, now_ms)
+        self._core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
+
+    # --- retention ---
+
+    def enforce(self, topic: Topic, now_ms: int) -> None:
+        rule = topic.policy.retention
+        if not (rule.time_ms or rule.bytes or rule.messages):
+            return
+        for partition in topic.partitions:
+            start = self._wanted_start(partition, now_ms)
+            if start > partition.log.start_offset:
+                self.cut(partition, start)
+
+    def _wanted_start(self, partition: TopicPartition, now_ms: int) -> int:
+        rule, log = partition.topic.policy.retention, partition.log
+        start = log.start_offset
+        if rule.time_ms:
+            start = max(start, log.find_time(now_ms - rule.time_ms))
+        if rule.messages:
+            start = max(start, log.next_offset - rule.messages)
+        if rule.bytes:
+            start = max(start, log.start_for_bytes(rule.bytes))
+        return start
+
+    def cut(self, partition: TopicPartition, start: int) -> None:
+        """Forget a partition's records below ``start``, read or not."""
+        for view in partition.views:
+            self._leave_behind(view, start)
+        self._core.store.advance_start(partition.log, start)
+
+    def _leave_behind(self, view: PartitionView, start: int) -> None:
+        state, log = view.state, view.log
+        low = max(state.settled.floor, log.start_offset)
+        for first, stop in state.in_state(State.IN_FLIGHT):
+            self._take_back(view, first, min(stop, start))
+        for run in self._settling.runs(view.partition, low, start):
+            state.take_out(Event.DROP, run.batch, run.first, run.stop)
+        if low < start:
+            state.settle_early(low, start)
+            self._settling.settle(view, [(low, start)])
+
+    def _take_back(self, view: PartitionView, start: int, stop: int) -> None:
+        """Nobody may answer for a message that is no longer there."""
+        for offset in range(start, stop):
+            found = view.state.look(offset)
+            if found is None:
+                continue
+            _, count, size = view.state.apply(Event.ACK, offset, offset + 1)
+            holder = self._core.consumers.get(found[2])
+            if holder is not None:
+                holder.gave_back(count, size)
+
+    # --- moving a subscription ---
+
+    def settle_up_to(self, view: PartitionView, offset: int) -> None:
+        """Everything below ``offset`` counts as acknowledged."""
+        self._leave_behind(view, offset)
+        self._core.touch(view.subscription)
+
+    def rewind(self, view: PartitionView, offset: int) -> None:
+        """Forget what a subscription has settled from ``offset`` on, and settle what lies before.
+
+        The caller counts the messages again.
+        """
+        for first, stop in view.state.in_state(State.IN_FLIGHT):
+            self._take_back(view, first, stop)
+        if view.subscription.durable:
+            self._core.store.reset_offsets(view.subscription.id, view.partition_id, offset)
+            self._settling.note(view, offset, offset, 0, RESET_NOTE, 0)
+        else:
+            view.state.settled.reset(offset)
+        view.state.rewind(offset)
+
+    # --- purge ---
+
+    def purge(self, topic: Topic) -> int:
+        """Take out every message that is not in flight; returns how many the fullest subscription
+        lost."""
+        most = 0
+        for subscription in topic.subscriptions.values():
+            lost = sum(self._purge_view(view) for view in subscription.views)
+            most = max(most, lost)
+        if not topic.subscriptions:
+            for partition in topic.partitions:
+                most += partition.log.next_offset - partition.log.start_offset
+                self._core.store.advance_start(partition.log, partition.log.next_offset)
+        return most
+
+    def _purge_view(self, view: PartitionView) -> int:
+        ranges, count, _ = view.state.take_out_all_fresh()
+        if ranges:
+            self._settling.settle(view, ranges)
+        explicit, more, _ = view.state.apply(Event.DROP, 0, view.state.end)
+        if explicit:
+            self._settling.settle(view, explicit)
+        return count + more
+
+    # --- compaction ---
+
+    def compact(self, topic: Topic, now_ms: int) -> None:
+        for partition in topic.partitions:
+            self._compact(partition, now_ms - topic.policy.compaction.lag_ms)
+
+    def _compact(self, partition: TopicPartition, stamped_until_ms: int) -> None:
+        log = partition.log
+        if not any(segment.sealed for segment in log.segments):
+            return
+        header = partition.topic.policy.compaction.header
+        latest: dict[bytes, int] = {}
+        marked = OffsetBits()
+        sealed_end = max(segment.end_offset for segment in log.segments if segment.sealed)
+        for run in self._settling.runs(partition, log.start_offset, log.next_offset):
+            if header:
+                _note_latest_by_header(run, header, latest)
+            else:
+                note_latest(run.batch, run.first, run.stop, latest)
+        for run in self._settling.runs(partition, log.start_offset, sealed_end):
+            if header:
+                _mark_by_header(run, header, latest, stamped_until_ms, marked)
+            else:
+                mark_superseded(run.batch, run.first, run.stop, latest, stamped_until_ms, marked)
+        if not marked:
+            return
+        for view in partition.views:
+            self._drop_marked(view, marked, sealed_end)
+        self.records_compacted += len(marked)
+        self._core.store.rewrite(log, marked)
+
+    def _drop_marked(self, view: PartitionView, marked: OffsetBits, sealed_end: int) -> None:
+        """A consumer that has a superseded message may still answer for it: it stays this time."""
+        for start, stop in view.state.in_state(State.IN_FLIGHT):
+            marked.discard(start, stop)
+        for start, stop in marked.ranges(0, sealed_end):
+            for run in self._settling.runs(view.partition, start, stop):
+                ranges, _, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
+                if ranges:
+                    self._settling.settle(view, ranges)
+
+
+def _header_key(run: Run, index: int, header: str) -> tuple[int, int, bytes | None, bool]:
+    record = run.batch.record(index)
+    headers = dict(decode_headers(record.envelope)) if record.envelope_format == NATIVE else {}
+    return record.offset, record.timestamp_ms, headers.get(header), record.value is None
+
+
+def _note_latest_by_header(run: Run, header: str, latest: dict[bytes, int]) -> None:
+    for index in range(run.first, run.stop):
+        offset, _, key, _ = _header_key(run, index, header)
+        if key is not None:
+            latest[key] = offset
+
+
+def _mark_by_header(
+    run: Run, header: str, latest: dict[bytes, int], stamped_until_ms: int, marked: OffsetBits
+) -> None:
+    for index in range(run.first, run.stop):
+        offset, stamped, key, tombstone = _header_key(run, index, header)
+        if key is not None and stamped <= stamped_until_ms and (latest[key] > offset or tombstone):
+            marked.add(offset, offset + 1)

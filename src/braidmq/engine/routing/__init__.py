@@ -1,0 +1,1 @@
+"""Where a message goes: exchanges with bindings, and filters with subscribers."""

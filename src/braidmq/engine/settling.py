@@ -1,0 +1,386 @@
+"""What becomes of messages after a delivery: acknowledged, tried again, given up.
+
+Every answer goes through the table of ``states``: the kernel changes only what the table allows,
+and only messages that are in flight at whoever answers.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from braidmq.engine.core import Core, Timer
+from braidmq.engine.envelope import Death
+from braidmq.engine.states import Event, State
+from braidmq.engine.topics import Consumer, PartitionView, Topic, TopicPartition
+from braidmq.storage.journal import Kind
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import Record, RecordBatch
+from braidmq.storage.store import Settled
+
+if TYPE_CHECKING:
+    from braidmq.engine.dead_letters import DeadLetterTargets
+    from braidmq.engine.publishing import Publishing
+
+NOTE = struct.Struct("<QQqqHBq")
+"""subscription, partition, start, stop, attempts, state, deadline"""
+
+RESET_NOTE = 255
+"""Instead of a state: the subscription was moved, and what was noted before no longer holds."""
+
+READ_BYTES = 1 << 20
+
+Ranges = Iterable[tuple[int, int]]
+
+
+class Settling:
+    publishing: "Publishing"
+    targets: "DeadLetterTargets"
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    # --- answers of consumers ---
+
+    def ack(self, consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
+        """Settle messages in flight at a consumer; returns how many were."""
+        ranges, count, size = view.state.apply(Event.ACK, start, stop, consumer.id)
+        if count:
+            consumer.gave_back(count, size)
+            view.subscription.acked += count
+            self.settle(view, ranges)
+            self._core.touch(view.subscription)
+        return count
+
+    def nack(
+        self,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        now_ms: int,
+        *,
+        error: str = "",
+        delay_ms: int | None = None,
+    ) -> int:
+        """Try again later: after the topic's back-off, or after ``delay_ms``."""
+        return self._fail(view, Event.NACK, start, stop, now_ms, consumer, error, delay_ms)
+
+    def requeue(
+        self, consumer: Consumer, view: PartitionView, start: int, stop: int, now_ms: int
+    ) -> int:
+        """Ready again at once, in the old place."""
+        return self._fail(view, Event.NACK, start, stop, now_ms, consumer, "", 0)
+
+    def reject(
+        self,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        now_ms: int,
+        error: str = "",
+    ) -> int:
+        """Give up at once."""
+        return self._give_up(view, Event.REJECT, start, stop, consumer, "rejected", error, now_ms)
+
+    def extend(
+        self, consumer: Consumer, view: PartitionView, start: int, stop: int, until_ms: int
+    ) -> int:
+        """More time for deliveries still in flight."""
+        ranges, count, _ = view.state.apply(Event.EXTEND, start, stop, consumer.id, until_ms)
+        for low, high in ranges:
+            self._core.wheel.schedule(until_ms, Timer.VISIBILITY, view.id, low, high)
+        return count
+
+    def disconnect(self, consumer: Consumer, now_ms: int) -> None:
+        """Everything in flight at a consumer becomes ready again, in its old place."""
+        for view in consumer.subscription.views:
+            for start, stop in view.state.held_by(consumer.id):
+                self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+
+    def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
+        """A visibility timer fired: those deliveries that are still the same are over."""
+        for low, high, _ in view.state.attempt_runs(start, stop):
+            for offset in range(low, high):
+                found = view.state.look(offset)
+                if found is not None and found[4] <= now_ms:
+                    holder = self._core.consumers.get(found[2])
+                    self._fail(
+                        view, Event.TIMEOUT, offset, offset + 1, now_ms, holder, "timeout", None
+                    )
+
+    def retry_due(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
+        _, count, _ = view.state.apply(Event.RETRY_DUE, start, stop, not_after_ms=now_ms)
+        if count:
+            self._core.touch(view.subscription)
+
+    def _fail(
+        self,
+        view: PartitionView,
+        event: Event,
+        start: int,
+        stop: int,
+        now_ms: int,
+        consumer: Consumer | None,
+        error: str,
+        delay_ms: int | None,
+    ) -> int:
+        retry = view.partition.topic.policy.retry
+        holder = consumer.id if consumer is not None else 0
+        failed = 0
+        for low, high, attempts in view.state.attempt_runs(start, stop, holder):
+            if retry.attempts and attempts >= retry.attempts:
+                failed += self._give_up(
+                    view, Event.EXHAUST, low, high, consumer, "max-attempts", error, now_ms
+                )
+                continue
+            if retry.total_ms and self._too_old(view, low, now_ms - retry.total_ms):
+                failed += self._give_up(
+                    view, Event.EXHAUST, low, high, consumer, "max-age", error, now_ms
+                )
+                continue
+            delay = retry.delay_ms(attempts) if delay_ms is None else delay_ms
+            failed += self._wait(view, event, low, high, attempts, consumer, now_ms, delay)
+        return failed
+
+    def _wait(
+        self,
+        view: PartitionView,
+        event: Event,
+        start: int,
+        stop: int,
+        attempts: int,
+        consumer: Consumer | None,
+        now_ms: int,
+        delay_ms: int,
+    ) -> int:
+        holder = consumer.id if consumer is not None else 0
+        due = now_ms + delay_ms
+        ranges, count, size = view.state.apply(event, start, stop, holder, due)
+        if consumer is not None:
+            consumer.gave_back(count, size)
+        for low, high in ranges:
+            self.note(view, low, high, attempts, State.WAITING, due)
+            if delay_ms:
+                self._core.wheel.schedule(due, Timer.RETRY, view.id, low, high)
+            else:
+                view.state.apply(Event.RETRY_DUE, low, high)
+        self._core.touch(view.subscription)
+        return count
+
+    def _too_old(self, view: PartitionView, offset: int, stamped_before_ms: int) -> bool:
+        for run in view.log.read(offset, 1):
+            return run.batch.record(run.first).timestamp_ms <= stamped_before_ms
+        return False
+
+    # --- settling ---
+
+    def settle(self, view: PartitionView, ranges: Sequence[tuple[int, int]]) -> None:
+        """Make settled ranges durable in their time, and let go of records nobody wants."""
+        if view.subscription.durable:
+            self._core.store.acknowledge(view.subscription.id, view.partition_id, ranges)
+        else:
+            for start, stop in ranges:
+                view.state.settled.add(start, stop)
+        self.release(view.partition)
+        if view.subscription.keys is not None:
+            forget_keys(view, ranges)
+
+    def release(self, partition: TopicPartition) -> None:
+        """A queue forgets what all its subscriptions have settled."""
+        if not partition.topic.policy.retention.until_acked or not partition.views:
+            return
+        floor = min(view.state.settled.floor for view in partition.views)
+        if floor > partition.log.start_offset:
+            self._core.store.release(partition.log, floor)
+
+    def note(
+        self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int
+    ) -> None:
+        """Journal how a message was last handed out, so that a restart goes on from there."""
+        subscription = view.subscription
+        if subscription.durable:
+            meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
+            self._core.store.note(Kind.DELIVERY, meta)
+
+    # --- giving up ---
+
+    def _give_up(
+        self,
+        view: PartitionView,
+        event: Event,
+        start: int,
+        stop: int,
+        consumer: Consumer | None,
+        reason: str,
+        error: str,
+        now_ms: int,
+    ) -> int:
+        holder = consumer.id if consumer is not None else 0
+        runs = view.state.attempt_runs(start, stop, holder)
+        _, count, size = view.state.apply(event, start, stop, holder)
+        if not count:
+            return 0
+        if consumer is not None:
+            consumer.gave_back(count, size)
+        for low, high, attempts in runs:
+            self._bury(view, [(low, high)], reason, attempts, error, now_ms)
+        self._core.touch(view.subscription)
+        return count
+
+    def expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
+        """Records that outlived their time, in so far as nobody has them."""
+        ranges, count, _ = view.state.take_out(Event.EXPIRE, run.batch, run.first, run.stop)
+        if count:
+            view.subscription.expired += count
+            wanted = view.partition.topic.policy.dead_letter.expired
+            self._take_leave(view, ranges, "expired", now_ms, dead_letter=wanted)
+        return count
+
+    def drop(
+        self, view: PartitionView, run: Run, now_ms: int, reason: str, *, dead_letter: bool
+    ) -> int:
+        """Records taken out by a limit, in so far as nobody has them."""
+        ranges, count, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
+        if count:
+            self._take_leave(view, ranges, reason, now_ms, dead_letter=dead_letter)
+        return count
+
+    def _take_leave(
+        self,
+        view: PartitionView,
+        ranges: Sequence[tuple[int, int]],
+        reason: str,
+        now_ms: int,
+        *,
+        dead_letter: bool,
+    ) -> None:
+        if dead_letter:
+            self._bury(view, ranges, reason, 0, "", now_ms)
+        else:
+            self.settle(view, ranges)
+
+    def _bury(
+        self,
+        view: PartitionView,
+        ranges: Sequence[tuple[int, int]],
+        reason: str,
+        attempts: int,
+        error: str,
+        now_ms: int,
+    ) -> None:
+        """Move messages to where the topic wants its dead, in one step with settling them."""
+        topic = view.partition.topic
+        death = Death(
+            reason=reason,
+            namespace=topic.namespace,
+            topic=topic.name,
+            partition=view.partition.number,
+            attempts=attempts,
+            subscription=view.subscription.name,
+            at_ms=now_ms,
+            error=error,
+        )
+        for start, stop in ranges:
+            settled = (view.subscription.id, view.partition_id, start, stop)
+            records = list(self.records(view.partition, start, stop))
+            if self.move_dead(topic, records, death, now_ms, [settled], view):
+                view.subscription.dead_lettered += len(records)
+                if not view.subscription.durable:
+                    view.state.settled.add(start, stop)
+                self.release(view.partition)
+                if view.subscription.keys is not None:
+                    forget_keys(view, [(start, stop)])
+            else:
+                self.settle(view, [(start, stop)])
+
+    def move_dead(
+        self,
+        topic: Topic,
+        records: Sequence[Record],
+        death: Death,
+        now_ms: int,
+        settled: Sequence[Settled],
+        view: PartitionView | None,
+    ) -> bool:
+        """Publish dead copies; False when there is nowhere to put them."""
+        durable = view is None or view.subscription.durable
+        groups = self.targets.group(topic, records, death, now_ms)
+        if not groups:
+            return False
+        for index, (partitions, batch) in enumerate(groups):
+            last = index == len(groups) - 1
+            self.publishing.append(
+                partitions, batch, now_ms, settled=settled if last and durable else ()
+            )
+        return True
+
+    def dead_letter_unpublished(
+        self, topic: Topic, batch: RecordBatch, first: int, now_ms: int
+    ) -> None:
+        """Records that the topic refuses because it is full."""
+        death = Death(
+            reason="maxlen",
+            namespace=topic.namespace,
+            topic=topic.name,
+            partition=-1,
+            attempts=0,
+            subscription="",
+            at_ms=now_ms,
+        )
+        records = [batch.record(index) for index in range(first, batch.count)]
+        self.move_dead(topic, records, death, now_ms, [], None)
+
+    def records(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Record]:
+        for run in self.runs(partition, start, stop):
+            for index in range(run.first, run.stop):
+                yield run.batch.record(index)
+
+    def runs(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Run]:
+        """What the log still has of offsets ``start`` … ``stop - 1``."""
+        while start < stop:
+            found = partition.log.read(start, READ_BYTES)
+            if not found:
+                return
+            for run in found:
+                end = min(run.stop, run.batch.find(stop))
+                if end > run.first:
+                    yield Run(run.batch, run.first, end)
+                start = run.batch.offset_at(run.stop - 1) + 1
+
+    # --- limits ---
+
+    def drop_overflow(self, topic: Topic, now_ms: int) -> None:
+        """Take out the oldest ready messages until the topic is within its limits."""
+        policy = topic.policy
+        if policy.overflow != "drop-head":
+            return
+        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
+        for subscription in topic.subscriptions.values():
+            for view in subscription.views:
+                while over_limit(topic) and view.state.ready:
+                    lane = view.state.ready_lanes()[-1]
+                    found = view.state.next_run(lane, 1)
+                    assert found is not None
+                    run = next(self.runs(view.partition, found[0], found[1]), None)
+                    if run is None:
+                        view.state.settle_early(found[0], found[1])
+                        self.settle(view, [(found[0], found[1])])
+                        continue
+                    self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+
+
+def over_limit(topic: Topic) -> bool:
+    policy = topic.policy
+    return (policy.max_messages is not None and topic.depth > policy.max_messages) or (
+        policy.max_bytes is not None and topic.depth_bytes > policy.max_bytes
+    )
+
+
+def forget_keys(view: PartitionView, ranges: Ranges) -> None:
+    """Key-ordered delivery: a slot with nothing left in it may move to another consumer."""
+    keys = view.subscription.keys
+    assert keys is not None
+    for start, stop in ranges:
+        for offset in range(start, stop):
+            keys.settled(view.partition.number, offset)

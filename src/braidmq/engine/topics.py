@@ -1,0 +1,327 @@
+"""The things the engine keeps: topics, partitions, subscriptions, consumers, and how they hang
+together.
+
+    Topic ─┬─ TopicPartition 0 ── PartitionLog (storage)
+           ├─ TopicPartition 1        │
+           │                          │ one view each
+           └─ Subscription ─── PartitionView ── DeliveryState (kernel)
+                  └─ Consumer …
+"""
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from braidmq.engine.delivery import DeliveryState
+from braidmq.engine.lanes import LaneScheduler
+from braidmq.engine.policy import TopicPolicy, lane_table
+from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.partition_log import PartitionLog
+from braidmq.storage.record import RecordBatch
+
+UNLIMITED = 1 << 62
+
+
+class Mode(StrEnum):
+    """Who gets which message of a subscription."""
+
+    SHARED = "shared"
+    """Any consumer with room; AMQP queues, shared subscriptions."""
+    ASSIGNED = "assigned"
+    """Each partition belongs to one member of the group."""
+    SINGLE_ACTIVE = "single-active"
+    """One consumer gets everything, the others stand by."""
+    EXCLUSIVE = "exclusive"
+    """One consumer; a second is refused."""
+    KEY_ORDERED = "key-ordered"
+    """Many consumers on one partition, messages of one key in order and at one of them."""
+
+
+class Topic:
+    __slots__ = (
+        "created_ms",
+        "deleted",
+        "durable",
+        "id",
+        "idle_timer",
+        "lane_of",
+        "last_used_ms",
+        "name",
+        "namespace",
+        "partitions",
+        "policy",
+        "published",
+        "round_robin",
+        "settings",
+        "subscriptions",
+    )
+
+    def __init__(
+        self,
+        topic_id: int,
+        namespace: str,
+        name: str,
+        settings: dict[str, Any],
+        policy: TopicPolicy,
+        *,
+        durable: bool,
+        now_ms: int,
+    ) -> None:
+        self.id = topic_id
+        self.namespace = namespace
+        self.name = name
+        self.settings = settings
+        self.durable = durable
+        self.partitions: list[TopicPartition] = []
+        self.subscriptions: dict[str, Subscription] = {}
+        self.round_robin = 0
+        self.published = 0
+        self.created_ms = self.last_used_ms = now_ms
+        self.idle_timer = 0
+        self.deleted = False
+        self.set_policy(policy)
+
+    def set_policy(self, policy: TopicPolicy) -> None:
+        self.policy = policy
+        self.lane_of = lane_table(policy)
+
+    @property
+    def depth(self) -> int:
+        """Unsettled messages of the subscription that has most of them."""
+        return max((sub.depth for sub in self.subscriptions.values()), default=0)
+
+    @property
+    def depth_bytes(self) -> int:
+        return max((sub.depth_bytes for sub in self.subscriptions.values()), default=0)
+
+
+class TopicPartition:
+    __slots__ = ("head_timer", "log", "number", "topic", "views")
+
+    def __init__(self, topic: Topic, number: int, log: PartitionLog) -> None:
+        self.topic = topic
+        self.number = number
+        self.log = log
+        self.views: list[PartitionView] = []
+        self.head_timer = 0
+        """The timer for the topic's TTL; 0: not set."""
+
+
+class Credit:
+    """How much may be in flight: one for a consumer, or shared by the consumers of a channel."""
+
+    __slots__ = ("bytes_limit", "bytes_used", "limit", "used")
+
+    def __init__(self, limit: int = UNLIMITED, bytes_limit: int = UNLIMITED) -> None:
+        self.limit = limit
+        self.bytes_limit = bytes_limit
+        self.used = 0
+        self.bytes_used = 0
+
+    @property
+    def room(self) -> int:
+        if self.bytes_used >= self.bytes_limit:
+            return 0
+        return self.limit - self.used
+
+
+class Consumer:
+    """Somebody who takes messages of one subscription. ``tag`` is its gateway's own."""
+
+    __slots__ = (
+        "auto_ack",
+        "credits",
+        "id",
+        "in_flight",
+        "paused",
+        "priority",
+        "subscription",
+        "tag",
+        "visibility_ms",
+    )
+
+    def __init__(
+        self,
+        consumer_id: int,
+        subscription: "Subscription",
+        credits: tuple[Credit, ...],
+        *,
+        priority: int = 0,
+        auto_ack: bool = False,
+        visibility_ms: int = 0,
+        tag: object = None,
+    ) -> None:
+        self.id = consumer_id
+        self.subscription = subscription
+        self.credits = credits
+        self.priority = priority
+        self.auto_ack = auto_ack
+        self.visibility_ms = visibility_ms
+        self.tag = tag
+        self.paused = False
+        self.in_flight = 0
+
+    @property
+    def room(self) -> int:
+        """Messages it may be given now."""
+        return 0 if self.paused else min(credit.room for credit in self.credits)
+
+    def took(self, count: int, size: int) -> None:
+        self.in_flight += count
+        for credit in self.credits:
+            credit.used += count
+            credit.bytes_used += size
+
+    def gave_back(self, count: int, size: int) -> None:
+        self.in_flight -= count
+        for credit in self.credits:
+            credit.used -= count
+            credit.bytes_used -= size
+
+
+class Subscription:
+    """The delivery state of one group on one topic."""
+
+    __slots__ = (
+        "acked",
+        "active",
+        "assignment",
+        "consumers",
+        "dead_lettered",
+        "delivered",
+        "durable",
+        "expired",
+        "id",
+        "keys",
+        "mode",
+        "name",
+        "redelivered",
+        "rotor",
+        "topic",
+        "views",
+    )
+
+    def __init__(
+        self,
+        subscription_id: SubscriptionId,
+        topic: Topic,
+        name: str,
+        mode: Mode,
+        *,
+        durable: bool,
+    ) -> None:
+        self.id = subscription_id
+        self.topic = topic
+        self.name = name
+        self.mode = mode
+        self.durable = durable
+        self.views: list[PartitionView] = []
+        self.consumers: list[Consumer] = []
+        self.active: Consumer | None = None
+        """The one that is served, where only one is."""
+        self.assignment: dict[int, Consumer] = {}
+        """Partition number → consumer, where each partition has one."""
+        self.keys: KeySlots | None = None
+        self.rotor = 0
+        self.delivered = 0
+        self.redelivered = 0
+        self.acked = 0
+        self.expired = 0
+        self.dead_lettered = 0
+
+    @property
+    def depth(self) -> int:
+        return sum(view.state.depth for view in self.views)
+
+    @property
+    def depth_bytes(self) -> int:
+        return sum(view.state.depth_bytes for view in self.views)
+
+    @property
+    def ready(self) -> int:
+        return sum(view.state.ready for view in self.views)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(view.state.in_flight for view in self.views)
+
+
+class KeySlots:
+    """Key-ordered delivery: keys fall into slots, and a slot sticks to one consumer while any of
+    its messages is unsettled after being delivered."""
+
+    SLOTS = 1024
+    __slots__ = ("owner", "pending", "slot_of")
+
+    def __init__(self) -> None:
+        self.owner: dict[int, Consumer] = {}
+        self.pending: dict[int, int] = {}
+        self.slot_of: dict[tuple[int, int], int] = {}
+        """(partition, offset) of messages that were delivered and are not settled."""
+
+    def delivered(self, partition: int, offset: int, slot: int, consumer: Consumer) -> None:
+        self.owner[slot] = consumer
+        if (partition, offset) not in self.slot_of:
+            self.slot_of[partition, offset] = slot
+            self.pending[slot] = self.pending.get(slot, 0) + 1
+
+    def settled(self, partition: int, offset: int) -> None:
+        slot = self.slot_of.pop((partition, offset), None)
+        if slot is None:
+            return
+        self.pending[slot] -= 1
+        if not self.pending[slot]:
+            del self.pending[slot]
+            self.owner.pop(slot, None)
+
+    def gone(self, consumer: Consumer) -> None:
+        for slot in [slot for slot, owner in self.owner.items() if owner is consumer]:
+            del self.owner[slot]
+
+
+class PartitionView:
+    """One subscription's view of one partition."""
+
+    __slots__ = ("id", "lanes", "partition", "state", "subscription")
+
+    def __init__(
+        self,
+        view_id: int,
+        subscription: Subscription,
+        partition: TopicPartition,
+        state: DeliveryState,
+    ) -> None:
+        self.id = view_id
+        self.subscription = subscription
+        self.partition = partition
+        self.state = state
+        self.lanes: LaneScheduler | None = None
+        """Only where the topic has priorities."""
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.partition.log
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return self.partition.log.id
+
+
+class Delivery(NamedTuple):
+    """A run of messages on its way to a consumer: records ``first`` … ``stop - 1`` of a batch."""
+
+    consumer: Consumer
+    view: PartitionView
+    batch: RecordBatch
+    first: int
+    stop: int
+    attempts: int
+    """Deliveries of these messages, this one included: above 1 they are redelivered."""
+
+    @property
+    def start(self) -> int:
+        return self.batch.offset_at(self.first)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.batch.offset_at(self.stop - 1) + 1
