@@ -300,8 +300,9 @@ def entry_positions(disk: FaultyDisk) -> list[tuple[str, int, int, int]]:
     for epoch in journal.journal_epochs(disk):
         path = journal.file_name(epoch)
         view_of = disk.open(path).map()
-        lsn = journal.first_lsn(view_of, journal.ENTRIES_START, epoch)
-        entries, _, _ = scan_entries(view_of, journal.ENTRIES_START, epoch, lsn)
+        salt = journal.check_file_header(path, view_of, epoch)
+        lsn = journal.first_lsn(view_of, journal.ENTRIES_START, salt)
+        entries, _, _ = scan_entries(view_of, journal.ENTRIES_START, salt, lsn)
         found += [(path, start, end, lsn) for _, _, lsn, start, _, _, end in entries]
     return found
 

@@ -349,7 +349,7 @@ def newest(root: Path, directory: str, suffix: str) -> Path:
 def newer_journal(root: Path) -> None:
     path = newest(root, "journal", ".journal")
     epoch = int(path.stem, 16)
-    fields = journal.FILE_HEADER.pack(journal.FILE_MAGIC, journal.FILE_VERSION + 1, 0, epoch)
+    fields = journal.FILE_HEADER.pack(journal.FILE_MAGIC, journal.FILE_VERSION + 1, 0, epoch, 7)
     patch(path, 0, fields + struct.pack("<I", crc32c(fields)))
 
 
@@ -358,7 +358,8 @@ def newer_entry(root: Path) -> None:
     start = journal.ENTRIES_START
     for epoch in journal.journal_epochs(RealDisk(root)):
         content = (root / journal.file_name(epoch)).read_bytes()
-        if journal.first_lsn(content, start, epoch):
+        salt = journal.check_file_header("", memoryview(content), epoch)
+        if journal.first_lsn(content, start, salt):
             path = root / journal.file_name(epoch)  # the newest that holds any
     content = path.read_bytes()
     length = struct.unpack_from("<I", content, start + 4)[0]

@@ -7,8 +7,8 @@ hash and a logarithm do for any weight:
     u = hash(owner, key) in (0, 1)        the least  -log(u) / weight  wins
 
 A new owner wins exactly the keys on which it outdraws all others, and when one goes, only its own
-keys are drawn anew. A ring of points promises the same only on average, and needs about 4000 points
-per unit of weight to share keys within 3 %.
+keys are drawn anew. On a ring of points the same keys stay, but shares stray from weights by about
+1/√points: some thousand points per unit of weight for a few percent.
 
 Where a key goes is the same in every process and after every restart.
 """
