@@ -15,6 +15,8 @@ KERNELS = {
     "braidmq.storage.record": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
+    "braidmq.wire.amqp.scan": [],
+    "braidmq.wire.amqp.render": [],
     "braidmq.engine.compaction": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],

@@ -4,7 +4,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ from braidmq.config import Config
 from braidmq.gateways.http.app import make_app
 from braidmq.model.errors import StorageFailed
 from braidmq.server import Node
+from braidmq.storage.catalogue import Catalogue, Change
 from braidmq.testing.live import free_ports, live_node, serve_command
 
 OFF = {"amqp_port": 0, "mqtt_port": 0, "ws_port": 0, "http_port": 0}
@@ -203,6 +204,10 @@ async def test_a_node_still_starting_is_healthy_but_not_ready() -> None:
 class FakeStore:
     def __init__(self) -> None:
         self.error: StorageFailed | None = None
+        self.catalogue = Catalogue()
+
+    def change(self, changes: Sequence[Change]) -> None:
+        self.catalogue.apply(changes)
 
     def failure(self) -> StorageFailed | None:
         return self.error

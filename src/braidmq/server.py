@@ -14,17 +14,28 @@ import uvloop
 from starlette.types import ASGIApp
 
 from braidmq.config import Config, flag_of
+from braidmq.engine.engine import Engine
+from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.http.admin import admin_routes
 from braidmq.gateways.http.app import make_app
+from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
+from braidmq.model.ids import Lsn
+from braidmq.security.accounts import Accounts
+from braidmq.security.logins import Logins
 from braidmq.storage.disk import RealDisk
-from braidmq.storage.store import Store
-from braidmq.storage.workers import Workers
 
 BACKLOG_CONNECTIONS = 1024
 """Connections the kernel holds for us between two turns of the loop."""
 
 HTTP_DRAIN_S = 5
 """How long a request under way may hold up a shutdown; Docker kills after 10 s."""
+
+OPEN_WARNING = (
+    "WARNING --dev: ANYONE who reaches this node may do ANYTHING: passwords and permissions are"
+    " not checked. Never in production"
+)
 
 
 class Listener(Protocol):
@@ -39,27 +50,35 @@ class Listener(Protocol):
 
 
 class Node:
-    """One broker: a recovered store and the listeners in front of it."""
+    """One broker: a recovered store, its accounts, and the listeners in front of them."""
 
-    def __init__(self, config: Config, store: Store) -> None:
+    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
         self._config = config
-        self._store = store
-        self._listeners = self._build_listeners()
+        self._engine = engine
+        self._store = engine.store
+        self._clock = clock
+        self.accounts = Accounts(engine.store, dev=config.node.dev)
+        self.logins = Logins(self.accounts)
+        self._broker: Broker | None = None
         self._listening = False
 
     @classmethod
     def open(cls, config: Config) -> "Node":
         """Lock the data directory and recover what it holds. Nothing listens yet."""
         disk = _open_disk(Path(config.node.data_dir))
+        clock = SystemClock()
         try:
-            return cls(config, Store.open(disk, config.storage))
+            return cls(config, Engine.open(disk, clock.now_ms(), config.storage), clock)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
-    def _build_listeners(self) -> list[Listener]:
+    def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
-        http = make_app(self._store.failure, self.unready)
+        amqp = AmqpGateway(broker, self.accounts, self.logins)
+        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock)
+        http = make_app(self._store.failure, self.unready, admin)
         every: list[tuple[int, Listener]] = [
+            (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
         ]
         return [listener for port, listener in every if port]
@@ -78,11 +97,12 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         self._say_recovered()
-        workers = Workers(self._store, loop.call_soon_threadsafe)
+        if self._config.node.dev:
+            say(OPEN_WARNING)
+        self._broker = broker = Broker(self._engine, self._clock, loop)
         async with AsyncExitStack() as stack:
-            stack.callback(workers.stop)
-            workers.wake()
-            for listener in self._listeners:
+            stack.callback(broker.stop)
+            for listener in self._build_listeners(broker):
                 await listener.start()
                 stack.push_async_callback(listener.stop)
                 say(f"{listener.name:<7} listening on {listener.url}")
@@ -91,7 +111,13 @@ class Node:
             await stop.wait()
             self._listening = False
 
+    async def commit(self, lsn: Lsn) -> None:
+        """Wait until an entry is durable. Raises StorageFailed if it never will be."""
+        assert self._broker is not None, "nothing is committed before the node runs"
+        await self._broker.durable(lsn)
+
     def close(self) -> None:
+        self.logins.close()
         self._store.close()
 
     def _say_recovered(self) -> None:
@@ -179,6 +205,30 @@ class _Uvicorn(uvicorn.Server):
         self.up.set()
 
 
+class AmqpListener:
+    name = "amqp"
+
+    def __init__(self, host: str, port: int, gateway: AmqpGateway) -> None:
+        self._host = host
+        self._port = port
+        self._gateway = gateway
+
+    @property
+    def url(self) -> str:
+        return f"amqp://{at_host(self._host)}:{self._port}"
+
+    async def start(self) -> None:
+        await self._gateway.start(bind(self._host, self._port, "listeners.amqp_port"))
+
+    async def stop(self) -> None:
+        await self._gateway.stop()
+
+
+def at_host(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
 class HttpListener:
     name = "http"
 
@@ -191,8 +241,7 @@ class HttpListener:
 
     @property
     def url(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"http://{at_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
         sock = bind(self._host, self._port, "listeners.http_port")

@@ -8,11 +8,20 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
+from braidmq.cli import namespaces, permissions, users
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
-EXIT_CODES = {Kind.SETUP: 2, Kind.STORAGE: 3}
-"""2 is also what a misused flag gives: fix the command. 3 says: look at the disk."""
+EXIT_CODES = {
+    Kind.SETUP: 2,
+    Kind.STORAGE: 3,
+    Kind.UNAUTHENTICATED: 4,
+    Kind.FORBIDDEN: 4,
+    Kind.NOT_FOUND: 5,
+    Kind.CONFLICT: 6,
+}
+"""2 is also what a misused flag gives: fix the command. 3 says: look at the disk. 4: you may not.
+5: there is no such thing. 6: it is there already, or in the way. Anything else is 1."""
 
 NODE = NodeSettings()
 LISTENERS = ListenerSettings()
@@ -23,6 +32,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(users.app)
+app.add_typer(permissions.app)
+app.add_typer(namespaces.app)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -100,7 +112,7 @@ def serve(
     http_port: Annotated[
         int | None,
         typer.Option(
-            help="HTTP: /health and /ready; 0 turns it off.",
+            help="HTTP: /health, /ready and administration; 0 turns it off.",
             show_default=str(LISTENERS.http_port),
         ),
     ] = None,
@@ -116,8 +128,8 @@ def serve(
         bool | None,
         typer.Option(
             "--dev/--no-dev",
-            help="Development node. Changes nothing yet; once there are users and permissions,"
-            " this is what runs without them.",
+            help="Development node: lets anyone in with any user and password, and lets them do"
+            " everything. Also the way back in for an administrator who is locked out.",
             show_default="no-dev",
         ),
     ] = None,

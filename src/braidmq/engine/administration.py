@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
+from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
 from braidmq.engine.effects import ConsumerCancelled, TopicDeleted
@@ -14,11 +14,14 @@ from braidmq.engine.errors import (
     BadPosition,
     ExclusiveConsumer,
     TopicExists,
+    UnknownSubscription,
     UnknownTemplate,
+    UnknownTopic,
 )
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import Template, TopicPolicy, choose_template, make_policy, make_template
 from braidmq.engine.settling import Settling
+from braidmq.engine.states import Event
 from braidmq.engine.topics import (
     Consumer,
     Credit,
@@ -31,9 +34,12 @@ from braidmq.engine.topics import (
 from braidmq.model.ids import SubscriptionId
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
+from braidmq.storage.store import PARTITIONS
 
 Position = int | str
 """An offset, ``earliest``, ``latest``, or ``@`` and a time in ms."""
+
+TIME_MAX_MS = (1 << 63) - 1
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -51,6 +57,9 @@ class Administration:
         self._settling = settling
         self._dispatching = dispatching
         self._rebuild = rebuild
+        self.on_resized: Callable[[Topic, int], None] = lambda topic, now_ms: None
+        """A topic has more partitions than before."""
+        self.on_deleted: Callable[[Topic], None] = lambda topic: None
 
     # --- topics ---
 
@@ -62,6 +71,7 @@ class Administration:
         now_ms: int,
         *,
         durable: bool = True,
+        attributes: dict[str, Any] | None = None,
     ) -> Topic:
         if (namespace, name) in self._core.topics:
             raise TopicExists(f"there is a topic {name!r} in namespace {namespace!r} already")
@@ -74,11 +84,12 @@ class Administration:
             policy,
             durable=durable,
             now_ms=now_ms,
+            attributes=attributes,
         )
         self._add_partitions(topic, policy.partitions)
         self.register(topic)
         self._core.save_topic(topic)
-        self._arm_idle(topic, now_ms)
+        self.arm_idle(topic, now_ms)
         return topic
 
     def register(self, topic: Topic) -> None:
@@ -103,21 +114,50 @@ class Administration:
 
     def delete_topic(self, topic: Topic) -> None:
         """With its records and subscriptions; its consumers are told."""
+        self.require(topic)
         core = self._core
-        for subscription in list(topic.subscriptions.values()):
-            self.delete_subscription(subscription)
+        if topic.durable:
+            subscriptions = [each for each in topic.subscriptions.values() if each.durable]
+            # One step: a crash never leaves a topic without some of its partitions.
+            core.store.change(
+                [
+                    *((SUBSCRIPTIONS, str(each.id), None) for each in subscriptions),
+                    (TOPICS, str(topic.id), None),
+                    *((PARTITIONS, str(each.log.id), None) for each in topic.partitions),
+                ]
+            )
         topic.deleted = True
+        for subscription in list(topic.subscriptions.values()):
+            self._forget(subscription)
         del core.topics[topic.namespace, topic.name]
         del core.topics_by_id[topic.id]
-        if topic.durable:
-            core.store.change([(TOPICS, str(topic.id), None)])
         for partition in topic.partitions:
             del core.partitions[partition.log.id]
-            core.store.delete_partition(partition.log.id)
+            if not topic.durable:
+                core.store.delete_partition(partition.log.id)
         core.effects.append(TopicDeleted(topic))
+        self.on_deleted(topic)
+
+    def require(self, topic: Topic) -> None:
+        """Callers may hold on to a topic that is gone."""
+        if topic.deleted:
+            raise UnknownTopic(f"topic {topic.name!r} of namespace {topic.namespace!r} is deleted")
+
+    def require_subscription(self, subscription: Subscription) -> None:
+        if self._core.subscriptions.get(subscription.id) is not subscription:
+            raise UnknownSubscription(
+                f"subscription {subscription.name!r} of {subscription.topic.name!r} is deleted"
+            )
+
+    def drop_orphans(self) -> None:
+        """Partitions whose topic a crash kept from being made, or from learning of them."""
+        store = self._core.store
+        for number in [each for each in store.logs if each not in self._core.partitions]:
+            store.delete_partition(number)
 
     def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
+        self.require(topic)
         policy = self.policy(topic.namespace, topic.name, settings)
         if policy.partitions < len(topic.partitions):
             raise BadPartitionCount(
@@ -126,27 +166,34 @@ class Administration:
             )
         topic.settings = settings
         self._apply_policy(topic, policy, now_ms)
-        self._core.save_topic(topic)
 
     def policy(self, namespace: str, name: str, settings: dict[str, Any]) -> TopicPolicy:
-        mine = {key[1]: each for key, each in self._core.templates.items() if key[0] == namespace}
-        template = choose_template(mine, name)
+        return self._policy_under(self._templates(namespace), name, settings)
+
+    def _templates(self, namespace: str) -> dict[str, Template]:
+        return {key[1]: each for key, each in self._core.templates.items() if key[0] == namespace}
+
+    def _policy_under(
+        self, templates: dict[str, Template], name: str, settings: dict[str, Any]
+    ) -> TopicPolicy:
+        template = choose_template(templates, name)
         return make_policy(template.settings if template else {}, settings)
 
     def _apply_policy(self, topic: Topic, policy: TopicPolicy, now_ms: int) -> None:
-        lanes_change = (policy.priority, policy.priority_levels) != (
-            topic.policy.priority,
-            topic.policy.priority_levels,
+        old = topic.policy
+        lanes_change = (policy.priority, policy.priority_levels, policy.starvation_ms) != (
+            old.priority,
+            old.priority_levels,
+            old.starvation_ms,
         )
         before = len(topic.partitions)
         topic.set_policy(policy)
         self._add_partitions(topic, policy.partitions)
+        self._core.save_topic(topic)
         for partition in topic.partitions:
             self.set_wanted(partition)
-            if policy.ttl_ms and not partition.head_timer:
-                partition.head_timer = self._core.wheel.schedule(
-                    now_ms, Timer.HEAD, partition.log.id
-                )
+            if policy.ttl_ms != old.ttl_ms:
+                self.arm_head(partition, now_ms)
         for subscription in topic.subscriptions.values():
             for partition in topic.partitions[before:]:
                 self._add_view(subscription, partition, partition.log.start_offset, now_ms)
@@ -154,12 +201,25 @@ class Administration:
                 for view in subscription.views:
                     self._rebuild(view, now_ms)
             self._core.touch(subscription)
-        self._settling.drop_overflow(topic, now_ms)
+        if policy.max_messages is not None or policy.max_bytes is not None:
+            self._settling.drop_overflow(topic, now_ms)
         for partition in topic.partitions:
             self._settling.release(partition)
-        self._arm_idle(topic, now_ms)
+        if policy.idle_expires_ms != old.idle_expires_ms:
+            self._core.wheel.cancel(topic.idle_timer)
+            topic.idle_timer = 0
+            self.arm_idle(topic, now_ms)
+        if len(topic.partitions) > before:
+            self.on_resized(topic, now_ms)
 
-    def _arm_idle(self, topic: Topic, now_ms: int) -> None:
+    def arm_head(self, partition: TopicPartition, now_ms: int) -> None:
+        """Look at once for what outlived the topic's TTL; from then on it is looked after."""
+        self._core.wheel.cancel(partition.head_timer)
+        partition.head_timer = 0
+        if partition.topic.policy.ttl_ms:
+            partition.head_timer = self._core.wheel.schedule(now_ms, Timer.HEAD, partition.log.id)
+
+    def arm_idle(self, topic: Topic, now_ms: int) -> None:
         if topic.policy.idle_expires_ms and not topic.idle_timer:
             due = now_ms + topic.policy.idle_expires_ms
             topic.idle_timer = self._core.wheel.schedule(due, Timer.IDLE, topic.id)
@@ -189,24 +249,39 @@ class Administration:
         now_ms: int,
     ) -> Template:
         template = make_template(name, pattern, settings, priority)
+        policies = self._policies(namespace, self._templates(namespace) | {name: template})
         value = msgspec.msgpack.encode(template)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._core.templates[namespace, name] = template
-        self._reapply(namespace, now_ms)
+        self._reapply(policies, now_ms)
         return template
 
     def delete_template(self, namespace: str, name: str, now_ms: int) -> None:
-        if self._core.templates.pop((namespace, name), None) is None:
+        left = self._templates(namespace)
+        if left.pop(name, None) is None:
             raise UnknownTemplate(f"there is no template {name!r} in namespace {namespace!r}")
+        policies = self._policies(namespace, left)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
-        self._reapply(namespace, now_ms)
+        del self._core.templates[namespace, name]
+        self._reapply(policies, now_ms)
 
-    def _reapply(self, namespace: str, now_ms: int) -> None:
-        for topic in [t for t in self._core.topics.values() if t.namespace == namespace]:
-            policy = self.policy(namespace, topic.name, topic.settings)
+    def _policies(
+        self, namespace: str, templates: dict[str, Template]
+    ) -> list[tuple[Topic, TopicPolicy]]:
+        """What the topics of a namespace would promise; raises before anything is changed."""
+        found = []
+        for topic in [each for each in self._core.topics.values() if each.namespace == namespace]:
+            policy = self._policy_under(templates, topic.name, topic.settings)
             # A template never takes partitions away.
             if policy.partitions < len(topic.partitions):
-                policy = msgspec.structs.replace(policy, partitions=len(topic.partitions))
+                policy = make_policy(
+                    msgspec.to_builtins(policy), {"partitions": len(topic.partitions)}
+                )
+            found.append((topic, policy))
+        return found
+
+    def _reapply(self, policies: Sequence[tuple[Topic, TopicPolicy]], now_ms: int) -> None:
+        for topic, policy in policies:
             if policy != topic.policy:
                 self._apply_policy(topic, policy, now_ms)
 
@@ -223,6 +298,7 @@ class Administration:
         durable: bool = True,
     ) -> Subscription:
         """The subscription of that name, made if there is none."""
+        self.require(topic)
         found = topic.subscriptions.get(name)
         if found is not None:
             return found
@@ -234,10 +310,11 @@ class Administration:
             durable=durable and topic.durable,
         )
         starts = [self.position(partition.log, start) for partition in topic.partitions]
-        self._core.save_subscription(subscription, starts)
         self.register_subscription(subscription)
         for partition, offset in zip(topic.partitions, starts, strict=True):
             self._add_view(subscription, partition, offset, now_ms)
+        # After its offsets: without them a crash would let it begin at the beginning.
+        self._core.save_subscription(subscription, starts)
         topic.last_used_ms = now_ms
         return subscription
 
@@ -256,9 +333,31 @@ class Administration:
             settled = store.offsets_of(subscription.id, partition.log.id)
         else:
             settled = OffsetSet(start)
-        state = DeliveryState(settled, start, partition.log.next_offset)
+        self.settle_cancelled(subscription, partition, settled)
+        cursor = max(start, settled.floor)
+        state = DeliveryState(settled, cursor, max(cursor, partition.log.next_offset))
         view = self.attach_view(subscription, partition, state, now_ms)
         self._rebuild(view, now_ms)
+        if not partition.head_timer:
+            self.arm_head(partition, now_ms)
+
+    def settle_cancelled(
+        self, subscription: Subscription, partition: TopicPartition, settled: OffsetSet
+    ) -> None:
+        """What was cancelled is delivered to nobody, whenever they come."""
+        store, key = self._core.store, (CANCELLED, partition.log.id)
+        if key not in store.acknowledged:
+            return
+        cancelled = store.acknowledged[key]
+        ranges = [
+            (max(start, settled.floor), stop)
+            for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
+            if stop > settled.floor
+        ]
+        if ranges and subscription.durable:
+            store.acknowledge(subscription.id, partition.log.id, ranges)
+        for start, stop in ranges:
+            settled.add(start, stop)
 
     def attach_view(
         self,
@@ -287,11 +386,24 @@ class Administration:
         )
 
     def delete_subscription(self, subscription: Subscription) -> None:
+        self.require_subscription(subscription)
+        if subscription.durable:
+            self._core.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
+        self._forget(subscription)
+        for view in subscription.views:
+            self._settling.release(view.partition)
+
+    def _forget(self, subscription: Subscription) -> None:
         core = self._core
-        for consumer in subscription.consumers:
-            core.consumers.pop(consumer.id, None)
-            core.effects.append(ConsumerCancelled(consumer))
+        core.effects += [ConsumerCancelled(each) for each in subscription.consumers]
+        # Cancelled ones may still have messages, and share their credit with others.
+        for consumer in [c for c in core.consumers.values() if c.subscription is subscription]:
+            del core.consumers[consumer.id]
+            for view in subscription.views:
+                _, count, size = view.state.apply(Event.ACK, 0, view.state.end, consumer.id)
+                self._settling.give_back(consumer, count, size)
         subscription.consumers.clear()
+        subscription.assignment.clear()
         for view in subscription.views:
             del core.views[view.id]
             view.partition.views.remove(view)
@@ -300,10 +412,7 @@ class Administration:
         del subscription.topic.subscriptions[subscription.name]
         core.dirty.pop(subscription, None)
         if subscription.durable:
-            core.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
             core.store.forget_subscription(subscription.id)
-        for view in subscription.views:
-            self._settling.release(view.partition)
 
     def position(self, log: PartitionLog, wanted: Position) -> int:
         """An offset from what a caller may say; clamped to what the log has."""
@@ -318,7 +427,7 @@ class Administration:
                 )
             return max(wanted, log.start_offset)
         if wanted[:1] == "@" and wanted[1:].isdecimal():
-            return log.find_time(int(wanted[1:]))
+            return log.find_time(min(int(wanted[1:]), TIME_MAX_MS))
         raise BadPosition(
             f"{wanted!r} is no position",
             remedy="Say an offset, 'earliest', 'latest', or '@' and a time in milliseconds",
@@ -336,15 +445,18 @@ class Administration:
         auto_ack: bool = False,
         exclusive: bool = False,
         visibility_ms: int | None = None,
+        passive: bool = False,
         tag: object = None,
     ) -> Consumer:
-        if subscription.consumers and (exclusive or subscription.mode is Mode.EXCLUSIVE):
+        self.require_subscription(subscription)
+        alone = exclusive or subscription.exclusive or subscription.mode is Mode.EXCLUSIVE
+        if subscription.consumers and alone and not passive:
             raise ExclusiveConsumer(
                 f"subscription {subscription.name!r} of topic {subscription.topic.name!r} "
                 f"has a consumer already"
             )
-        if exclusive:
-            subscription.mode = Mode.EXCLUSIVE
+        if not passive:
+            subscription.exclusive = exclusive
         if visibility_ms is None:
             visibility_ms = subscription.topic.policy.visibility_ms
         consumer = Consumer(
@@ -354,9 +466,12 @@ class Administration:
             priority=priority,
             auto_ack=auto_ack,
             visibility_ms=visibility_ms,
+            passive=passive,
             tag=tag,
         )
         self._core.consumers[consumer.id] = consumer
+        if passive:
+            return consumer
         subscription.consumers.append(consumer)
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
@@ -369,8 +484,9 @@ class Administration:
         subscription = consumer.subscription
         if consumer in subscription.consumers:
             subscription.consumers.remove(consumer)
-            if subscription.mode is Mode.EXCLUSIVE and not subscription.consumers:
-                subscription.mode = Mode.SHARED
+            subscription.exclusive = False
+            # It may keep what it has, but gets no more, not even of a key that is still its own.
+            consumer.paused = True
             numbers = [n for n, owner in subscription.assignment.items() if owner is consumer]
             for number in numbers:
                 del subscription.assignment[number]

@@ -3,18 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from braidmq.engine.administration import Administration
-from braidmq.engine.core import Core, Timer
+from braidmq.engine.administration import TIME_MAX_MS, Administration
+from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import NotDelayed
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.ids import PartitionId
+from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record
 
 TIMERS_PER_TURN = 10_000
 """Timers handled in one go: a million that are due together must not stop the loop."""
+
+IN_FLIGHT_LOOK_MS = 1000
+"""Messages at a consumer don't expire; when they come back too old it is noticed within this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Clockwork:
         self._settling = settling
         self._administration = administration
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
+        self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
         self._handlers: dict[int, Callable[[int, int, int, int], None]] = {
             Timer.RETRY: self._retry,
             Timer.VISIBILITY: self._overdue,
@@ -41,6 +46,7 @@ class Clockwork:
             Timer.HEAD: self._head,
             Timer.IDLE: self._idle,
             Timer.SWEEP: self._sweep,
+            Timer.GROUP: self._group,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -70,6 +76,9 @@ class Clockwork:
             for run in list(self._settling.runs(partition, offset, offset + 1)):
                 for view in list(partition.views):
                     self._settling.expire(view, run, now_ms)
+            if any(_in_flight(view, offset) for view in partition.views):
+                due = now_ms + IN_FLIGHT_LOOK_MS
+                self._core.wheel.schedule(due, Timer.EXPIRY, owner, offset)
 
     def _head(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         partition = self._core.partitions.get(PartitionId(owner))
@@ -84,6 +93,7 @@ class Clockwork:
             return
         lowest = min(view.state.settled.floor for view in partition.views)
         start = max(lowest, partition.log.start_offset)
+        due = 0
         for run in self._settling.runs(partition, start, partition.log.next_offset):
             living = run.batch.find_time(now_ms - ttl_ms + 1)
             expired = Run(run.batch, run.first, min(max(living, run.first), run.stop))
@@ -93,8 +103,11 @@ class Clockwork:
             if expired.stop < run.stop:
                 stamped = run.batch.record(expired.stop).timestamp_ms
                 due = max(stamped + ttl_ms, now_ms + 1)
-                partition.head_timer = self._core.wheel.schedule(due, Timer.HEAD, partition.log.id)
-                return
+                break
+        if any(view.state.in_flight for view in partition.views):
+            due = min(due or TIME_MAX_MS, now_ms + IN_FLIGHT_LOOK_MS)
+        if due:
+            partition.head_timer = self._core.wheel.schedule(due, Timer.HEAD, partition.log.id)
 
     def _idle(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         topic = self._core.topics_by_id.get(owner)
@@ -103,6 +116,9 @@ class Clockwork:
 
     def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_sweep(now_ms)
+
+    def _group(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        self.on_group(owner, now_ms)
 
     # --- delayed messages ---
 
@@ -121,28 +137,61 @@ class Clockwork:
         return found
 
     def _pending(self, partition: TopicPartition) -> list[tuple[int, int]]:
-        if partition.views:
+        """Where to look for delayed messages: those of any subscription, or without one the log."""
+        if len(partition.views) == 1:
             return partition.views[0].state.in_state(State.DELAYED)
-        return [(partition.log.start_offset, partition.log.next_offset)]
+        found = OffsetBits()
+        for view in partition.views:
+            for start, stop in view.state.in_state(State.DELAYED):
+                found.add(start, stop)
+        if not partition.views:
+            found.add(partition.log.start_offset, partition.log.next_offset)
+            cancelled = self._core.store.acknowledged.get((CANCELLED, partition.log.id))
+            if cancelled is not None:
+                for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]:
+                    found.discard(start, stop)
+        return found.ranges()
 
-    def count_delayed(self, topic: Topic) -> int:
-        return sum(
-            partition.views[0].state.delayed for partition in topic.partitions if partition.views
-        )
+    def count_delayed(self, topic: Topic, now_ms: int) -> int:
+        if all(len(partition.views) == 1 for partition in topic.partitions):
+            return sum(partition.views[0].state.delayed for partition in topic.partitions)
+        return len(self.delayed(topic, now_ms, TIME_MAX_MS))
 
     def cancel(self, topic: Topic, number: int, offset: int) -> None:
         """A delayed message is not delivered after all."""
         partition = self._core.partition(topic, number)
-        cancelled = 0
-        for view in partition.views:
-            cancelled += self._cancel_in(view, offset)
-        if not cancelled:
+        if not self._is_pending(partition, offset):
             raise NotDelayed(
                 f"offset {offset} of {topic.name}/{number} is not waiting for its time"
             )
+        store, log = self._core.store, partition.log
+        # Also for subscriptions that do not exist yet.
+        if topic.durable:
+            store.acknowledge(CANCELLED, log.id, [(offset, offset + 1)])
+        else:
+            store.offsets_of(CANCELLED, log.id).add(offset, offset + 1)
+        for view in partition.views:
+            self._cancel_in(view, offset)
+
+    def _is_pending(self, partition: TopicPartition, offset: int) -> bool:
+        if not 0 <= offset < partition.log.next_offset:
+            return False
+        if partition.views:
+            found = (view.state.look(offset) for view in partition.views)
+            return any(each is not None and each[0] == State.DELAYED for each in found)
+        cancelled = self._core.store.acknowledged.get((CANCELLED, partition.log.id), ())
+        return offset not in cancelled and any(
+            record.due_at_ms > self._core.wheel.now_ms
+            for record in self._settling.records(partition, offset, offset + 1)
+        )
 
     def _cancel_in(self, view: PartitionView, offset: int) -> int:
         ranges, count, _ = view.state.apply(Event.CANCEL, offset, offset + 1)
         if count:
             self._settling.settle(view, ranges)
         return count
+
+
+def _in_flight(view: PartitionView, offset: int) -> bool:
+    found = view.state.look(offset)
+    return found is not None and found[0] == State.IN_FLIGHT

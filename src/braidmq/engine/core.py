@@ -22,11 +22,16 @@ from braidmq.engine.topics import (
     TopicPartition,
 )
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.store import Store
+from braidmq.storage.catalogue import Change
+from braidmq.storage.store import COUNTERS, Store
 
 TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
+GROUPS = "groups"
+
+CANCELLED = SubscriptionId(0)
+"""Stands for every subscription, those to come too: what it has settled is delivered to nobody."""
 
 
 class Timer(IntEnum):
@@ -46,6 +51,8 @@ class Timer(IntEnum):
     """topic; it may have been unused for too long"""
     SWEEP = 7
     """the node; retention and compaction in the background"""
+    GROUP = 8
+    """group; a session or a revocation may be over"""
 
 
 class TopicRecord(msgspec.Struct, array_like=True):
@@ -57,6 +64,7 @@ class TopicRecord(msgspec.Struct, array_like=True):
     settings: dict[str, Any]
     partitions: list[int]
     created_ms: int
+    attributes: dict[str, Any] = {}
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -82,12 +90,22 @@ class Core:
         self.dirty: dict[Subscription, None] = {}
         """Subscriptions that may have something to deliver, in the order they came to it."""
         self.effects: list[Effect] = []
-        self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer"), 1)
+        self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer", "group"), 1)
 
     def next_id(self, kind: str) -> int:
         number = self._next_ids[kind]
         self._next_ids[kind] = number + 1
         return number
+
+    def restore_ids(self) -> None:
+        """A number once used never means something else: not even after a restart."""
+        for kind in (TOPICS, SUBSCRIPTIONS):
+            following = self.store.catalogue.get(COUNTERS, kind)
+            if following is not None:
+                self.seen_id(kind.removesuffix("s"), int(following) - 1)
+
+    def _counter(self, kind: str) -> Change:
+        return COUNTERS, kind, str(self._next_ids[kind.removesuffix("s")]).encode()
 
     def seen_id(self, kind: str, number: int) -> None:
         self._next_ids[kind] = max(self._next_ids[kind], number + 1)
@@ -124,8 +142,10 @@ class Core:
                 topic.settings,
                 [partition.log.id for partition in topic.partitions],
                 topic.created_ms,
+                topic.attributes,
             )
-            self.store.change([(TOPICS, str(topic.id), msgspec.msgpack.encode(record))])
+            value = msgspec.msgpack.encode(record)
+            self.store.change([(TOPICS, str(topic.id), value), self._counter(TOPICS)])
 
     def save_subscription(self, subscription: Subscription, starts: Sequence[int]) -> None:
         if subscription.durable:
@@ -137,7 +157,9 @@ class Core:
                 list(starts),
             )
             value = msgspec.msgpack.encode(record)
-            self.store.change([(SUBSCRIPTIONS, str(subscription.id), value)])
+            self.store.change(
+                [(SUBSCRIPTIONS, str(subscription.id), value), self._counter(SUBSCRIPTIONS)]
+            )
 
     def touch(self, subscription: Subscription) -> None:
         """It may have something to deliver."""

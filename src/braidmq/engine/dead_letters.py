@@ -1,6 +1,8 @@
 """Where the dead go: the topic a policy names, or whatever an exchange routes them to."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from braidmq.engine.envelope import Death, annotate, is_cycle, routing_key
 from braidmq.engine.topics import Topic, TopicPartition
@@ -17,26 +19,34 @@ FindTopics = Callable[[Topic, bytes, Record, int], list[Topic]]
 """Target topics for a dead record of a topic, by the routing key it has there."""
 
 
+class Grave(NamedTuple):
+    targets: list[TopicPartition]
+    batch: RecordBatch
+    first_offset: int
+    """Of the records it takes, where they come from."""
+
+
 class DeadLetterTargets:
     def __init__(self, find: FindTopics) -> None:
         self._find = find
 
     def group(
         self, topic: Topic, records: Sequence[Record], death: Death, now_ms: int
-    ) -> list[tuple[list[TopicPartition], RecordBatch]]:
+    ) -> list[Grave]:
         """The dead records as batches with their targets, consecutive ones together."""
-        groups: list[tuple[list[TopicPartition], RecordBatch]] = []
+        groups: list[Grave] = []
         for record in records:
-            envelope_format, envelope, deaths = annotate(record, death)
             rule = topic.policy.dead_letter
             key = rule.routing_key.encode() if rule.routing_key is not None else routing_key(record)
+            here = replace(death, to_exchange=rule.exchange, to_key=key)
+            envelope_format, envelope, deaths = annotate(record, here)
             found = self._find(topic, key, record, now_ms)
             targets = [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
             if not targets:
                 continue
-            if not groups or groups[-1][0] != targets:
-                groups.append((targets, RecordBatch()))
-            groups[-1][1].append(
+            if not groups or groups[-1].targets != targets:
+                groups.append(Grave(targets, RecordBatch(), record.offset))
+            groups[-1].batch.append(
                 record.value,
                 key=record.key,
                 envelope=envelope,

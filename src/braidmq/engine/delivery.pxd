@@ -29,6 +29,7 @@ cdef class DeliveryState:
     cdef Block **directory
     cdef Py_ssize_t used
     cdef Py_ssize_t capacity
+    cdef Py_ssize_t head    # the first block that is there
     cdef int64_t first_block
     cdef int64_t counts[8]
     cdef int64_t sizes[8]
@@ -39,6 +40,7 @@ cdef class DeliveryState:
     cdef void remove(self, int64_t offset) noexcept
     cdef void trim(self) noexcept
     cdef OffsetBits lane_bits(self, int lane)
+    cdef int move_to_lane(self, Entry *entry, int64_t offset, uint8_t lane) except -1
     cdef int pass_over(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop) except -1
     cdef int set_state(self, Entry *entry, int64_t offset, uint8_t state) except -1
     cdef void skip_ahead(self) noexcept

@@ -114,7 +114,7 @@ cdef class DeliveryState:
         self.lanes = [None]
         self.ahead = OffsetBits()
         self.directory = NULL
-        self.used = self.capacity = 0
+        self.used = self.capacity = self.head = 0
         self.first_block = 0
         memset(self.counts, 0, sizeof(self.counts))
         memset(self.sizes, 0, sizeof(self.sizes))
@@ -147,6 +147,7 @@ cdef class DeliveryState:
         cdef Entry *entry
         if self.used == 0:
             self.first_block = number
+            self.head = 0
         elif number < self.first_block:
             before = self.first_block - number
         wanted = max(self.used + before, number - self.first_block + 1)
@@ -162,6 +163,7 @@ cdef class DeliveryState:
             memset(self.directory, 0, before * sizeof(Block *))
             self.first_block = number
             self.used += before
+            self.head = 0
         if wanted > self.used:
             memset(self.directory + self.used, 0, (wanted - self.used) * sizeof(Block *))
             self.used = wanted
@@ -173,6 +175,7 @@ cdef class DeliveryState:
             for i in range(BLOCK_SIZE):
                 block.entries[i].state = NO_ENTRY
             self.directory[number - self.first_block] = block
+            self.head = min(self.head, number - self.first_block)
         entry = &block.entries[offset & BLOCK_MASK]
         if entry.state == NO_ENTRY:
             block.count += 1
@@ -191,19 +194,21 @@ cdef class DeliveryState:
         if block.count == 0:
             free(block)
             self.directory[slot] = NULL
-            if slot == 0:
+            if slot == self.head:
                 self.trim()
 
     cdef void trim(self) noexcept:
-        cdef Py_ssize_t empty = 0
-        while empty < self.used and self.directory[empty] == NULL:
-            empty += 1
-        if empty == self.used:
-            self.used = 0
-        elif empty * 2 >= self.used:
-            self.used -= empty
-            memmove(self.directory, self.directory + empty, self.used * sizeof(Block *))
-            self.first_block += empty
+        """``head`` moves to the first block that is there. Moving the others only once half of
+        the directory is empty keeps the cost constant per block."""
+        while self.head < self.used and self.directory[self.head] == NULL:
+            self.head += 1
+        if self.head == self.used:
+            self.used = self.head = 0
+        elif self.head * 2 >= self.used:
+            self.used -= self.head
+            memmove(self.directory, self.directory + self.head, self.used * sizeof(Block *))
+            self.first_block += self.head
+            self.head = 0
 
     cdef OffsetBits lane_bits(self, int lane):
         while len(self.lanes) <= lane:
@@ -355,9 +360,10 @@ cdef class DeliveryState:
 
     def rebuild(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
                 bytes lane_of=None):
-        """Records found in the log at start-up, none of them settled or noted as delivered.
+        """Records found in the log at start-up, or when the lanes of a topic change.
 
-        Below the cursor they were ready or delayed before; above, they arrive.
+        Those with an entry only get the lane they belong to. Of the others that are not settled,
+        those below the cursor were ready or delayed before; above, they arrive.
         """
         cdef Py_ssize_t i
         cdef int64_t offset
@@ -367,7 +373,11 @@ cdef class DeliveryState:
         for i in range(first, stop):
             offset = batch.offset_of(i)
             header = batch.header_at(i)
-            if self.settled.covers(offset) or self.find(offset) != NULL:
+            entry = self.find(offset)
+            if entry != NULL:
+                self.move_to_lane(entry, offset, lanes[header.priority] if lanes != NULL else 0)
+                continue
+            if self.settled.covers(offset):
                 continue
             if offset >= self.cursor or due_at(header) > now_ms:
                 self.admit(header, offset, now_ms, lanes)
@@ -378,6 +388,22 @@ cdef class DeliveryState:
                     offset, header.value_length,
                     lanes[header.priority] if lanes != NULL else 0)
                 self.set_state(entry, offset, READY)
+
+    cdef int move_to_lane(self, Entry *entry, int64_t offset, uint8_t lane) except -1:
+        if entry.lane != lane:
+            if entry.state == READY:
+                self.lane_bits(entry.lane).change(offset, offset + 1, False)
+                self.lane_bits(lane).change(offset, offset + 1, True)
+            entry.lane = lane
+        return 0
+
+    def recount(self):
+        """Before ``rebuild``: what is fresh is counted again, everything with an entry stays."""
+        self.fresh_bytes = 0
+
+    def seed_nonce(self, uint32_t nonce):
+        """Receipts of an earlier life must not name deliveries of this one."""
+        self.nonce = nonce
 
     def rebuild_done(self):
         self.skip_ahead()
@@ -413,15 +439,17 @@ cdef class DeliveryState:
     def next_run(self, int lane, int64_t limit):
         """The next ready messages of a lane, ``(start, stop, attempts so far)``, or None.
 
-        All of them have been delivered equally often. Nothing changes.
+        All of them have been delivered equally often. Nothing changes. The cursor stands at the
+        first fresh message, so whatever has an entry at a lower offset comes before it, and a
+        delayed one that has become ready behind it comes after.
         """
         cdef OffsetBits bits
         cdef int64_t start, stop, offset
         cdef uint16_t attempts
         if lane < len(self.lanes) and self.lanes[lane] is not None:
             bits = self.lanes[lane]
-            if bits.size:
-                start = bits.scan(0, True)
+            start = bits.scan(0, True) if bits.size else -1
+            if start >= 0 and (lane or start < self.cursor):
                 stop = min(bits.scan(start, False), start + limit)
                 attempts = self.find(start).attempts
                 for offset in range(start + 1, stop):
@@ -507,6 +535,8 @@ cdef class DeliveryState:
         """The fresh ones among these were just handed out: the cursor moves behind them."""
         cdef int64_t after = batch.offset_of(stop - 1) + 1 if stop > first else 0
         if after > self.cursor:
+            if self.ahead.size:
+                self.ahead.change(self.cursor, after, False)
             self.cursor = after
             self.skip_ahead()
         return 0
@@ -559,6 +589,9 @@ cdef class DeliveryState:
         if stop > self.cursor:
             self.ahead.change(max(start, self.cursor), min(stop, self.end), True)
             self.skip_ahead()
+            if self.cursor == self.end:
+                # Bytes of records that vanished unseen: nobody could say how many they were.
+                self.fresh_bytes = 0
 
     def take_out(self, int event, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
         """Apply EXPIRE or DROP to records, fresh ones included; as ``apply``."""
@@ -610,7 +643,7 @@ cdef class DeliveryState:
         cdef Py_ssize_t i
         for i in range(self.used):
             free(self.directory[i])
-        self.used = 0
+        self.used = self.head = 0
         memset(self.counts, 0, sizeof(self.counts))
         memset(self.sizes, 0, sizeof(self.sizes))
         self.lanes = [None]
@@ -654,6 +687,30 @@ cdef class DeliveryState:
             high = offset + 1
         if low >= 0:
             found.append((low, high, attempts))
+        return found
+
+    def overdue_runs(self, int64_t start, int64_t stop, int64_t now_ms):
+        """``(start, stop, consumer)`` of deliveries in a range whose time is over."""
+        cdef list found = []
+        cdef int64_t offset, low = -1, high = -1
+        cdef uint32_t consumer = 0
+        cdef Entry *entry
+        for offset in range(max(start, self.settled.floor), min(stop, self.end)):
+            entry = self.find(offset)
+            # No deadline is no timeout: the timer is left from an earlier delivery.
+            if (
+                entry == NULL or entry.state != IN_FLIGHT
+                or not 0 < entry.deadline_ms <= now_ms
+            ):
+                continue
+            if offset != high or entry.consumer != consumer:
+                if low >= 0:
+                    found.append((low, high, consumer))
+                low = offset
+                consumer = entry.consumer
+            high = offset + 1
+        if low >= 0:
+            found.append((low, high, consumer))
         return found
 
     def held_by(self, uint32_t consumer):

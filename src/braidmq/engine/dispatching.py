@@ -5,6 +5,7 @@ credit allows. Several consumers take turns; the more there is to hand out, the 
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.delivery import live_prefix
@@ -24,6 +25,9 @@ RUN_MESSAGES_MAX = 4096
 TURNS = 8
 """A backlog is handed to several consumers in about this many turns each."""
 
+ATTEMPTS_MAX = 0xFFFF
+"""Where counting deliveries ends: the kernel and the journal keep 16 bits of it."""
+
 KEY_WINDOW = 1024
 """How far key-ordered delivery looks ahead for keys that are free."""
 
@@ -32,15 +36,19 @@ class Dispatching:
     def __init__(self, core: Core, settling: Settling) -> None:
         self._core = core
         self._settling = settling
+        self._again: list[Subscription] = []
 
     def dispatch(self, now_ms: int) -> list[Delivery]:
-        """Everything that can be pushed now."""
+        """What can be pushed now; a large backlog takes several calls (``Engine.has_more``)."""
         deliveries: list[Delivery] = []
         dirty = self._core.dirty
         while dirty:
             subscription = next(iter(dirty))
             del dirty[subscription]
             self._serve(subscription, now_ms, deliveries)
+        for subscription in self._again:
+            self._core.touch(subscription)
+        self._again.clear()
         return deliveries
 
     def pull(
@@ -61,19 +69,34 @@ class Dispatching:
                 if len(out) == before:
                     break
                 bytes_max -= sum(_size(delivery) for delivery in out[before:])
+        if out:
+            subscription.rotor += 1
         return out
 
     # --- who is next ---
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
         if subscription.mode is Mode.KEY_ORDERED:
-            self._serve_by_key(subscription, now_ms, out)
+            ready = -1
+            # One look reaches no further than the window; expired messages fill it too.
+            while ready != (ready := subscription.ready):
+                self._serve_by_key(subscription, now_ms, out)
             return
+        total = 0
         while True:
             progress = 0
             for consumer, turn in self._turns(subscription):
-                progress += self._serve_one(subscription, consumer, turn, now_ms, out)
+                given = self._serve_one(subscription, consumer, turn, now_ms, out)
+                if given:
+                    # Only then: single messages would all go to whoever is first otherwise.
+                    subscription.rotor += 1
+                progress += given
             if not progress:
+                return
+            total += progress
+            if total >= RUN_MESSAGES_MAX:
+                # Others have their turn first, and sockets a chance to say that they are full.
+                self._again.append(subscription)
                 return
 
     def _turns(self, subscription: Subscription) -> Iterator[tuple[Consumer, int]]:
@@ -85,25 +108,38 @@ class Dispatching:
         able = [
             each
             for each in subscription.consumers
-            if each.room > 0 and self._may_serve(subscription, each)
+            if self._may_serve(subscription, each) and self._has_room(each)
         ]
         if not able:
             return
-        highest = max(each.priority for each in able)
-        able = [each for each in able if each.priority == highest]
-        if len(able) == 1 or subscription.mode is Mode.ASSIGNED:
+        if subscription.mode is Mode.ASSIGNED:
+            # Nobody else may have what is theirs: there is no precedence among them.
             for each in able:
                 yield each, RUN_MESSAGES_MAX
+            return
+        highest = max(each.priority for each in able)
+        able = [each for each in able if each.priority == highest]
+        if len(able) == 1:
+            yield able[0], RUN_MESSAGES_MAX
             return
         turn = max(1, min(subscription.ready // (TURNS * len(able)), RUN_MESSAGES_MAX))
         start = subscription.rotor % len(able)
         for each in able[start:] + able[:start]:
-            subscription.rotor += 1
             yield each, turn
+
+    def _has_room(self, consumer: Consumer) -> bool:
+        if consumer.room > 0:
+            return True
+        # The credit may be shared with consumers of other subscriptions: whose answer makes room
+        # is not known.
+        for credit in consumer.credits:
+            if credit.room <= 0:
+                credit.awaited[consumer.subscription] = None
+        return False
 
     def _may_serve(self, subscription: Subscription, consumer: Consumer) -> bool:
         if subscription.mode in (Mode.SINGLE_ACTIVE, Mode.EXCLUSIVE):
-            return subscription.active is consumer
+            return subscription.active is consumer or consumer.passive
         return True
 
     def _views_for(self, subscription: Subscription, consumer: Consumer) -> list[PartitionView]:
@@ -182,11 +218,12 @@ class Dispatching:
     ) -> int:
         start, stop, attempts = found
         given = 0
+        before = start
         for run in view.log.read(start, bytes_max):
             end = min(run.stop, run.batch.find(stop))
             first_offset = run.batch.offset_at(run.first)
             if first_offset > start:
-                self._skip(view, start, min(first_offset, stop))
+                self._settling.skip(view, start, min(first_offset, stop))
             start = first_offset
             if end <= run.first:
                 break
@@ -195,12 +232,9 @@ class Dispatching:
             start = run.batch.offset_at(end - 1) + 1
             if start >= stop:
                 break
+        if start == before:
+            self._settling.skip(view, start, stop)
         return given
-
-    def _skip(self, view: PartitionView, start: int, stop: int) -> None:
-        """No record stands at these offsets any more: nobody will ever answer for them."""
-        view.state.settle_early(start, stop)
-        self._settling.settle(view, [(start, stop)])
 
     def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
         """The parts of a run that are not expired and have no gaps; the expired ones leave."""
@@ -229,7 +263,7 @@ class Dispatching:
             gap_start, gap_stop = batch.offset_at(index - 1) + 1, batch.offset_at(index)
             if gap_start < gap_stop:
                 yield Run(batch, first, index)
-                self._skip(view, gap_start, gap_stop)
+                self._settling.skip(view, gap_start, gap_stop)
                 first = index
         yield Run(batch, first, run.stop)
 
@@ -243,6 +277,7 @@ class Dispatching:
         out: list[Delivery],
     ) -> int:
         batch, first, stop = run
+        attempts = min(attempts, ATTEMPTS_MAX - 1)
         count = stop - first
         start, end = batch.offset_at(first), batch.offset_at(stop - 1) + 1
         subscription = view.subscription
@@ -276,9 +311,19 @@ class Dispatching:
     ) -> None:
         if subscription.keys is None:
             subscription.keys = KeySlots()
+            for view in subscription.views:
+                self._note_waiting_keys(view, subscription.keys)
         for view in subscription.views:
             self._materialise(view)
-            self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+            limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+
+    def _note_waiting_keys(self, view: PartitionView, keys: KeySlots) -> None:
+        """After a restart: what waits for its retry holds back its key as it did before."""
+        for start, stop in view.state.in_state(State.WAITING):
+            for run in self._settling.runs(view.partition, start, stop):
+                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
+                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
+                    keys.noted(view.partition.number, run.batch.offset_at(index), slot)
 
     def _materialise(self, view: PartitionView) -> None:
         while view.state.fresh and view.state.ready - view.state.fresh < KEY_WINDOW:
@@ -288,12 +333,12 @@ class Dispatching:
                 found = (view.state.cursor, view.state.end, 0)
             runs = list(self._settling.runs(view.partition, found[0], found[1]))
             if not runs:
-                self._skip(view, view.state.cursor, view.state.end)
+                self._settling.skip(view, view.state.cursor, view.state.end)
                 return
             for run in runs[:1]:
                 first_offset = run.batch.offset_at(run.first)
                 if first_offset > view.state.cursor:
-                    self._skip(view, view.state.cursor, first_offset)
+                    self._settling.skip(view, view.state.cursor, first_offset)
                 for part in self._unbroken(view, run):
                     view.state.materialise(part.batch, part.first, part.stop)
 
@@ -305,20 +350,22 @@ class Dispatching:
         out: list[Delivery],
         only: Consumer | None,
         limit: int,
-    ) -> None:
+    ) -> int:
+        """Returns what is left of ``limit``."""
         number = view.partition.number
         blocked = {
             slot
             for (partition, offset), slot in keys.slot_of.items()
             if partition == number and self._waits(view, offset)
         }
-        lane = view.state.lanes[0]
-        for start, stop in lane.ranges() if lane is not None else []:
+        # By offset, whatever their priority: the order of a key goes before it.
+        lanes = [lane.ranges() for lane in view.state.lanes if lane is not None]
+        for start, stop in lanes[0] if len(lanes) == 1 else sorted(chain(*lanes)):
             for run in list(self._settling.runs(view.partition, start, stop)):
                 slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
                 for index, slot in zip(range(run.first, run.stop), slots, strict=True):
                     if limit <= 0:
-                        return
+                        return 0
                     if slot in blocked:
                         continue
                     consumer = self._owner(view.subscription, keys, slot, only)
@@ -326,6 +373,7 @@ class Dispatching:
                         blocked.add(slot)  # what follows in this slot must not overtake it
                         continue
                     limit -= self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
+        return limit
 
     def _waits(self, view: PartitionView, offset: int) -> bool:
         found = view.state.look(offset)
@@ -338,9 +386,12 @@ class Dispatching:
         if owner is None:
             candidates = [only] if only is not None else subscription.consumers
             owner = max(candidates, key=lambda each: each.room, default=None)
-        if owner is None or owner.room <= 0 or (only is not None and owner is not only):
+        elif owner not in subscription.consumers:
+            # Cancelled, but it may still answer for what it has: until then nobody follows it.
             return None
-        return owner
+        if owner is None or (only is not None and owner is not only):
+            return None
+        return owner if self._has_room(owner) else None
 
     def _give_keyed(
         self,

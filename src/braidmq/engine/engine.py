@@ -17,6 +17,7 @@ from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.group_coordinator import GroupCoordinator
 from braidmq.engine.policy import Template
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
@@ -64,6 +65,11 @@ class Engine:
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
         self._clockwork.on_sweep = self.retainer.sweep
+        self.groups = GroupCoordinator(self.core, self._administration, self._settling)
+        self.groups.settle_up_to = self.retainer.settle_up_to
+        self._clockwork.on_group = self.groups.expire
+        self._administration.on_resized = self.groups.resized
+        self._administration.on_deleted = self._deleted
         notes.core = self.core
 
     @classmethod
@@ -77,10 +83,24 @@ class Engine:
         """Recover a data directory and go on where it stopped."""
         notes = DeliveryNotes()
         store = Store.open(disk, settings, [notes])
-        engine = cls(store, notes, now_ms, marks)
-        engine.exchanges.restore()
-        engine._recovery.run(now_ms)
+        try:
+            engine = cls(store, notes, now_ms, marks)
+            engine._restore(now_ms)
+        except BaseException:
+            store.close()
+            raise
         return engine
+
+    def _restore(self, now_ms: int) -> None:
+        self.core.restore_ids()
+        self.exchanges.restore()
+        self._recovery.run(now_ms)
+        self.groups.restore()
+        self._administration.drop_orphans()
+        for topic in self.core.topics.values():
+            # When it was last used is not kept: its time begins anew.
+            topic.last_used_ms = now_ms
+            self._administration.arm_idle(topic, now_ms)
 
     def close(self) -> None:
         self.store.close()
@@ -95,9 +115,10 @@ class Engine:
         *,
         now_ms: int,
         durable: bool = True,
+        attributes: dict[str, Any] | None = None,
     ) -> Topic:
         return self._administration.create_topic(
-            namespace, name, settings or {}, now_ms, durable=durable
+            namespace, name, settings or {}, now_ms, durable=durable, attributes=attributes
         )
 
     def topic(self, namespace: str, name: str) -> Topic:
@@ -113,9 +134,14 @@ class Engine:
 
     def delete_topic(self, topic: Topic) -> None:
         self._administration.delete_topic(topic)
+
+    def _deleted(self, topic: Topic) -> None:
         self.exchanges.forget_topic(topic.namespace, topic.name)
+        self.groups.deleted(topic)
+        self.retainer.forget(topic)
 
     def purge(self, topic: Topic) -> int:
+        self._administration.require(topic)
         return self.retainer.purge(topic)
 
     def set_template(
@@ -147,12 +173,16 @@ class Engine:
         durable: bool = True,
     ) -> Published:
         """A batch for one topic. It is confirmed once ``Published.lsn`` is durable."""
+        if topic.deleted:
+            self._administration.require(topic)
         return self._publishing.publish(topic, batch, now_ms, partition=partition, durable=durable)
 
     def fan_out(
         self, topics: Sequence[Topic], batch: RecordBatch, *, now_ms: int, durable: bool = True
     ) -> Published:
         """A batch for many topics; its bytes are written once."""
+        for topic in topics:
+            self._administration.require(topic)
         if len(topics) == 1:
             return self._publishing.publish(topics[0], batch, now_ms, durable=durable)
         return self._publishing.fan_out(topics, batch, now_ms, durable=durable)
@@ -190,8 +220,10 @@ class Engine:
         auto_ack: bool = False,
         exclusive: bool = False,
         visibility_ms: int | None = None,
+        passive: bool = False,
         tag: object = None,
     ) -> Consumer:
+        """``passive``: it pulls, and nothing is pushed to it."""
         return self._administration.attach(
             subscription,
             now_ms,
@@ -200,6 +232,7 @@ class Engine:
             auto_ack=auto_ack,
             exclusive=exclusive,
             visibility_ms=visibility_ms,
+            passive=passive,
             tag=tag,
         )
 
@@ -220,6 +253,11 @@ class Engine:
 
     def dispatch(self, now_ms: int) -> list[Delivery]:
         return self._dispatching.dispatch(now_ms)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether ``dispatch`` may have more to hand out already."""
+        return bool(self.core.dirty)
 
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
@@ -298,9 +336,11 @@ class Engine:
 
     def rewind(self, subscription: Subscription, to: Position, *, now_ms: int) -> None:
         """Begin again from a position; other subscriptions do not notice."""
+        self._administration.require_subscription(subscription)
         targets = [self._administration.position(view.log, to) for view in subscription.views]
         for view, offset in zip(subscription.views, targets, strict=True):
             self.retainer.rewind(view, offset)
+            self._administration.settle_cancelled(subscription, view.partition, view.state.settled)
             self._recovery.rebuild(view, now_ms)
         self.core.touch(subscription)
 
@@ -310,7 +350,7 @@ class Engine:
         return self._clockwork.delayed(topic, now_ms, limit)
 
     def count_delayed(self, topic: Topic) -> int:
-        return self._clockwork.count_delayed(topic)
+        return self._clockwork.count_delayed(topic, self.core.wheel.now_ms)
 
     def cancel_delayed(self, topic: Topic, partition: int, offset: int) -> None:
         self._clockwork.cancel(topic, partition, offset)
@@ -323,6 +363,9 @@ class Engine:
         self.retainer.run_due(now_ms)
 
     def next_due_ms(self) -> int | None:
+        """When ``advance`` next has something to do; a time that has passed means now."""
+        if self.retainer.has_due():
+            return self.core.wheel.now_ms
         return self.core.wheel.next_due_ms()
 
     def check_pressure(self, disk_free_bytes: int) -> None:

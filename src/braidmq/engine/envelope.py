@@ -78,6 +78,9 @@ class Death:
     subscription: str
     at_ms: int
     error: str = ""
+    to_exchange: str | None = None
+    """The exchange it goes through now, with the key below; None: straight to a topic."""
+    to_key: bytes = b""
 
 
 Deaths = list[tuple[str, str]]

@@ -15,6 +15,11 @@ class UnknownPartition(NotFound):
     code = "unknown-partition"
 
 
+class UnknownGroup(NotFound):
+    code = "unknown-group"
+    remedy = "Join the group first"
+
+
 class UnknownTemplate(NotFound):
     code = "unknown-template"
 
@@ -34,6 +39,13 @@ class StaleReceipt(Conflict):
 
     code = "stale-receipt"
     remedy = "The message will be, or was, delivered again: handle that delivery"
+
+
+class WrongMode(Conflict):
+    """The subscription hands out its messages in another way than the caller needs."""
+
+    code = "wrong-mode"
+    remedy = "Use another name for the group, or delete the subscription first"
 
 
 class ExclusiveConsumer(Conflict):

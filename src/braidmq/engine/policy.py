@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from braidmq.model.errors import BadRequest
-from braidmq.model.limits import MESSAGE_BYTES_MAX
+from braidmq.model.limits import MESSAGE_BYTES_MAX, MIB
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""Added to any date it is still 64 bits wide, and a float holds it exactly."""
+
 
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS
@@ -25,7 +27,7 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a failed delivery is tried again: ``base × factor^(failures - 1)``, up to ``max``."""
 
     base_ms: Milliseconds = 1 * SECOND_MS
-    factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    factor: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 2.0
     max_ms: Milliseconds = 60 * SECOND_MS
     attempts: Count = 3
     """Deliveries before the message is given up; 0: never."""
@@ -116,6 +118,7 @@ QUEUE_SETTINGS: dict[str, Any] = {
     "visibility_ms": 0,
     "overflow": "drop-head",
     "dead_letter": {"topic": None, "expired": True},
+    "message_bytes_max": 128 * MIB,
 }
 """An AMQP queue: one partition, competing consumers, requeued at once, gone when acknowledged."""
 

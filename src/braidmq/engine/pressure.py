@@ -27,15 +27,17 @@ class Pressure:
         self.marks = marks or Watermarks()
         self.level = Level.NORMAL
         self.reason = ""
+        # Each has its own: low disk space must not make memory wait for its lower mark.
+        self._memory = self._disk = Level.NORMAL
 
     def update(self, memory_bytes: int, disk_free_bytes: int) -> PressureChanged | None:
         """The new level when it changes."""
-        memory = self._level(
-            memory_bytes, self.marks.memory_slow_bytes, self.marks.memory_block_bytes
+        marks = self.marks
+        memory = self._memory = _rising(
+            memory_bytes, marks.memory_slow_bytes, marks.memory_block_bytes, self._memory
         )
-        # Free space counts down: compare the reciprocal order by negating.
-        disk = self._level_low(
-            disk_free_bytes, self.marks.disk_slow_bytes, self.marks.disk_block_bytes
+        disk = self._disk = _falling(
+            disk_free_bytes, marks.disk_slow_bytes, marks.disk_block_bytes, self._disk
         )
         level = max(memory, disk)
         if level is self.level:
@@ -44,21 +46,23 @@ class Pressure:
         self.reason = _reason(level, memory, disk)
         return PressureChanged(level, self.reason)
 
-    def _level(self, value: int, slow: int, block: int) -> Level:
-        """Rising values; a level already reached is kept until well below its mark."""
-        if value >= block or (self.level is Level.BLOCKED and value >= block * RELEASE):
-            return Level.BLOCKED
-        if value >= slow or (self.level >= Level.SLOW and value >= slow * RELEASE):
-            return Level.SLOW
-        return Level.NORMAL
 
-    def _level_low(self, value: int, slow: int, block: int) -> Level:
-        """Falling values."""
-        if value <= block or (self.level is Level.BLOCKED and value <= block / RELEASE):
-            return Level.BLOCKED
-        if value <= slow or (self.level >= Level.SLOW and value <= slow / RELEASE):
-            return Level.SLOW
-        return Level.NORMAL
+def _rising(value: int, slow: int, block: int, before: Level) -> Level:
+    """A level already reached is kept until well below its mark."""
+    if value >= block or (before is Level.BLOCKED and value >= block * RELEASE):
+        return Level.BLOCKED
+    if value >= slow or (before >= Level.SLOW and value >= slow * RELEASE):
+        return Level.SLOW
+    return Level.NORMAL
+
+
+def _falling(value: int, slow: int, block: int, before: Level) -> Level:
+    """The same for values whose danger is to be low."""
+    if value <= block or (before is Level.BLOCKED and value <= block / RELEASE):
+        return Level.BLOCKED
+    if value <= slow or (before >= Level.SLOW and value <= slow / RELEASE):
+        return Level.SLOW
+    return Level.NORMAL
 
 
 def _reason(level: Level, memory: Level, disk: Level) -> str:

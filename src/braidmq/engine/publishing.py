@@ -156,6 +156,11 @@ class Publishing:
             store.append_transient(own, target.log)
         for target, base_offset in zip(targets, bases, strict=True):
             self._arrived(target, batch, base_offset, now_ms)
+        # Only now: what one topic can't hold may go to another of them.
+        for target in targets:
+            policy = target.topic.policy
+            if policy.max_messages is not None or policy.max_bytes is not None:
+                self._settling.drop_overflow(target.topic, now_ms)
         return lsn if waits else None
 
     def _arrived(
@@ -173,8 +178,6 @@ class Publishing:
         if policy.ttl_ms and not target.head_timer:
             due = now_ms + policy.ttl_ms
             target.head_timer = core.wheel.schedule(due, Timer.HEAD, target.log.id)
-        if policy.max_messages is not None or policy.max_bytes is not None:
-            self._settling.drop_overflow(topic, now_ms)
         if before // RETENTION_EVERY != topic.published // RETENTION_EVERY:
             self.retention_due[topic] = None
 

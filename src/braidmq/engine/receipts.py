@@ -30,11 +30,14 @@ def parse(text: str) -> Receipt:
     try:
         topic, partition, offset, count, last = text.rsplit(":", 4)
         subscription, nonce = last.split(".")
-        return Receipt(
+        receipt = Receipt(
             topic, int(partition), int(offset), int(count), int(subscription, 16), int(nonce, 16)
         )
     except ValueError:
         raise BadReceipt(f"{text!r} is not a receipt") from None
+    if not all(0 <= number < 1 << 63 for number in receipt[1:]):
+        raise BadReceipt(f"{text!r} is not a receipt: its numbers are out of range")
+    return receipt
 
 
 def receipts_of(delivery: Delivery) -> list[Receipt]:

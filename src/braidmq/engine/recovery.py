@@ -9,6 +9,7 @@ import msgspec
 
 from braidmq.engine.administration import Administration
 from braidmq.engine.core import (
+    CANCELLED,
     SUBSCRIPTIONS,
     TEMPLATES,
     TOPICS,
@@ -99,6 +100,7 @@ class Recovery:
             namespace, _, name = key.partition("\0")
             template = msgspec.msgpack.decode(value, type=Template)
             self._core.templates[namespace, name] = template
+        self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
             self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord))
         for _, value in catalogue.items(SUBSCRIPTIONS):
@@ -110,6 +112,19 @@ class Recovery:
             self._set_timers(partition, now_ms)
         self._notes.forget()
 
+    def _pass_lost_records(self) -> None:
+        """Records that were never journaled are gone, but what was journaled of their deliveries
+        is not: their offsets must not come to mean other messages."""
+        logs = self._core.store.logs
+        for (_, partition), cursor in self._notes.cursors.items():
+            if (log := logs.get(PartitionId(partition))) is not None:
+                log.next_offset = max(log.next_offset, cursor)
+        for (_, number), settled in self._core.store.acknowledged.items():
+            if (log := logs.get(number)) is not None:
+                above = settled.ranges_above_floor()
+                highest = above[-1][1] if above else settled.floor
+                log.next_offset = max(log.next_offset, highest)
+
     def _restore_topic(self, record: TopicRecord) -> None:
         administration = self.administration
         topic = Topic(
@@ -120,6 +135,7 @@ class Recovery:
             administration.policy(record.namespace, record.name, record.settings),
             durable=True,
             now_ms=record.created_ms,
+            attributes=record.attributes,
         )
         for number in record.partitions:
             administration.add_partition(topic, self._core.store.log(PartitionId(number)))
@@ -146,9 +162,8 @@ class Recovery:
             settled.add(settled.floor, log.start_offset)
         key = (subscription.id, log.id)
         cursor = max(self._notes.cursors.get(key, 0), settled.floor)
-        end = max(log.next_offset, cursor)
-        log.next_offset = end
-        state = DeliveryState(settled, cursor, end)
+        state = DeliveryState(settled, cursor, log.next_offset)
+        state.seed_nonce((now_ms << 8) & 0xFFFFFFFF)
         view = self.administration.attach_view(subscription, partition, state, now_ms)
         self.rebuild(view, now_ms, self._notes.runs.get(key, []))
 
@@ -156,12 +171,15 @@ class Recovery:
         """Count the messages of a view again, from the log and what was noted of deliveries."""
         state, log = view.state, view.log
         lane_of = view.partition.topic.lane_of
-        if notes is None:
-            notes = state.notes()
-            state.rewind(state.cursor)
+        if view.partition.topic.policy.retention.until_acked:
+            # Memory may hold settled records that no flush has written: they are as good as gone.
+            log.evict()
+        state.recount()
         self.administration.set_lanes(view, now_ms)
-        for start, stop, attempts, was, deadline in notes:
-            self._restore_notes(view, start, stop, attempts, was, deadline, lane_of)
+        for start, stop, attempts, was, deadline in notes or ():
+            waits = was == State.WAITING and deadline > now_ms
+            self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
+        state.settle_early(state.cursor, state.settled.floor)
         at = max(state.settled.floor, log.start_offset)
         while at < log.next_offset:
             skipped = self._skip_plain_segment(view, at)
@@ -173,14 +191,16 @@ class Recovery:
                 break
             for run in found:
                 first = run.batch.offset_at(run.first)
-                state.vacate(at, first)
+                leave_out(state, at, first)
                 state.rebuild(run.batch, run.first, run.stop, now_ms, lane_of)
                 last = run.batch.offset_at(run.stop - 1) + 1
                 if last - first != run.stop - run.first:
                     for index in range(run.first + 1, run.stop):
-                        state.vacate(run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index))
+                        leave_out(
+                            state, run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index)
+                        )
                 at = last
-        state.vacate(at, log.next_offset)
+        leave_out(state, at, log.next_offset)
         for start, stop in state.settled.ranges_above_floor():
             state.settle_early(start, stop)
         state.rebuild_done()
@@ -191,12 +211,13 @@ class Recovery:
         start: int,
         stop: int,
         attempts: int,
-        was: int,
         deadline: int,
         lane_of: bytes | None,
+        *,
+        waits: bool,
     ) -> None:
         # Whoever had it in flight is gone; what waited for its retry goes on waiting.
-        state = State.WAITING if was == State.WAITING else State.READY
+        state = State.WAITING if waits else State.READY
         at = max(start, view.log.start_offset)
         while at < stop:
             found = view.log.read(at)
@@ -209,7 +230,7 @@ class Recovery:
                         run.batch, run.first, end, attempts, state, deadline, lane_of
                     )
                 at = run.batch.offset_at(run.stop - 1) + 1
-        if state is State.WAITING:
+        if waits:
             self._core.wheel.schedule(deadline, Timer.RETRY, view.id, start, stop)
 
     def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
@@ -255,5 +276,13 @@ class Recovery:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""
         store = self._core.store
         for subscription, _ in list(store.acknowledged):
-            if subscription not in self._core.subscriptions:
+            if subscription != CANCELLED and subscription not in self._core.subscriptions:
                 store.forget_subscription(subscription)
+
+
+def leave_out(state: DeliveryState, start: int, stop: int) -> None:
+    """No record stands at these offsets: they count as settled, or the floor would stay below
+    them for ever. Whoever counts again finds the same, so that it need not be journaled."""
+    if start < stop:
+        state.vacate(start, stop)
+        state.settled.add(start, stop)

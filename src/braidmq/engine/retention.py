@@ -24,6 +24,8 @@ class Retainer:
         self._settling = settling
         self._publishing = publishing
         self._compacted_ms: dict[int, int] = {}
+        self._marked: dict[int, OffsetBits] = {}
+        """By partition, what the last compaction found: gone with the next checkpoint."""
         self.records_compacted = 0
         core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
 
@@ -44,11 +46,18 @@ class Retainer:
                 self.compact(topic, now_ms)
         self._core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
 
+    def has_due(self) -> bool:
+        return any(_is_limited(topic) for topic in self._publishing.retention_due)
+
+    def forget(self, topic: Topic) -> None:
+        self._compacted_ms.pop(topic.id, None)
+        for partition in topic.partitions:
+            self._marked.pop(partition.log.id, None)
+
     # --- retention ---
 
     def enforce(self, topic: Topic, now_ms: int) -> None:
-        rule = topic.policy.retention
-        if not (rule.time_ms or rule.bytes or rule.messages):
+        if not _is_limited(topic):
             return
         for partition in topic.partitions:
             start = self._wanted_start(partition, now_ms)
@@ -92,7 +101,8 @@ class Retainer:
             _, count, size = view.state.apply(Event.ACK, offset, offset + 1)
             holder = self._core.consumers.get(found[2])
             if holder is not None:
-                holder.gave_back(count, size)
+                self._settling.give_back(holder, count, size)
+                self._core.touch(holder.subscription)
 
     # --- moving a subscription ---
 
@@ -114,6 +124,8 @@ class Retainer:
         else:
             view.state.settled.reset(offset)
         view.state.rewind(offset)
+        if view.subscription.keys is not None:
+            view.subscription.keys.forget(view.partition.number)
 
     # --- purge ---
 
@@ -163,22 +175,32 @@ class Retainer:
                 _mark_by_header(run, header, latest, stamped_until_ms, marked)
             else:
                 mark_superseded(run.batch, run.first, run.stop, latest, stamped_until_ms, marked)
+        for view in partition.views:
+            # A consumer that has a superseded message may still answer for it: it stays this time.
+            for start, stop in view.state.in_state(State.IN_FLIGHT):
+                marked.discard(start, stop)
         if not marked:
             return
         for view in partition.views:
             self._drop_marked(view, marked, sealed_end)
-        self.records_compacted += len(marked)
+        before = self._marked.get(log.id, OffsetBits())
+        self.records_compacted += len(marked) - sum(
+            before.count(start, stop) for start, stop in marked.ranges()
+        )
+        self._marked[log.id] = marked
         self._core.store.rewrite(log, marked)
 
     def _drop_marked(self, view: PartitionView, marked: OffsetBits, sealed_end: int) -> None:
-        """A consumer that has a superseded message may still answer for it: it stays this time."""
-        for start, stop in view.state.in_state(State.IN_FLIGHT):
-            marked.discard(start, stop)
         for start, stop in marked.ranges(0, sealed_end):
             for run in self._settling.runs(view.partition, start, stop):
                 ranges, _, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
                 if ranges:
                     self._settling.settle(view, ranges)
+
+
+def _is_limited(topic: Topic) -> bool:
+    rule = topic.policy.retention
+    return bool(rule.time_ms or rule.bytes or rule.messages)
 
 
 def _header_key(run: Run, index: int, header: str) -> tuple[int, int, bytes | None, bool]:

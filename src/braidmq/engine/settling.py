@@ -6,12 +6,13 @@ and only messages that are in flight at whoever answers.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
-from braidmq.engine.topics import Consumer, PartitionView, Topic, TopicPartition
+from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
@@ -28,6 +29,7 @@ RESET_NOTE = 255
 """Instead of a state: the subscription was moved, and what was noted before no longer holds."""
 
 READ_BYTES = 1 << 20
+OFFSET_MAX = (1 << 63) - 1
 
 Ranges = Iterable[tuple[int, int]]
 
@@ -45,7 +47,7 @@ class Settling:
         """Settle messages in flight at a consumer; returns how many were."""
         ranges, count, size = view.state.apply(Event.ACK, start, stop, consumer.id)
         if count:
-            consumer.gave_back(count, size)
+            self.give_back(consumer, count, size)
             view.subscription.acked += count
             self.settle(view, ranges)
             self._core.touch(view.subscription)
@@ -100,14 +102,9 @@ class Settling:
 
     def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
-        for low, high, _ in view.state.attempt_runs(start, stop):
-            for offset in range(low, high):
-                found = view.state.look(offset)
-                if found is not None and found[4] <= now_ms:
-                    holder = self._core.consumers.get(found[2])
-                    self._fail(
-                        view, Event.TIMEOUT, offset, offset + 1, now_ms, holder, "timeout", None
-                    )
+        for low, high, holder in view.state.overdue_runs(start, stop, now_ms):
+            consumer = self._core.consumers.get(holder)
+            self._fail(view, Event.TIMEOUT, low, high, now_ms, consumer, "timeout", None)
 
     def retry_due(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         _, count, _ = view.state.apply(Event.RETRY_DUE, start, stop, not_after_ms=now_ms)
@@ -134,13 +131,14 @@ class Settling:
                     view, Event.EXHAUST, low, high, consumer, "max-attempts", error, now_ms
                 )
                 continue
-            if retry.total_ms and self._too_old(view, low, now_ms - retry.total_ms):
+            young = low
+            if retry.total_ms:
+                young = self._first_stamped_after(view, low, high, now_ms - retry.total_ms)
                 failed += self._give_up(
-                    view, Event.EXHAUST, low, high, consumer, "max-age", error, now_ms
+                    view, Event.EXHAUST, low, young, consumer, "max-age", error, now_ms
                 )
-                continue
             delay = retry.delay_ms(attempts) if delay_ms is None else delay_ms
-            failed += self._wait(view, event, low, high, attempts, consumer, now_ms, delay)
+            failed += self._wait(view, event, young, high, attempts, consumer, now_ms, delay)
         return failed
 
     def _wait(
@@ -158,7 +156,7 @@ class Settling:
         due = now_ms + delay_ms
         ranges, count, size = view.state.apply(event, start, stop, holder, due)
         if consumer is not None:
-            consumer.gave_back(count, size)
+            self.give_back(consumer, count, size)
         for low, high in ranges:
             self.note(view, low, high, attempts, State.WAITING, due)
             if delay_ms:
@@ -168,10 +166,22 @@ class Settling:
         self._core.touch(view.subscription)
         return count
 
-    def _too_old(self, view: PartitionView, offset: int, stamped_before_ms: int) -> bool:
-        for run in view.log.read(offset, 1):
-            return run.batch.record(run.first).timestamp_ms <= stamped_before_ms
-        return False
+    def _first_stamped_after(self, view: PartitionView, start: int, stop: int, time_ms: int) -> int:
+        """The first of some offsets whose record is younger than a time; ``stop`` for none."""
+        for run in self.runs(view.partition, start, stop):
+            young = max(run.batch.find_time(time_ms + 1), run.first)
+            if young < run.stop:
+                return run.batch.offset_at(young)
+        return stop
+
+    def give_back(self, consumer: Consumer, count: int, size: int) -> None:
+        """Messages a consumer had are answered: whoever waited for its credit has room."""
+        consumer.gave_back(count, size)
+        for credit in consumer.credits:
+            if credit.awaited:
+                awaited, credit.awaited = credit.awaited, {}
+                for subscription in awaited:
+                    self._core.touch(subscription)
 
     # --- settling ---
 
@@ -203,6 +213,12 @@ class Settling:
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
             self._core.store.note(Kind.DELIVERY, meta)
 
+    def skip(self, view: PartitionView, start: int, stop: int) -> None:
+        """No record stands at these offsets any more: nobody will ever answer for them."""
+        view.state.apply(Event.DROP, start, stop)
+        view.state.settle_early(start, stop)
+        self.settle(view, [(start, stop)])
+
     # --- giving up ---
 
     def _give_up(
@@ -222,7 +238,7 @@ class Settling:
         if not count:
             return 0
         if consumer is not None:
-            consumer.gave_back(count, size)
+            self.give_back(consumer, count, size)
         for low, high, attempts in runs:
             self._bury(view, [(low, high)], reason, attempts, error, now_ms)
         self._core.touch(view.subscription)
@@ -308,10 +324,11 @@ class Settling:
         groups = self.targets.group(topic, records, death, now_ms)
         if not groups:
             return False
-        for index, (partitions, batch) in enumerate(groups):
-            last = index == len(groups) - 1
+        # Each settles its own share: a crash between two of them repeats neither.
+        cuts = [group.first_offset for group in groups[1:]]
+        for group, share in zip(groups, _shares(settled, cuts), strict=True):
             self.publishing.append(
-                partitions, batch, now_ms, settled=settled if last and durable else ()
+                group.targets, group.batch, now_ms, settled=share if durable else ()
             )
         return True
 
@@ -358,22 +375,32 @@ class Settling:
         has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         for subscription in topic.subscriptions.values():
             for view in subscription.views:
-                while over_limit(topic) and view.state.ready:
+                while over_limit(subscription) and view.state.ready:
                     lane = view.state.ready_lanes()[-1]
                     found = view.state.next_run(lane, 1)
                     assert found is not None
                     run = next(self.runs(view.partition, found[0], found[1]), None)
                     if run is None:
-                        view.state.settle_early(found[0], found[1])
-                        self.settle(view, [(found[0], found[1])])
+                        self.skip(view, found[0], found[1])
                         continue
                     self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
 
 
-def over_limit(topic: Topic) -> bool:
-    policy = topic.policy
-    return (policy.max_messages is not None and topic.depth > policy.max_messages) or (
-        policy.max_bytes is not None and topic.depth_bytes > policy.max_bytes
+def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequence[Settled]]:
+    """Settled ranges, cut in pieces at some offsets."""
+    for low, high in pairwise([0, *cuts, OFFSET_MAX]):
+        yield [
+            (subscription, partition, max(start, low), min(stop, high))
+            for subscription, partition, start, stop in settled
+            if start < high and low < stop
+        ]
+
+
+def over_limit(subscription: Subscription) -> bool:
+    """Each for itself: one that keeps up loses nothing because another does not."""
+    policy = subscription.topic.policy
+    return (policy.max_messages is not None and subscription.depth > policy.max_messages) or (
+        policy.max_bytes is not None and subscription.depth_bytes > policy.max_bytes
     )
 
 

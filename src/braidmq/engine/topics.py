@@ -38,6 +38,7 @@ class Mode(StrEnum):
 
 class Topic:
     __slots__ = (
+        "attributes",
         "created_ms",
         "deleted",
         "durable",
@@ -65,11 +66,14 @@ class Topic:
         *,
         durable: bool,
         now_ms: int,
+        attributes: dict[str, Any] | None = None,
     ) -> None:
         self.id = topic_id
         self.namespace = namespace
         self.name = name
         self.settings = settings
+        self.attributes = attributes or {}
+        """What a protocol wants to remember of it; kept with it, not looked at."""
         self.durable = durable
         self.partitions: list[TopicPartition] = []
         self.subscriptions: dict[str, Subscription] = {}
@@ -109,13 +113,15 @@ class TopicPartition:
 class Credit:
     """How much may be in flight: one for a consumer, or shared by the consumers of a channel."""
 
-    __slots__ = ("bytes_limit", "bytes_used", "limit", "used")
+    __slots__ = ("awaited", "bytes_limit", "bytes_used", "limit", "used")
 
     def __init__(self, limit: int = UNLIMITED, bytes_limit: int = UNLIMITED) -> None:
         self.limit = limit
         self.bytes_limit = bytes_limit
         self.used = 0
         self.bytes_used = 0
+        self.awaited: dict[Subscription, None] = {}
+        """Subscriptions that found no room in it and look again when there is."""
 
     @property
     def room(self) -> int:
@@ -132,6 +138,7 @@ class Consumer:
         "credits",
         "id",
         "in_flight",
+        "passive",
         "paused",
         "priority",
         "subscription",
@@ -148,6 +155,7 @@ class Consumer:
         priority: int = 0,
         auto_ack: bool = False,
         visibility_ms: int = 0,
+        passive: bool = False,
         tag: object = None,
     ) -> None:
         self.id = consumer_id
@@ -157,6 +165,8 @@ class Consumer:
         self.auto_ack = auto_ack
         self.visibility_ms = visibility_ms
         self.tag = tag
+        self.passive = passive
+        """It asks for messages; none are pushed to it."""
         self.paused = False
         self.in_flight = 0
 
@@ -189,6 +199,7 @@ class Subscription:
         "dead_lettered",
         "delivered",
         "durable",
+        "exclusive",
         "expired",
         "id",
         "keys",
@@ -220,6 +231,8 @@ class Subscription:
         """The one that is served, where only one is."""
         self.assignment: dict[int, Consumer] = {}
         """Partition number → consumer, where each partition has one."""
+        self.exclusive = False
+        """Whether its consumer asked to be the only one, whatever the mode."""
         self.keys: KeySlots | None = None
         self.rotor = 0
         self.delivered = 0
@@ -260,6 +273,9 @@ class KeySlots:
 
     def delivered(self, partition: int, offset: int, slot: int, consumer: Consumer) -> None:
         self.owner[slot] = consumer
+        self.noted(partition, offset, slot)
+
+    def noted(self, partition: int, offset: int, slot: int) -> None:
         if (partition, offset) not in self.slot_of:
             self.slot_of[partition, offset] = slot
             self.pending[slot] = self.pending.get(slot, 0) + 1
@@ -272,6 +288,11 @@ class KeySlots:
         if not self.pending[slot]:
             del self.pending[slot]
             self.owner.pop(slot, None)
+
+    def forget(self, partition: int) -> None:
+        """Nothing of a partition counts as delivered any more."""
+        for number, offset in [each for each in self.slot_of if each[0] == partition]:
+            self.settled(number, offset)
 
     def gone(self, consumer: Consumer) -> None:
         for slot in [slot for slot, owner in self.owner.items() if owner is consumer]:

@@ -16,6 +16,8 @@ class Kind(Enum):
     CONFLICT = "conflict"
     TOO_LARGE = "too-large"
     REFUSED = "refused"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
     STORAGE = "storage"
     SETUP = "setup"
 
@@ -105,6 +107,20 @@ class NotFound(BraidError):
 class Conflict(BraidError):
     kind = Kind.CONFLICT
     code = "conflict"
+
+
+class AccessRefused(BraidError):
+    """We know who asks, and they may not."""
+
+    kind = Kind.FORBIDDEN
+    code = "access-refused"
+
+
+class NotAuthenticated(AccessRefused):
+    """We don't know who asks. AMQP answers both the same, HTTP does not."""
+
+    kind = Kind.UNAUTHENTICATED
+    code = "not-authenticated"
 
 
 class OffsetOutOfRange(BadRequest):

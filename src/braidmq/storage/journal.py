@@ -144,6 +144,8 @@ class Journal:
         self._idle_marked: JournalFile | None = None
         self.failure: StorageFailed | None = None
         self.durable_lsn = Lsn(next_lsn - 1)
+        self.last_lsn = self.durable_lsn
+        """Of the last entry appended; the journal's own marks don't count."""
         self.commits = 0
         self.bytes_written = 0
         self._file = self._take_prepared(0)
@@ -159,7 +161,8 @@ class Journal:
             lsn = self._buffer.append(kind, meta, payload)
         if not lsn:
             lsn = self._append_to_next_file(kind, meta, payload)
-        return Lsn(lsn)
+        self.last_lsn = Lsn(lsn)
+        return self.last_lsn
 
     def _append_to_next_file(self, kind: Kind, meta: bytes, payload: object) -> int:
         length = 0 if payload is None else memoryview(payload).nbytes  # type: ignore[arg-type]
@@ -254,7 +257,7 @@ class Journal:
 
         With it the last synced group, too, can be told from a torn one after the process dies.
         """
-        if self.failure is not None:
+        if self.failure is not None or self._idle_marked is not None:
             return
         with self._lock:
             if self._buffer.size or self._spans or not self._buffer.mark(self.durable_lsn):

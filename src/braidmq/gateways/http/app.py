@@ -1,14 +1,14 @@
-"""The HTTP face of a node. Today: is it alive, and may traffic be sent to it?
+"""The HTTP face of a node: is it alive, may traffic be sent to it, and what others mount here.
 
 Both answers come from callables, so the app knows neither the node nor its store.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from braidmq import __version__
 from braidmq.model.errors import BraidError
@@ -17,7 +17,9 @@ NO_STORE = {"cache-control": "no-store"}
 
 
 def make_app(
-    failure: Callable[[], BraidError | None], unready: Callable[[], str | None]
+    failure: Callable[[], BraidError | None],
+    unready: Callable[[], str | None],
+    routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """``failure`` is what broke, if anything did; ``unready`` is why not to send traffic yet."""
 
@@ -33,7 +35,7 @@ def make_app(
             return _answer(200, {"status": "ready"})
         return _answer(503, {"status": "not-ready", "reason": reason})
 
-    return Starlette(routes=[Route("/health", health), Route("/ready", ready)])
+    return Starlette(routes=[Route("/health", health), Route("/ready", ready), *routes])
 
 
 def _described(error: BraidError) -> dict[str, str]:

@@ -1,0 +1,156 @@
+"""A running node as its administrator's commands see it: JSON over HTTP, errors as ours."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from braidmq.model.errors import (
+    AccessRefused,
+    BadRequest,
+    BraidError,
+    Conflict,
+    NotAuthenticated,
+    NotFound,
+    SetupError,
+    StorageError,
+)
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+GUEST = "guest"
+
+TIMEOUT_S = 30
+"""A node that has not answered by then is stuck: a commit takes milliseconds."""
+
+Url = Annotated[
+    str, typer.Option("--url", envvar="BRAID_URL", help="HTTP address of a running node.")
+]
+User = Annotated[
+    str, typer.Option("--user", envvar="BRAID_USER", help="Administrator to log in as.")
+]
+Secret = Annotated[
+    str | None,
+    typer.Option(
+        "--password",
+        envvar="BRAID_PASSWORD",
+        help="Its password; asked for if missing. The environment is safer: other users of this"
+        " machine can see flags.",
+        show_default="guest, for guest",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+class NodeUnreachable(SetupError):
+    code = "node-unreachable"
+    remedy = "Start it with `braid serve`, or give another --url"
+
+
+ERRORS: dict[int, type[BraidError]] = {
+    401: NotAuthenticated,
+    403: AccessRefused,
+    404: NotFound,
+    409: Conflict,
+    412: Conflict,
+    503: StorageError,
+}
+
+
+class Api:
+    def __init__(self, url: str, user: str, password: str | None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise NodeUnreachable(f"{url} is not an address of a node", remedy=f"As {DEFAULT_URL}")
+        if password is None:
+            password = GUEST if user == GUEST else ask_password(f"Password of {user}")
+        self._url = url.rstrip("/")
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}"}
+
+    def get(self, *path: str) -> Any:
+        return self._call("GET", path)
+
+    def put(self, *path: str, body: dict[str, object], only_new: bool = False) -> None:
+        """``only_new``: fail rather than change what is there."""
+        self._call("PUT", path, body, {"If-None-Match": "*"} if only_new else {})
+
+    def delete(self, *path: str) -> None:
+        self._call("DELETE", path)
+
+    def _call(
+        self,
+        method: str,
+        path: Sequence[str],
+        body: dict[str, object] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        # Here and not above: `braid --version` should not wait for a TLS library.
+        import http.client
+        import urllib.error
+        import urllib.request
+
+        target = "/".join([self._url, "v1", *(quote(part, safe="") for part in path)])
+        data = None if body is None else json.dumps(body).encode()
+        every = {**self._headers, **(headers or {}), "Content-Type": "application/json"}
+        # No proxy: one meant for the web would be asked for a node on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(target, data, every, method=method)
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                content = answer.read()
+                return json.loads(content) if content else None
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error.code, error.read()) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise NodeUnreachable(f"no node answers at {self._url}: {reason}") from error
+
+
+def _refusal(status: int, content: bytes) -> BraidError:
+    kind = ERRORS.get(status, BadRequest)
+    try:
+        document = json.loads(content)
+        return kind(str(document["detail"]), remedy=str(document.get("remedy", "")))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return kind(f"the node answered {status}", remedy="Is this the HTTP port of a node?")
+
+
+def ask_password(prompt: str, *, confirm: bool = False) -> str:
+    """From the keyboard unseen, or a line of what is piped in."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise SetupError(f"{prompt}: missing", remedy="Give it as a flag, or pipe it in")
+    return line
+
+
+def show(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    rows = list(rows)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        # Text and not markup: a pattern such as [a-z] would be taken for a style.
+        table.add_row(*(Text(_cell(row[column])) for column in columns))
+    # A pipe has no width: names in it must not be folded.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
+    Console(width=width).print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "-" if value is None else str(value)

@@ -1,0 +1,468 @@
+"""One AMQP channel: publishing, consuming, answering."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from braidmq.engine.errors import TopicFull
+from braidmq.engine.publishing import Published
+from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
+from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
+from braidmq.gateways.amqp.confirms import Confirm, Confirms
+from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
+from braidmq.gateways.amqp.queues import SUBSCRIPTION
+from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
+from braidmq.gateways.translation import amqp_envelope, amqp_parts
+from braidmq.model.errors import StorageFailed
+from braidmq.storage.record import RecordBatch
+from braidmq.wire.amqp.constants import ReplyCode
+from braidmq.wire.amqp.errors import ConnectionError_
+from braidmq.wire.amqp.methods import (
+    BasicCancel,
+    BasicDeliver,
+    BasicGetOk,
+    BasicReturn,
+    encode,
+    method_frame,
+)
+from braidmq.wire.amqp.properties import decode_properties
+from braidmq.wire.amqp.render import all_amqp, render_content, render_deliveries
+from braidmq.wire.amqp.scan import (
+    FLAG_BAD_EXPIRATION,
+    FLAG_BAD_PROPERTIES,
+    FLAG_COPIES,
+    FLAG_HEADERS,
+    FLAG_IMMEDIATE,
+    FLAG_MANDATORY,
+    FLAG_REPLY_TO,
+    FLAG_TRANSIENT,
+    FLAG_USER_ID,
+)
+
+if TYPE_CHECKING:
+    from braidmq.gateways.amqp.connection import AmqpConnection
+
+NO_ROUTE = 312
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
+ONE_BY_ONE = FLAG_BAD_EXPIRATION | FLAG_BAD_PROPERTIES | FLAG_COPIES | FLAG_REPLY_TO | FLAG_USER_ID
+"""Messages with one of these are looked at singly."""
+
+
+class AmqpConsumer:
+    """A consumer tag: takes deliveries from the engine to the socket."""
+
+    __slots__ = ("channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
+
+    def __init__(self, channel: "Channel", tag: str, queue: str, no_ack: bool) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.tag_bytes = tag.encode()
+        self.queue = queue
+        self.no_ack = no_ack
+        self.consumer: Consumer
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.channel.deliver(self, delivery)
+
+
+class Channel:
+    def __init__(self, connection: "AmqpConnection", number: int) -> None:
+        self.connection = connection
+        self.broker = connection.broker
+        self.number = number
+        self.vhost = connection.vhost
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.unacked = Unacked()
+        self.confirms: Confirms | None = None
+        self.prefetch = 0
+        self.credit = Credit()
+        """Shared by the consumers of the channel; limited by basic.qos with global."""
+        self.active = True
+        self.closing = False
+        self.last_queue = ""
+        self.transaction: Transaction | None = None
+        self.reply_tag: str | None = None
+        self.reply_address: str | None = None
+        self._next_tag = 1
+        self._getters: dict[str, Consumer] = {}
+
+    def send(self, data: bytes) -> None:
+        self.connection.send(data)
+
+    def next_tag(self) -> int:
+        self._next_tag += 1
+        return self._next_tag - 1
+
+    # --- publishing ---
+
+    def publish_run(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
+        """A run of messages with one exchange and key."""
+        if flags & FLAG_IMMEDIATE:
+            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        if not exchange and key.startswith(REPLY_KEY):
+            self._publish_reply(flags, exchange, key, batch)
+            return
+        if flags & ONE_BY_ONE:
+            for index in range(batch.count):
+                self._publish_checked(flags, exchange, key, single(batch, index))
+            return
+        if flags & FLAG_HEADERS and self._needs_headers(exchange):
+            for index in range(batch.count):
+                one = single(batch, index)
+                self._publish(flags, exchange, key, one, self._headers_of(one))
+            return
+        self._publish(flags, exchange, key, batch, None)
+
+    def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
+        """An answer to a direct reply-to address: from channel to channel."""
+        target = self.connection.replies.find(key)
+        if target is None or target.reply_tag is None:
+            if flags & FLAG_MANDATORY:
+                self._return(batch, exchange, key)
+        else:
+            for index in range(batch.count):
+                record = batch.record(index)
+                raw = amqp_parts(record.envelope)[2]
+                self.connection.replies.send(target, exchange, key, raw, record.value or b"")
+        if self.confirms is not None:
+            self._confirmed(self.confirms.expect(batch.count, batch.count), None)
+
+    def _publish_checked(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
+        if flags & FLAG_BAD_PROPERTIES:
+            decode_properties(amqp_parts(batch.record(0).envelope)[2])
+            raise ConnectionError_(ReplyCode.FRAME_ERROR, "content header can't be read")
+        properties = decode_properties(amqp_parts(batch.record(0).envelope)[2])
+        if flags & FLAG_BAD_EXPIRATION:
+            raise precondition_failed(f"invalid expiration '{properties.expiration}'")
+        if properties.user_id is not None and properties.user_id != self.connection.user:
+            raise precondition_failed(
+                f"user_id property set to '{properties.user_id}' but authenticated user was "
+                f"'{self.connection.user}'"
+            )
+        headers: dict[str, Any] = dict(properties.headers or {})
+        keys = [key, *self._copies(headers, "CC"), *self._copies(headers, "BCC")]
+        if "BCC" in headers or properties.reply_to == DIRECT_REPLY_TO:
+            batch = self._rewritten(batch, exchange, key, headers, properties)
+        self._publish(flags, exchange, key, batch, lambda: headers, keys)
+
+    def _copies(self, headers: Mapping[str, Any], name: str) -> list[bytes]:
+        value = headers.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise precondition_failed(f"invalid header '{name}': not an array")
+        return [each.encode() if isinstance(each, str) else bytes(each) for each in value]
+
+    def _rewritten(
+        self,
+        batch: RecordBatch,
+        exchange: bytes,
+        key: bytes,
+        headers: dict[str, Any],
+        properties: Any,
+    ) -> RecordBatch:
+        """BCC is not for the receivers to see, and direct reply-to becomes a real address."""
+        headers.pop("BCC", None)
+        if properties.reply_to == DIRECT_REPLY_TO:
+            if self.reply_tag is None:
+                raise precondition_failed("fast reply consumer does not exist")
+            address = self.connection.reply_address(self)
+            properties = msgspec.structs.replace(properties, reply_to=address)
+        properties = msgspec.structs.replace(properties, headers=headers or None)
+        record = batch.record(0)
+        changed = RecordBatch()
+        changed.append(
+            record.value,
+            envelope=amqp_envelope(exchange, key, properties),
+            envelope_format=record.envelope_format,
+            flags=record.flags,
+            priority=record.priority,
+            timestamp_ms=record.timestamp_ms,
+            expires_at_ms=record.expires_at_ms,
+        )
+        return changed
+
+    def _headers_of(self, batch: RecordBatch) -> Callable[[], Mapping[str, Any]]:
+        def headers() -> Mapping[str, Any]:
+            raw = amqp_parts(batch.record(0).envelope)[2]
+            return decode_properties(raw).headers or {}
+
+        return headers
+
+    def _needs_headers(self, exchange: bytes) -> bool:
+        """Whether routing looks into the messages; then runs can't be routed as one."""
+        return self.connection.routes_by_headers(exchange.decode())
+
+    def _publish(
+        self,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        headers: Callable[[], Mapping[str, Any]] | None,
+        keys: list[bytes] | None = None,
+    ) -> None:
+        name = exchange.decode()
+        self.connection.require_write(name)
+        topics = self._route(name, keys or [key], headers)
+        if self.transaction is not None:
+            self.transaction.publishes.append((flags, exchange, key, batch, topics))
+            return
+        self.publish_to(flags, exchange, key, batch, topics)
+
+    def publish_to(
+        self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]
+    ) -> None:
+        if not topics and flags & FLAG_MANDATORY:
+            self._return(batch, exchange, key)
+        count = batch.count
+        published = Published(None, count)
+        topics = [topic for topic in topics if not topic.deleted]
+        if topics:
+            try:
+                published = self.broker.engine.fan_out(
+                    topics,
+                    batch,
+                    now_ms=self.broker.now_ms(),
+                    durable=not flags & FLAG_TRANSIENT,
+                )
+            except TopicFull:
+                published = Published(None, 0)
+        self.connection.published(count)
+        if self.confirms is not None:
+            confirm = self.confirms.expect(count, published.accepted)
+            self.broker.when_durable(
+                published.lsn, lambda failure: self._confirmed(confirm, failure)
+            )
+        elif published.lsn is not None:
+            # Nobody waits for it, but it must not linger either: the next commit takes it.
+            self.broker.touch()
+
+    def _route(
+        self,
+        exchange: str,
+        keys: list[bytes],
+        headers: Callable[[], Mapping[str, Any]] | None,
+    ) -> list[Topic]:
+        engine = self.broker.engine
+        router = engine.exchanges.router(self.vhost)
+        names: dict[str, None] = {}
+        for key in keys:
+            try:
+                route = router.resolve(exchange, key, headers, from_client=True)
+            except ExchangeNotFound:
+                raise no_exchange(exchange, self.vhost) from None
+            except InternalExchange:
+                raise access_refused(
+                    f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost}'"
+                ) from None
+            names |= dict.fromkeys(route.topics)
+        found = (engine.core.topics.get((self.vhost, name)) for name in names)
+        return [topic for topic in found if topic is not None]
+
+    def _return(self, batch: RecordBatch, exchange: bytes, key: bytes) -> None:
+        method = encode(BasicReturn(NO_ROUTE, "NO_ROUTE", exchange.decode(), key.decode()))
+        for index in range(batch.count):
+            record = batch.record(index)
+            raw = amqp_parts(record.envelope)[2]
+            self.send(
+                render_content(
+                    self.number, method, raw, record.value or b"", self.connection.frame_max
+                )
+            )
+
+    def _confirmed(self, confirm: Confirm, failure: StorageFailed | None) -> None:
+        confirm.done = True
+        confirm.failed = failure is not None
+        if self.confirms is not None and not self.closing:
+            data = self.confirms.ready()
+            if data:
+                self.send(data)
+
+    # --- consuming ---
+
+    def deliver(self, target: AmqpConsumer, delivery: Delivery) -> None:
+        first_tag = self._next_tag
+        count = delivery.stop - delivery.first
+        self._next_tag += count
+        if not target.no_ack:
+            self.unacked.add(
+                UnackedRun(
+                    first_tag,
+                    first_tag + count - 1,
+                    delivery.consumer,
+                    delivery.view,
+                    delivery.start,
+                )
+            )
+        frame_max = self.connection.frame_max
+        if all_amqp(delivery.batch, delivery.first, delivery.stop) and not self._counts(delivery):
+            self.send(
+                render_deliveries(
+                    delivery.batch,
+                    delivery.first,
+                    delivery.stop,
+                    self.number,
+                    target.tag_bytes,
+                    first_tag,
+                    delivery.attempts > 1,
+                    frame_max,
+                )
+            )
+            return
+        for index in range(delivery.first, delivery.stop):
+            exchange, key, raw, body = self._parts(delivery, index)
+            method = BasicDeliver(
+                target.tag, first_tag + index - delivery.first, delivery.attempts > 1, exchange, key
+            )
+            self.send(render_content(self.number, encode(method), raw, body, frame_max))
+
+    def _counts(self, delivery: Delivery) -> bool:
+        """Whether the messages carry their delivery count, as those of quorum queues do."""
+        attributes = delivery.view.partition.topic.attributes.get("amqp")
+        return (
+            delivery.attempts > 1
+            and attributes is not None
+            and attributes["arguments"].get("x-queue-type") == "quorum"
+        )
+
+    def _parts(self, delivery: Delivery, index: int) -> tuple[str, str, bytes, bytes]:
+        record = delivery.batch.record(index)
+        count = delivery.attempts - 1 if self._counts(delivery) else None
+        exchange, key, raw = amqp_parts(
+            record.envelope,
+            record.envelope_format,
+            record,
+            delivery_count=count,
+            topic=delivery.view.partition.topic.name,
+        )
+        return exchange.decode(), key.decode(), raw, record.value or b""
+
+    def get(self, topic: Topic, no_ack: bool) -> bytes | None:
+        """One message for basic.get-ok, or None."""
+        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        subscription = topic.subscriptions[SUBSCRIPTION]
+        getter = self._getters.get(topic.name)
+        if getter is None or getter.subscription is not subscription:
+            getter = self._getters[topic.name] = engine.attach(
+                subscription, now_ms=now_ms, credits=[Credit()], visibility_ms=0, passive=True
+            )
+        getter.auto_ack = no_ack
+        found = engine.pull(getter, 1, now_ms=now_ms)
+        if not found:
+            return None
+        delivery = found[0]
+        tag = self._next_tag
+        self._next_tag += 1
+        if not no_ack:
+            self.unacked.add(UnackedRun(tag, tag, getter, delivery.view, delivery.start))
+        exchange, key, raw, body = self._parts(delivery, delivery.first)
+        method = BasicGetOk(tag, delivery.attempts > 1, exchange, key, subscription.ready)
+        return render_content(self.number, encode(method), raw, body, self.connection.frame_max)
+
+    # --- answers ---
+
+    def ack(self, first: int, last: int, multiple: bool) -> None:
+        runs = self._take(first, last, multiple)
+        if self.transaction is not None:
+            self.transaction.answers.append(("ack", runs))
+            return
+        self.answer("ack", runs)
+
+    def refuse(self, tag: int, multiple: bool, requeue: bool) -> None:
+        """basic.nack and basic.reject."""
+        verb = "requeue" if requeue else "reject"
+        runs = self._take(tag, tag, multiple)
+        if self.transaction is not None:
+            self.transaction.answers.append((verb, runs))
+            return
+        self.answer(verb, runs)
+
+    def answer(self, verb: str, runs: list[UnackedRun]) -> None:
+        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        for run in runs:
+            if verb == "ack":
+                engine.ack(run.consumer, run.view, run.start, run.stop)
+            elif verb == "requeue":
+                engine.requeue(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
+            else:
+                engine.reject(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
+        self.broker.touch()
+
+    def _take(self, first: int, last: int, multiple: bool) -> list[UnackedRun]:
+        if multiple:
+            taken = self.unacked.take_all() if last == 0 else self.unacked.take_through(last)
+            if taken is None:
+                raise precondition_failed(f"unknown delivery tag {last}")
+            return taken
+        found, missing = self.unacked.take(first, last)
+        if missing is not None:
+            self.answer("ack", found)
+            raise precondition_failed(f"unknown delivery tag {missing}")
+        return found
+
+    def recover(self) -> None:
+        """Everything unanswered becomes ready again."""
+        self.answer("requeue", self.unacked.take_all())
+
+    # --- consumers ---
+
+    def cancel(self, tag: str) -> AmqpConsumer | None:
+        """Stop a consumer; what it has may still be acknowledged."""
+        target = self.consumers.pop(tag, None)
+        if target is not None:
+            engine = self.broker.engine
+            engine.detach(target.consumer, now_ms=self.broker.now_ms(), requeue=False)
+            self.connection.consumer_gone(target)
+        return target
+
+    def cancelled(self, target: AmqpConsumer) -> None:
+        """Its queue is gone: tell the client, if it wants to know."""
+        if self.consumers.pop(target.tag, None) is None:
+            return
+        self.unacked.take_of(target.consumer)
+        if self.connection.wants_cancel_notify:
+            self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
+
+    def pause(self, paused: bool) -> None:
+        for target in self.consumers.values():
+            if paused or not self.active:
+                target.consumer.paused = True
+            else:
+                self.broker.engine.resume(target.consumer)
+        self.broker.touch()
+
+    def close(self) -> None:
+        """What was delivered and not answered goes back to its queues."""
+        self.closing = True
+        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        held = {run.consumer.id: run.consumer for run in self.unacked}
+        self.unacked.take_all()
+        targets = list(self.consumers.values())
+        self.consumers.clear()
+        for target in targets:
+            held.pop(target.consumer.id, None)
+            engine.detach(target.consumer, now_ms=now_ms)
+        for consumer in (*held.values(), *self._getters.values()):
+            engine.detach(consumer, now_ms=now_ms)
+        for target in targets:
+            self.connection.consumer_gone(target)
+        self.broker.touch()
+
+
+class Transaction:
+    """tx: publishes and answers that wait for the commit."""
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[int, bytes, bytes, RecordBatch, list[Topic]]] = []
+        self.answers: list[tuple[str, list[UnackedRun]]] = []
+
+
+def single(batch: RecordBatch, index: int) -> RecordBatch:
+    """One record of a batch as a batch of its own."""
+    if batch.count == 1:
+        return batch
+    data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
+    return RecordBatch.scan(bytes(data), base_offset=0, verify=False)

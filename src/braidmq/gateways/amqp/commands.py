@@ -1,0 +1,558 @@
+"""What each method of a channel does. One short function a method."""
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from braidmq.engine.errors import ExclusiveConsumer
+from braidmq.engine.routing import errors as routing
+from braidmq.engine.routing.bindings import Destination
+from braidmq.engine.routing.bindings import exchange as to_exchange
+from braidmq.engine.routing.bindings import topic as to_topic
+from braidmq.engine.topics import Credit, Mode, Topic
+from braidmq.gateways.amqp.channel import AmqpConsumer, Channel, Transaction
+from braidmq.gateways.amqp.confirms import Confirms
+from braidmq.gateways.amqp.errors import (
+    access_refused,
+    no_exchange,
+    no_queue,
+    precondition_failed,
+    resource_locked,
+)
+from braidmq.gateways.amqp.queues import (
+    SUBSCRIPTION,
+    mode_of,
+    require_equivalent,
+    server_name,
+    settings_of,
+)
+from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
+from braidmq.wire.amqp import methods as m
+from braidmq.wire.amqp.constants import ReplyCode
+from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
+
+if TYPE_CHECKING:
+    from braidmq.gateways.amqp.connection import AmqpConnection
+
+UNLIMITED = 1 << 62
+RESERVED = "amq."
+
+
+class Commands:
+    def __init__(self, connection: "AmqpConnection") -> None:
+        self._connection = connection
+        self._broker = connection.broker
+
+    # --- which is which ---
+
+    def run(self, channel: Channel, method: m.Method) -> None:
+        handler = HANDLERS.get(type(method))
+        if handler is None:
+            raise ConnectionError_(
+                ReplyCode.COMMAND_INVALID, f"unexpected method {type(method).__name__}"
+            )
+        handler(self, channel, method)
+        self._broker.touch()
+
+    def run_connection(self, method: m.Method) -> None:
+        if isinstance(method, m.ConnectionUpdateSecret):
+            self._connection.send_method(0, m.ConnectionUpdateSecretOk())
+            return
+        raise ConnectionError_(
+            ReplyCode.COMMAND_INVALID, f"unexpected method {type(method).__name__}"
+        )
+
+    def _reply(self, channel: Channel, answer: m.Method, nowait: bool = False) -> None:
+        """Answer once what was done is on disk."""
+        if nowait:
+            return
+        journal = self._broker.engine.store.journal
+        lsn = journal.last_lsn
+        if lsn <= journal.durable_lsn or isinstance(answer, _LIGHT):
+            self._connection.send_method(channel.number, answer)
+            return
+        self._broker.when_durable(
+            lsn, lambda failure: self._connection.send_method(channel.number, answer)
+        )
+
+    # --- exchanges ---
+
+    def exchange_declare(self, channel: Channel, method: m.ExchangeDeclare) -> None:
+        router = self._broker.engine.exchanges.router(channel.vhost)
+        name = method.exchange
+        if method.passive:
+            try:
+                router.exchange(name)
+            except routing.ExchangeNotFound:
+                raise no_exchange(name, channel.vhost) from None
+            self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+            return
+        if not name:
+            raise access_refused("operation not permitted on the default exchange")
+        self._connection.require_configure("exchange", name)
+        arguments = dict(method.arguments)
+        alternate = arguments.get("alternate-exchange")
+        try:
+            self._broker.engine.exchanges.declare(
+                channel.vhost,
+                name,
+                method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+                alternate_exchange=alternate if isinstance(alternate, str) else None,
+            )
+        except routing.UnknownKind:
+            raise ConnectionError_(
+                ReplyCode.COMMAND_INVALID, f"unknown exchange type '{method.type}'"
+            ) from None
+        except routing.ReservedName:
+            raise access_refused(
+                f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            ) from None
+        except routing.ExchangeMismatch as error:
+            raise precondition_failed(
+                f"inequivalent arg '{error.differing}' for exchange '{name}' in vhost "
+                f"'{channel.vhost}': received {_quoted(error.received)} but current is "
+                f"{_quoted(error.current)}"
+            ) from None
+        self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+
+    def exchange_delete(self, channel: Channel, method: m.ExchangeDelete) -> None:
+        name = method.exchange
+        if not name:
+            raise access_refused("operation not permitted on the default exchange")
+        if name.startswith(RESERVED):
+            raise access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        self._connection.require_configure("exchange", name)
+        try:
+            self._broker.engine.exchanges.delete(channel.vhost, name, if_unused=method.if_unused)
+        except routing.ExchangeInUse:
+            raise precondition_failed(
+                f"exchange '{name}' in vhost '{channel.vhost}' in use"
+            ) from None
+        except routing.ExchangeNotFound:
+            pass  # as RabbitMQ: what is not there is deleted already
+        self._reply(channel, m.ExchangeDeleteOk(), method.nowait)
+
+    def exchange_bind(self, channel: Channel, method: m.ExchangeBind) -> None:
+        self._bind_exchange(channel, method, bind=True)
+        self._reply(channel, m.ExchangeBindOk(), method.nowait)
+
+    def exchange_unbind(self, channel: Channel, method: m.ExchangeUnbind) -> None:
+        self._bind_exchange(channel, method, bind=False)
+        self._reply(channel, m.ExchangeUnbindOk(), method.nowait)
+
+    def _bind_exchange(
+        self, channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind, *, bind: bool
+    ) -> None:
+        router = self._broker.engine.exchanges.router(channel.vhost)
+        for name in (method.destination, method.source):
+            if not name:
+                raise access_refused("operation not permitted on the default exchange")
+        for name in (method.source, method.destination):
+            try:
+                info = router.exchange(name)
+            except routing.ExchangeNotFound:
+                raise no_exchange(name, channel.vhost) from None
+        self._connection.require_write(method.destination)
+        self._connection.require_read(method.source)
+        destination = to_exchange(method.destination)
+        self._change_binding(
+            channel,
+            method.source,
+            destination,
+            method.routing_key,
+            method.arguments,
+            bind,
+            info.durable,
+        )
+
+    # --- queues ---
+
+    def queue_declare(self, channel: Channel, method: m.QueueDeclare) -> None:
+        name = method.queue
+        engine = self._broker.engine
+        if method.passive:
+            topic = self._queue(channel, name)
+            channel.last_queue = topic.name
+            self._declared(channel, topic, method.nowait)
+            return
+        existing = engine.core.topics.get((channel.vhost, name)) if name else None
+        if existing is None and name.startswith(RESERVED):
+            raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        if existing is not None:
+            self._connection.require_configure("queue", name)
+            self._require_unlocked(channel, existing, method.exclusive)
+            require_equivalent(
+                existing,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                arguments=method.arguments,
+            )
+            channel.last_queue = name
+            self._declared(channel, existing, method.nowait)
+            return
+        name = name or server_name()
+        self._connection.require_configure("queue", name)
+        topic = self._create(channel, name, method)
+        channel.last_queue = name
+        self._declared(channel, topic, method.nowait)
+
+    def _create(self, channel: Channel, name: str, method: m.QueueDeclare) -> Topic:
+        engine, now_ms = self._broker.engine, self._broker.now_ms()
+        arguments = dict(method.arguments)
+        settings = settings_of(arguments, name, channel.vhost)
+        self._connection.gateway.require_queue_room(channel.vhost)
+        durable = method.durable and not method.exclusive
+        topic = engine.create_topic(
+            channel.vhost,
+            name,
+            settings,
+            now_ms=now_ms,
+            durable=durable,
+            attributes={
+                "amqp": {
+                    "durable": method.durable,
+                    "auto_delete": method.auto_delete,
+                    "exclusive": method.exclusive,
+                    "arguments": _storable(arguments),
+                }
+            },
+        )
+        engine.subscribe(
+            topic, SUBSCRIPTION, now_ms=now_ms, mode=mode_of(arguments), durable=durable
+        )
+        if method.exclusive:
+            self._connection.gateway.registry.own(self._connection, name)
+        return topic
+
+    def _declared(self, channel: Channel, topic: Topic, nowait: bool) -> None:
+        subscription = topic.subscriptions[SUBSCRIPTION]
+        self._reply(
+            channel,
+            m.QueueDeclareOk(topic.name, subscription.ready, len(subscription.consumers)),
+            nowait,
+        )
+
+    def _queue(self, channel: Channel, name: str) -> Topic:
+        """The queue of that name; an empty one is the last this channel declared."""
+        if not name:
+            name = channel.last_queue
+            if not name:
+                raise ChannelError(ReplyCode.NOT_FOUND, "no previously declared queue")
+        topic = self._broker.engine.core.topics.get((channel.vhost, name))
+        if topic is None or SUBSCRIPTION not in topic.subscriptions:
+            raise no_queue(name, channel.vhost)
+        owner = self._connection.gateway.registry.owner(channel.vhost, name)
+        if owner is not None and owner is not self._connection:
+            raise resource_locked(name, channel.vhost)
+        return topic
+
+    def _require_unlocked(self, channel: Channel, topic: Topic, exclusive: bool) -> None:
+        owner = self._connection.gateway.registry.owner(channel.vhost, topic.name)
+        if (owner is not None and owner is not self._connection) or (
+            (owner is not None) != exclusive
+        ):
+            raise resource_locked(topic.name, channel.vhost)
+
+    def queue_bind(self, channel: Channel, method: m.QueueBind) -> None:
+        self._bind_queue(channel, method, bind=True)
+        self._reply(channel, m.QueueBindOk(), method.nowait)
+
+    def queue_unbind(self, channel: Channel, method: m.QueueUnbind) -> None:
+        self._bind_queue(channel, method, bind=False)
+        self._reply(channel, m.QueueUnbindOk())
+
+    def _bind_queue(
+        self, channel: Channel, method: m.QueueBind | m.QueueUnbind, *, bind: bool
+    ) -> None:
+        topic = self._queue(channel, method.queue)
+        if not method.exchange:
+            raise access_refused("operation not permitted on the default exchange")
+        self._connection.require_write(topic.name)
+        self._connection.require_read(method.exchange)
+        key = method.routing_key
+        if not key and not method.queue:
+            key = topic.name
+        self._change_binding(
+            channel,
+            method.exchange,
+            to_topic(topic.name),
+            key,
+            method.arguments,
+            bind,
+            topic.durable,
+        )
+
+    def _change_binding(
+        self,
+        channel: Channel,
+        source: str,
+        destination: Destination,
+        key: str,
+        arguments: dict[str, Any],
+        bind: bool,
+        durable: bool,
+    ) -> None:
+        exchanges = self._broker.engine.exchanges
+        try:
+            if bind:
+                exchanges.bind(
+                    channel.vhost,
+                    source,
+                    destination,
+                    key.encode(),
+                    dict(arguments),
+                    durable=durable,
+                )
+            else:
+                exchanges.unbind(channel.vhost, source, destination, key.encode(), dict(arguments))
+        except routing.ExchangeNotFound:
+            raise no_exchange(source, channel.vhost) from None
+
+    def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
+        topic = self._queue(channel, method.queue)
+        self._connection.require_read(topic.name)
+        count = self._broker.engine.purge(topic)
+        self._reply(channel, m.QueuePurgeOk(count), method.nowait)
+
+    def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
+        try:
+            topic = self._queue(channel, method.queue)
+        except ChannelError as error:
+            if error.reply_code != ReplyCode.NOT_FOUND or not method.queue:
+                raise
+            self._reply(channel, m.QueueDeleteOk(0), method.nowait)
+            return
+        self._connection.require_configure("queue", topic.name)
+        subscription = topic.subscriptions[SUBSCRIPTION]
+        if method.if_unused and subscription.consumers:
+            raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
+        if method.if_empty and subscription.ready:
+            raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' not empty")
+        count = subscription.ready
+        self._connection.gateway.registry.disown(channel.vhost, topic.name)
+        self._broker.engine.delete_topic(topic)
+        self._reply(channel, m.QueueDeleteOk(count), method.nowait)
+
+    # --- consuming ---
+
+    def basic_qos(self, channel: Channel, method: m.BasicQos) -> None:
+        if method.prefetch_size:
+            raise ConnectionError_(
+                ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})"
+            )
+        limit = method.prefetch_count or UNLIMITED
+        if method.global_qos:
+            channel.credit.limit = limit
+            for target in channel.consumers.values():
+                self._broker.engine.resume(target.consumer)
+            channel.pause(self._connection.write_paused)
+        else:
+            channel.prefetch = method.prefetch_count
+        self._reply(channel, m.BasicQosOk())
+
+    def basic_consume(self, channel: Channel, method: m.BasicConsume) -> None:
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in channel.consumers or tag == channel.reply_tag:
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if method.queue == REPLY_TO:
+            self._consume_replies(channel, method, tag)
+            return
+        topic = self._queue(channel, method.queue)
+        self._connection.require_read(topic.name)
+        target = AmqpConsumer(channel, tag, topic.name, method.no_ack)
+        priority = method.arguments.get("x-priority", 0)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise precondition_failed(
+                f"invalid arg 'x-priority' for queue '{topic.name}' in vhost '{channel.vhost}'"
+            )
+        subscription = self._subscription_for(channel, topic, method)
+        try:
+            target.consumer = self._broker.engine.attach(
+                subscription,
+                now_ms=self._broker.now_ms(),
+                credits=[Credit(channel.prefetch or UNLIMITED), channel.credit],
+                priority=priority,
+                auto_ack=method.no_ack,
+                exclusive=method.exclusive,
+                visibility_ms=0,
+                tag=target,
+            )
+        except ExclusiveConsumer:
+            raise access_refused(
+                f"queue '{topic.name}' in vhost '{channel.vhost}' in exclusive use"
+            ) from None
+        channel.consumers[tag] = target
+        if not channel.active or self._connection.write_paused:
+            target.consumer.paused = True
+        # Before any delivery: the client learns the tag first.
+        if not method.nowait:
+            self._connection.send_method(channel.number, m.BasicConsumeOk(tag))
+
+    def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:
+        """Queues have one subscription; a stream is read by each consumer from where it likes."""
+        offset = method.arguments.get("x-stream-offset")
+        if offset is None or topic.policy.retention.until_acked:
+            return topic.subscriptions[SUBSCRIPTION]
+        start: int | str
+        if isinstance(offset, bool):
+            raise precondition_failed("invalid arg 'x-stream-offset'")
+        if isinstance(offset, int):
+            start = offset
+        elif hasattr(offset, "timestamp"):
+            start = f"@{int(offset.timestamp() * 1000)}"
+        else:
+            words = {"first": "earliest", "last": "latest", "next": "latest"}
+            start = words.get(str(offset), "latest")
+        return self._broker.engine.subscribe(
+            topic,
+            f"{SUBSCRIPTION}.{secrets.token_hex(8)}",
+            now_ms=self._broker.now_ms(),
+            mode=Mode.SHARED,
+            start=start,
+            durable=False,
+        )
+
+    def _consume_replies(self, channel: Channel, method: m.BasicConsume, tag: str) -> None:
+        if not method.no_ack:
+            raise precondition_failed("reply consumer cannot acknowledge")
+        if channel.reply_tag is not None:
+            raise precondition_failed("reply consumer already set")
+        channel.reply_tag = tag
+        if not method.nowait:
+            self._connection.send_method(channel.number, m.BasicConsumeOk(tag))
+
+    def basic_cancel(self, channel: Channel, method: m.BasicCancel) -> None:
+        if method.consumer_tag == channel.reply_tag:
+            channel.reply_tag = None
+        channel.cancel(method.consumer_tag)
+        if not method.nowait:
+            self._connection.send_method(channel.number, m.BasicCancelOk(method.consumer_tag))
+
+    def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
+        topic = self._queue(channel, method.queue)
+        self._connection.require_read(topic.name)
+        data = channel.get(topic, method.no_ack)
+        if data is None:
+            self._connection.send_method(channel.number, m.BasicGetEmpty())
+        else:
+            self._connection.send(data)
+
+    def basic_ack(self, channel: Channel, method: m.BasicAck) -> None:
+        channel.ack(method.delivery_tag, method.delivery_tag, method.multiple)
+
+    def basic_nack(self, channel: Channel, method: m.BasicNack) -> None:
+        channel.refuse(method.delivery_tag, method.multiple, method.requeue)
+
+    def basic_reject(self, channel: Channel, method: m.BasicReject) -> None:
+        channel.refuse(method.delivery_tag, False, method.requeue)
+
+    def basic_recover(self, channel: Channel, method: m.BasicRecover) -> None:
+        self._recover(channel, method.requeue)
+        self._connection.send_method(channel.number, m.BasicRecoverOk())
+
+    def basic_recover_async(self, channel: Channel, method: m.BasicRecoverAsync) -> None:
+        self._recover(channel, method.requeue)
+
+    def _recover(self, channel: Channel, requeue: bool) -> None:
+        if not requeue:
+            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+        channel.recover()
+
+    # --- modes ---
+
+    def confirm_select(self, channel: Channel, method: m.ConfirmSelect) -> None:
+        if channel.transaction is not None:
+            raise precondition_failed("cannot switch from tx to confirm mode")
+        if channel.confirms is None:
+            channel.confirms = Confirms(channel.number)
+        if not method.nowait:
+            self._connection.send_method(channel.number, m.ConfirmSelectOk())
+
+    def tx_select(self, channel: Channel, method: m.TxSelect) -> None:
+        if channel.confirms is not None:
+            raise precondition_failed("cannot switch from confirm to tx mode")
+        if channel.transaction is None:
+            channel.transaction = Transaction()
+        self._connection.send_method(channel.number, m.TxSelectOk())
+
+    def tx_commit(self, channel: Channel, method: m.TxCommit) -> None:
+        transaction = self._transaction(channel)
+        channel.transaction = None
+        for verb, runs in transaction.answers:
+            channel.answer(verb, runs)
+        for publish in transaction.publishes:
+            channel.publish_to(*publish)
+        channel.transaction = Transaction()
+        self._reply(channel, m.TxCommitOk())
+
+    def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
+        transaction = self._transaction(channel)
+        for _, runs in transaction.answers:
+            channel.unacked.put_back(runs)
+        channel.transaction = Transaction()
+        self._connection.send_method(channel.number, m.TxRollbackOk())
+
+    def _transaction(self, channel: Channel) -> Transaction:
+        if channel.transaction is None:
+            raise precondition_failed("channel is not transactional")
+        return channel.transaction
+
+    def channel_flow(self, channel: Channel, method: m.ChannelFlow) -> None:
+        if not method.active:
+            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "active=false")
+        self._connection.send_method(channel.number, m.ChannelFlowOk(True))
+
+    def channel_flow_ok(self, channel: Channel, method: m.ChannelFlowOk) -> None:
+        """We never ask for it; an answer changes nothing."""
+
+
+_LIGHT = (m.BasicQosOk,)
+"""Answers that say nothing about what is on disk."""
+
+HANDLERS: dict[type[m.Method], Callable[..., None]] = {
+    m.ExchangeDeclare: Commands.exchange_declare,
+    m.ExchangeDelete: Commands.exchange_delete,
+    m.ExchangeBind: Commands.exchange_bind,
+    m.ExchangeUnbind: Commands.exchange_unbind,
+    m.QueueDeclare: Commands.queue_declare,
+    m.QueueBind: Commands.queue_bind,
+    m.QueueUnbind: Commands.queue_unbind,
+    m.QueuePurge: Commands.queue_purge,
+    m.QueueDelete: Commands.queue_delete,
+    m.BasicQos: Commands.basic_qos,
+    m.BasicConsume: Commands.basic_consume,
+    m.BasicCancel: Commands.basic_cancel,
+    m.BasicGet: Commands.basic_get,
+    m.BasicAck: Commands.basic_ack,
+    m.BasicNack: Commands.basic_nack,
+    m.BasicReject: Commands.basic_reject,
+    m.BasicRecover: Commands.basic_recover,
+    m.BasicRecoverAsync: Commands.basic_recover_async,
+    m.ConfirmSelect: Commands.confirm_select,
+    m.TxSelect: Commands.tx_select,
+    m.TxCommit: Commands.tx_commit,
+    m.TxRollback: Commands.tx_rollback,
+    m.ChannelFlow: Commands.channel_flow,
+    m.ChannelFlowOk: Commands.channel_flow_ok,
+}
+
+
+def _quoted(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"'{'true' if value else 'false'}'"
+    return f"'{value}'"
+
+
+def _storable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as the catalogue keeps them: plain values only."""
+    return {key: value for key, value in arguments.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | bytes | list | dict)

@@ -1,0 +1,64 @@
+"""Publisher confirms of a channel, in the order of publishing.
+
+A confirm may only say "everything up to here" when everything up to here is confirmed, so what is
+ready early waits for what was published before it.
+"""
+
+from collections import deque
+
+from braidmq.wire.amqp.methods import BasicAck, BasicNack, method_frame
+
+
+class Confirm:
+    """Publishes of one run; ``accepted`` of its ``count`` messages were taken."""
+
+    __slots__ = ("accepted", "count", "done", "failed")
+
+    def __init__(self, count: int, accepted: int) -> None:
+        self.count = count
+        self.accepted = accepted
+        self.done = False
+        self.failed = False
+
+
+class Confirms:
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._waiting: deque[Confirm] = deque()
+        self._last_tag = 0
+
+    def __len__(self) -> int:
+        return sum(confirm.count for confirm in self._waiting)
+
+    def expect(self, count: int, accepted: int) -> Confirm:
+        confirm = Confirm(count, accepted)
+        self._waiting.append(confirm)
+        return confirm
+
+    def ready(self) -> bytes:
+        """The frames for what is done now, as few as possible."""
+        frames: list[bytes] = []
+        acked = 0
+        while self._waiting and self._waiting[0].done:
+            confirm = self._waiting.popleft()
+            good = 0 if confirm.failed else confirm.accepted
+            if good:
+                acked += good
+                self._last_tag += good
+            bad = confirm.count - good
+            if bad:
+                frames.append(self._ack(acked))
+                acked = 0
+                frames += self._nacks(bad)
+        frames.append(self._ack(acked))
+        return b"".join(frames)
+
+    def _ack(self, count: int) -> bytes:
+        if not count:
+            return b""
+        return method_frame(self._channel, BasicAck(self._last_tag, multiple=count > 1))
+
+    def _nacks(self, count: int) -> list[bytes]:
+        self._last_tag += count
+        # ``multiple`` would take in earlier tags only if they were open: they are confirmed.
+        return [method_frame(self._channel, BasicNack(self._last_tag, multiple=count > 1))]

@@ -1,0 +1,661 @@
+"""One AMQP connection: bytes in and out, the handshake, heartbeats, channels."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from braidmq import __version__
+from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
+from braidmq.gateways.amqp.commands import Commands
+from braidmq.gateways.amqp.errors import access_refused, translate
+from braidmq.gateways.amqp.replies import Replies
+from braidmq.model.errors import AccessRefused, BraidError
+from braidmq.security.accounts import is_loopback
+from braidmq.storage.record import RecordBatch
+from braidmq.wire.amqp.constants import (
+    FRAME_BYTES_MIN,
+    PROTOCOL_HEADER,
+    FrameKind,
+    ReplyCode,
+)
+from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
+from braidmq.wire.amqp.methods import (
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionSecureOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    Method,
+    decode,
+    method_frame,
+)
+from braidmq.wire.amqp.properties import split_content_header
+from braidmq.wire.amqp.scan import (
+    EVENT_ACK,
+    EVENT_ERROR,
+    EVENT_FRAME,
+    EVENT_PUBLISH,
+    scan,
+)
+from braidmq.wire.amqp.tables import Table, decode_table
+
+if TYPE_CHECKING:
+    from braidmq.gateways.amqp.listener import AmqpGateway
+
+FRAME_MAX = 131_072
+"""Offered in connection.tune, as RabbitMQ does."""
+CHANNEL_MAX = 2047
+HEARTBEAT_S = 60
+RECEIVE_BYTES = 1 << 20
+OUTPUT_HIGH_BYTES = 1 << 20
+"""A consumer whose socket has this much unsent gets nothing more until it reads."""
+
+HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+HANDSHAKE_S = 10
+"""How long a peer may take to log in."""
+
+CAPABILITIES: Table = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+_receive_buffer = bytearray(RECEIVE_BYTES)
+_receive_view = memoryview(_receive_buffer)
+# One buffer for all connections: it is filled and scanned within one callback of the loop.
+
+
+class Content:
+    """A message that comes in frame by frame."""
+
+    __slots__ = ("body", "method", "properties", "size")
+
+    def __init__(self, method: BasicPublish) -> None:
+        self.method = method
+        self.size = -1
+        self.properties = b""
+        self.body = bytearray()
+
+
+class AmqpConnection(asyncio.BufferedProtocol):
+    transport: asyncio.Transport
+
+    def __init__(self, gateway: "AmqpGateway") -> None:
+        self.gateway = gateway
+        self.broker = gateway.broker
+        self.accounts = gateway.accounts
+        self.vhost = "/"
+        self.user = ""
+        self.channels: dict[int, Channel] = {}
+        self.frame_max = FRAME_MAX
+        self.channel_max = CHANNEL_MAX
+        self.heartbeat_s = 0
+        self.client_properties: dict[str, Any] = {}
+        self.peer = ""
+        self._loopback = False
+        self._tail = b""
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._state: Callable[[Method], None] | None = self._await_start_ok
+        self._header_seen = False
+        self._opened = False
+        self._closing = False
+        self._contents: dict[int, Content] = {}
+        self._closing_channels: set[int] = set()
+        self._commands = Commands(self)
+        self._write_paused = False
+        self._read_paused = False
+        self._lost = False
+        self.last_received = self.last_sent = self.broker.loop.time()
+        self._published = 0
+
+    # --- the transport ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._loopback = bool(peer) and is_loopback(peer[0])
+        self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
+        self.gateway.connections.add(self)
+        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
+
+    def _handshake_late(self) -> None:
+        if not self._opened:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._deadline.cancel()
+        self.gateway.connections.discard(self)
+        self._release()
+
+    def _release(self) -> None:
+        """Give back everything that is tied to this connection."""
+        channels = list(self.channels.values())
+        self.channels.clear()
+        for channel in channels:
+            channel.close()
+        self.gateway.registry.forget_connection(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        tail = len(self._tail)
+        _receive_buffer[:tail] = self._tail
+        return _receive_view[tail:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_received = self.broker.loop.time()
+        size = len(self._tail) + nbytes
+        start = 0
+        try:
+            if not self._header_seen:
+                start = self._read_header(size)
+                if not start:
+                    return
+            used = self._read_frames(start, size)
+            self._tail = bytes(_receive_view[used:size])
+        except AmqpError as error:
+            self._tail = b""
+            self.close(error)
+
+    def _read_header(self, size: int) -> int:
+        if size < 8 and PROTOCOL_HEADER.startswith(bytes(_receive_view[:size])):
+            self._tail = bytes(_receive_view[:size])
+            return 0
+        if _receive_buffer[:8] != PROTOCOL_HEADER:
+            # Clause 4.2.2: answer with what we do speak, and hang up.
+            self.transport.write(PROTOCOL_HEADER)
+            self.transport.close()
+            self._closing = True
+            return 0
+        self._header_seen = True
+        self.send_method(
+            0,
+            ConnectionStart(
+                server_properties={
+                    "capabilities": CAPABILITIES,
+                    "cluster_name": f"braid@{self.gateway.name}",
+                    "copyright": "The BraidMQ authors",
+                    "information": "Licensed under the Apache License 2.0",
+                    "platform": "Python",
+                    "product": "BraidMQ",
+                    "version": __version__,
+                },
+                mechanisms=b"PLAIN AMQPLAIN",
+            ),
+        )
+        return 8
+
+    def _read_frames(self, start: int, size: int) -> int:
+        if self._closing:
+            return self._read_while_closing(start, size)
+        events, used = scan(
+            _receive_view[start:],
+            size - start,
+            self.frame_max,
+            self.broker.now_ms(),
+            self._opened and not self._contents,
+        )
+        for event in events:
+            self._handle(event)
+            if self._closing:
+                break
+        return start + used if not self._closing else size
+
+    def _read_while_closing(self, start: int, size: int) -> int:
+        """After our connection.close only its answer counts."""
+        events, used = scan(_receive_view[start:], size - start, FRAME_MAX, 0, False)
+        for event in events:
+            if event[0] == EVENT_FRAME and event[3][:4] in (b"\0\x0a\0\x33", b"\0\x0a\0\x32"):
+                if event[3][:4] == b"\0\x0a\0\x32":
+                    self.send_method(0, ConnectionCloseOk())
+                    self.flush()
+                self.transport.close()
+        return start + used
+
+    # --- events ---
+
+    def _handle(self, event: tuple[Any, ...]) -> None:
+        kind = event[0]
+        if kind == EVENT_ERROR:
+            raise ConnectionError_(ReplyCode(event[1]), event[2])
+        channel_number = event[2] if kind == EVENT_FRAME else event[1]
+        try:
+            if kind == EVENT_PUBLISH:
+                self._handle_publish(channel_number, *event[2:])
+            elif kind == EVENT_ACK:
+                channel = self._channel(channel_number)
+                if channel is not None:
+                    channel.ack(*event[2:])
+            else:
+                self._handle_frame(*event[1:])
+        except BraidError as error:
+            self._answer_error(translate(error), channel_number, event)
+
+    def _answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
+        if not error.class_id:
+            error.class_id, error.method_id = _blamed(event)
+        channel = self.channels.get(number)
+        if not isinstance(error, ChannelError) or channel is None:
+            raise error
+        self.close_channel(channel, error)
+
+    def _handle_publish(
+        self, number: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch
+    ) -> None:
+        channel = self._channel(number)
+        if channel is not None:
+            channel.publish_run(flags, exchange, key, batch)
+
+    def _channel(self, number: int) -> Channel | None:
+        """The open channel, None for one we are closing."""
+        channel = self.channels.get(number)
+        if channel is None and number not in self._closing_channels:
+            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        return channel
+
+    def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == FrameKind.METHOD:
+            self._handle_method(number, decode(payload))
+        elif kind == FrameKind.HEARTBEAT:
+            if number:
+                raise ConnectionError_(ReplyCode.COMMAND_INVALID, "heartbeat on a channel")
+        elif kind in (FrameKind.HEADER, FrameKind.BODY):
+            self._handle_content(kind, number, payload)
+        else:
+            raise FrameError(f"frame of unknown type {kind}")
+
+    def _handle_method(self, number: int, method: Method) -> None:
+        if number in self._contents and not isinstance(method, ConnectionClose | ConnectionCloseOk):
+            del self._contents[number]
+            raise ConnectionError_(
+                ReplyCode.UNEXPECTED_FRAME,
+                "expected content header for class 60, got non content header frame instead",
+            )
+        if number == 0:
+            self._handle_connection_method(method)
+            return
+        if not self._opened:
+            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "the connection is not open")
+        if isinstance(method, ChannelOpen):
+            self._open_channel(number)
+            return
+        if isinstance(method, ChannelCloseOk):
+            self._closing_channels.discard(number)
+            return
+        channel = self._channel(number)
+        if channel is None:
+            if isinstance(method, ChannelClose):
+                self._closing_channels.discard(number)
+                self.send_method(number, ChannelCloseOk())
+            return
+        if isinstance(method, ChannelClose):
+            del self.channels[number]
+            channel.close()
+            self.send_method(number, ChannelCloseOk())
+            return
+        if isinstance(method, BasicPublish):
+            self._contents[number] = Content(method)
+            return
+        self._commands.run(channel, method)
+
+    def _open_channel(self, number: int) -> None:
+        if number in self.channels:
+            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+        if number > self.channel_max:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened ({number}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
+            )
+        self._closing_channels.discard(number)
+        self.channels[number] = Channel(self, number)
+        self.send_method(number, ChannelOpenOk())
+
+    def _handle_content(self, kind: int, number: int, payload: bytes) -> None:
+        content = self._contents.get(number)
+        if content is None:
+            if number in self._closing_channels:
+                return
+            raise ConnectionError_(
+                ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
+            )
+        if kind == FrameKind.HEADER:
+            if content.size >= 0:
+                raise ConnectionError_(
+                    ReplyCode.UNEXPECTED_FRAME, "expected content body, got content header instead"
+                )
+            content.size, content.properties = split_content_header(payload)
+            if content.size > self.gateway.message_bytes_max:
+                del self._contents[number]
+                raise ChannelError(
+                    ReplyCode.PRECONDITION_FAILED,
+                    f"message size {content.size} is larger than configured max size "
+                    f"{self.gateway.message_bytes_max}",
+                )
+        else:
+            content.body += payload
+        if content.size < 0:
+            raise ConnectionError_(
+                ReplyCode.UNEXPECTED_FRAME, "expected content header, got content body instead"
+            )
+        if len(content.body) >= content.size:
+            del self._contents[number]
+            self._complete(number, content)
+
+    def _complete(self, number: int, content: Content) -> None:
+        """Put an assembled message through the scanner, so that there is one way in."""
+        method = content.method
+        payload = method_frame(number, method)
+        header = struct.pack(">HHQ", 60, 0, len(content.body)) + content.properties
+        frames = b"".join(
+            (
+                payload,
+                _frame(FrameKind.HEADER, number, header),
+                _frame(FrameKind.BODY, number, bytes(content.body)) if content.body else b"",
+            )
+        )
+        events, _ = scan(frames, len(frames), len(frames) + 8, self.broker.now_ms(), True)
+        for event in events:
+            if event[0] != EVENT_PUBLISH:
+                raise FrameError("content can't be read")
+            self._handle_publish(number, *event[2:])
+
+    # --- the handshake ---
+
+    def _handle_connection_method(self, method: Method) -> None:
+        if isinstance(method, ConnectionClose):
+            self._release()
+            self.send_method(0, ConnectionCloseOk())
+            self.flush()
+            self._closing = True
+            self.transport.close()
+        elif self._state is not None:
+            self._state(method)
+        else:
+            self._commands.run_connection(method)
+
+    def _await_start_ok(self, method: Method) -> None:
+        if not isinstance(method, ConnectionStartOk):
+            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.start-ok")
+        self.client_properties = dict(method.client_properties)
+        user, password = _credentials(method)
+        self._state = self._refuse_meanwhile
+        self.broker.loop.create_task(self._log_in(user, password))
+
+    def _refuse_meanwhile(self, method: Method) -> None:
+        raise ConnectionError_(ReplyCode.COMMAND_INVALID, "not logged in yet")
+
+    async def _log_in(self, user: str, password: str) -> None:
+        try:
+            found = await self.gateway.logins.authenticate(user, password, self._loopback)
+        except BraidError:
+            self._refuse_login(user)
+            return
+        if self._lost:
+            return
+        self.user = found.name
+        self._state = self._await_tune_ok
+        self.send_method(0, ConnectionTune(CHANNEL_MAX, FRAME_MAX, HEARTBEAT_S))
+
+    def _refuse_login(self, user: str) -> None:
+        if self._lost:
+            return
+        text = (
+            "Login was refused using authentication mechanism PLAIN. For details see the broker"
+            " logfile."
+        )
+        capabilities = self.client_properties.get("capabilities") or {}
+        if capabilities.get("authentication_failure_close"):
+            self.close(ConnectionError_(ReplyCode.ACCESS_REFUSED, text))
+        else:
+            self.transport.close()
+
+    def _await_tune_ok(self, method: Method) -> None:
+        if isinstance(method, ConnectionSecureOk) or not isinstance(method, ConnectionTuneOk):
+            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.tune-ok")
+        if method.frame_max and not FRAME_BYTES_MIN <= method.frame_max <= FRAME_MAX:
+            word = "lower than 4096" if method.frame_max < FRAME_BYTES_MIN else "higher than ours"
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {method.frame_max} is {word}"
+            )
+        if method.channel_max > CHANNEL_MAX:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"negotiated channel_max = {method.channel_max} is higher than the maximum allowed "
+                f"value ({CHANNEL_MAX})",
+            )
+        self.frame_max = method.frame_max or FRAME_MAX
+        self.channel_max = method.channel_max or CHANNEL_MAX
+        self.heartbeat_s = method.heartbeat
+        self._state = self._await_open
+
+    def _await_open(self, method: Method) -> None:
+        if not isinstance(method, ConnectionOpen):
+            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.open")
+        vhost = method.virtual_host
+        if not self.accounts.has_namespace(vhost):
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
+        if not self.accounts.can_enter(self.user, vhost):
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"access to vhost '{vhost}' refused for user '{self.user}'",
+            )
+        self.gateway.require_room(vhost)
+        self.vhost = vhost
+        self.grants = self.accounts.grants(self.user, vhost)
+        self._state = None
+        self._opened = True
+        self._deadline.cancel()
+        self.send_method(0, ConnectionOpenOk())
+        if self.broker.blocked:
+            self.set_blocked("memory or disk is low")
+
+    # --- permissions and routing, asked by channels ---
+
+    def require_write(self, exchange: str) -> None:
+        if not self.grants.may_write(exchange or "amq.default"):
+            raise self._refusal("write", "exchange", exchange or "amq.default")
+
+    def require_read(self, queue: str) -> None:
+        if not self.grants.may_read(queue):
+            raise self._refusal("read", "queue", queue)
+
+    def require_configure(self, kind: str, name: str) -> None:
+        if not self.grants.may_configure(name):
+            raise self._refusal("configure", kind, name)
+
+    def _refusal(self, verb: str, kind: str, name: str) -> ChannelError:
+        return access_refused(
+            f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
+        )
+
+    def routes_by_headers(self, exchange: str) -> bool:
+        return self.gateway.registry.routes_by_headers(self.vhost, exchange)
+
+    @property
+    def wants_cancel_notify(self) -> bool:
+        capabilities = self.client_properties.get("capabilities") or {}
+        return bool(capabilities.get("consumer_cancel_notify"))
+
+    @property
+    def replies(self) -> Replies:
+        return self.gateway.replies
+
+    def reply_address(self, channel: Channel) -> str:
+        return self.gateway.replies.address(channel)
+
+    def consumer_gone(self, target: AmqpConsumer) -> None:
+        self.gateway.registry.consumer_gone(self.vhost, target.queue)
+
+    def published(self, count: int) -> None:
+        """Publishers stop being read while the journal or memory is behind."""
+        self._published += count
+        if self.broker.blocked and not self._read_paused:
+            self.set_blocked("memory or disk is low")
+
+    # --- closing ---
+
+    def close(self, error: AmqpError) -> None:
+        """A connection error: everything is given back, and the peer is told why."""
+        if self._closing:
+            return
+        self._closing = True
+        self._release()
+        self.send_method(
+            0,
+            ConnectionClose(error.reply_code, error.reply_text, error.class_id, error.method_id),
+        )
+        self.flush()
+        self.broker.loop.call_later(HANDSHAKE_S, self.transport.close)
+
+    def close_channel(self, channel: Channel, error: AmqpError) -> None:
+        self.channels.pop(channel.number, None)
+        self._contents.pop(channel.number, None)
+        self._closing_channels.add(channel.number)
+        channel.close()
+        self.send_method(
+            channel.number,
+            ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id),
+        )
+
+    def shut_down(self) -> None:
+        """The node stops."""
+        if self._opened and not self._closing:
+            self.close(
+                ConnectionError_(
+                    ReplyCode.CONNECTION_FORCED,
+                    "broker forced connection closure with reason 'shutdown'",
+                )
+            )
+        self.transport.close()
+
+    # --- output ---
+
+    def send_method(self, channel: int, method: Method) -> None:
+        self.send(method_frame(channel, method))
+
+    def send(self, data: bytes) -> None:
+        if self._lost:
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        self.broker.flush_later(self)
+        if self._out_bytes > OUTPUT_HIGH_BYTES and not self._write_paused:
+            self.pause_writing()
+
+    def flush(self) -> None:
+        if not self._out or self._lost:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self._out_bytes = 0
+        self.last_sent = self.broker.loop.time()
+        self.transport.write(data)
+        if self._write_paused and not self.transport.get_write_buffer_size():
+            self.resume_writing()
+
+    def pause_writing(self) -> None:
+        if not self._write_paused:
+            self._write_paused = True
+            for channel in self.channels.values():
+                channel.pause(True)
+
+    def resume_writing(self) -> None:
+        if self._write_paused:
+            self._write_paused = False
+            for channel in self.channels.values():
+                channel.pause(False)
+
+    @property
+    def write_paused(self) -> bool:
+        return self._write_paused
+
+    # --- pressure and heartbeats ---
+
+    def set_blocked(self, reason: str) -> None:
+        """Stop reading from a publisher; consumers-only connections go on."""
+        if self._read_paused or not self._opened or not self._published:
+            return
+        self._read_paused = True
+        if self.wants_blocked:
+            self.send_method(0, ConnectionBlocked(reason))
+        self.transport.pause_reading()
+
+    def set_unblocked(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            if self.wants_blocked:
+                self.send_method(0, ConnectionUnblocked())
+            self.transport.resume_reading()
+
+    @property
+    def wants_blocked(self) -> bool:
+        capabilities = self.client_properties.get("capabilities") or {}
+        return bool(capabilities.get("connection.blocked"))
+
+    def beat(self, now: float) -> None:
+        """Called about once a second: send a heartbeat when due, hang up on a silent peer."""
+        if not self.heartbeat_s or not self._opened:
+            return
+        if now - self.last_sent >= self.heartbeat_s / 2:
+            self.send(HEARTBEAT_FRAME)
+        if now - self.last_received > 2 * self.heartbeat_s and not self._read_paused:
+            self.transport.abort()
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
+    """Class and method id of what an error answers."""
+    if event[0] == EVENT_PUBLISH:
+        return 60, 40
+    if event[0] == EVENT_ACK:
+        return 60, 80
+    if event[0] == EVENT_FRAME and event[1] == FrameKind.METHOD and len(event[3]) >= 4:
+        return struct.unpack(">HH", event[3][:4])
+    if event[0] == EVENT_FRAME and event[1] in (FrameKind.HEADER, FrameKind.BODY):
+        return 60, 40
+    return 0, 0
+
+
+def _credentials(method: ConnectionStartOk) -> tuple[str, str]:
+    try:
+        if method.mechanism == "PLAIN":
+            _, user, password = method.response.split(b"\0")
+            return user.decode(), password.decode()
+        if method.mechanism == "AMQPLAIN":
+            table = decode_table(struct.pack(">I", len(method.response)) + method.response)
+            return _text(table["LOGIN"]), _text(table["PASSWORD"])
+    except (ValueError, KeyError, AttributeError):
+        raise ConnectionError_(ReplyCode.SYNTAX_ERROR, "malformed credentials") from None
+    raise ConnectionError_(
+        ReplyCode.NOT_ALLOWED, f"unknown authentication mechanism '{method.mechanism}'"
+    )
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["AccessRefused", "AmqpConnection"]

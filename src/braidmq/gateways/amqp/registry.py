@@ -1,0 +1,89 @@
+"""What ties queues to connections: exclusive owners, auto-delete, and who to tell when one goes."""
+
+from typing import TYPE_CHECKING
+
+from braidmq.engine.effects import ConsumerCancelled, Effect
+from braidmq.engine.topics import Topic
+from braidmq.gateways.amqp.channel import AmqpConsumer
+from braidmq.gateways.amqp.queues import SUBSCRIPTION
+from braidmq.gateways.broker import Broker
+
+if TYPE_CHECKING:
+    from braidmq.gateways.amqp.connection import AmqpConnection
+
+BY_HEADERS = {"headers", "x-delayed-message", "x-consistent-hash"}
+
+
+class Registry:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._owners: dict[tuple[str, str], AmqpConnection] = {}
+        self._owned: dict[AmqpConnection, set[str]] = {}
+        broker.listeners.append(self._on_effect)
+
+    def own(self, connection: "AmqpConnection", queue: str) -> None:
+        self._owners[connection.vhost, queue] = connection
+        self._owned.setdefault(connection, set()).add(queue)
+
+    def owner(self, vhost: str, queue: str) -> "AmqpConnection | None":
+        return self._owners.get((vhost, queue))
+
+    def disown(self, vhost: str, queue: str) -> None:
+        connection = self._owners.pop((vhost, queue), None)
+        if connection is not None:
+            self._owned.get(connection, set()).discard(queue)
+
+    def forget_connection(self, connection: "AmqpConnection") -> None:
+        """Exclusive queues go with their connection."""
+        engine = self._broker.engine
+        for queue in self._owned.pop(connection, set()):
+            self._owners.pop((connection.vhost, queue), None)
+            topic = engine.core.topics.get((connection.vhost, queue))
+            if topic is not None:
+                engine.delete_topic(topic)
+        self._broker.touch()
+
+    def consumer_gone(self, vhost: str, queue: str) -> None:
+        """An auto-delete queue goes with its last consumer."""
+        engine = self._broker.engine
+        topic = engine.core.topics.get((vhost, queue))
+        if topic is None or not is_auto_delete(topic):
+            return
+        subscription = topic.subscriptions.get(SUBSCRIPTION)
+        if subscription is not None and not subscription.consumers:
+            self.disown(vhost, queue)
+            engine.delete_topic(topic)
+            self._broker.touch()
+
+    def routes_by_headers(self, vhost: str, exchange: str) -> bool:
+        """Whether a message's way from an exchange can depend on more than its key."""
+        router = self._broker.engine.exchanges.router(vhost)
+        seen: set[str] = set()
+        waiting = [exchange]
+        known = {info.name: info for info in router.exchanges()} if exchange else {}
+        while waiting:
+            name = waiting.pop()
+            info = known.get(name)
+            if name in seen or info is None:
+                continue
+            seen.add(name)
+            if info.kind in BY_HEADERS:
+                return True
+            if info.alternate_exchange:
+                waiting.append(info.alternate_exchange)
+            waiting += [
+                binding.destination.name
+                for binding in router.bindings(source=name)
+                if binding.destination.kind == "exchange"
+            ]
+        return False
+
+    def _on_effect(self, effect: Effect) -> None:
+        if isinstance(effect, ConsumerCancelled):
+            target = effect.consumer.tag
+            if isinstance(target, AmqpConsumer):
+                target.channel.cancelled(target)
+
+
+def is_auto_delete(topic: Topic) -> bool:
+    return bool(topic.attributes.get("amqp", {}).get("auto_delete"))

@@ -1,0 +1,94 @@
+"""Deliveries of a channel that wait for an answer: delivery tags ↔ runs of messages.
+
+Tags rise without gaps and a run's offsets do too, so a run is three numbers however many messages
+it has.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from braidmq.engine.topics import Consumer, PartitionView
+
+
+class UnackedRun(NamedTuple):
+    first_tag: int
+    last_tag: int
+    consumer: Consumer
+    view: PartitionView
+    start: int
+    """Offset of the first message."""
+
+    def part(self, first_tag: int, last_tag: int) -> "UnackedRun":
+        start = self.start + first_tag - self.first_tag
+        return UnackedRun(first_tag, last_tag, self.consumer, self.view, start)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.last_tag - self.first_tag + 1
+
+
+class Unacked:
+    def __init__(self) -> None:
+        self._runs: list[UnackedRun] = []
+
+    def __len__(self) -> int:
+        return sum(run.last_tag - run.first_tag + 1 for run in self._runs)
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __iter__(self) -> Iterator[UnackedRun]:
+        return iter(self._runs)
+
+    def add(self, run: UnackedRun) -> None:
+        self._runs.append(run)
+
+    def put_back(self, runs: list[UnackedRun]) -> None:
+        """Answers that were taken back: their tags wait again."""
+        self._runs = sorted([*self._runs, *runs], key=lambda run: run.first_tag)
+
+    def take_all(self) -> list[UnackedRun]:
+        runs, self._runs = self._runs, []
+        return runs
+
+    def take_through(self, tag: int) -> list[UnackedRun] | None:
+        """All up to and including ``tag``; None when ``tag`` itself is not waiting."""
+        at = self._find(tag)
+        if at is None:
+            return None
+        run = self._runs[at]
+        taken = [*self._runs[:at], run.part(run.first_tag, tag)]
+        rest = [run.part(tag + 1, run.last_tag)] if tag < run.last_tag else []
+        self._runs[: at + 1] = rest
+        return taken
+
+    def take(self, first: int, last: int) -> tuple[list[UnackedRun], int | None]:
+        """Those from ``first`` to ``last``; the lowest tag that is not waiting ends it."""
+        taken: list[UnackedRun] = []
+        while first <= last:
+            at = self._find(first)
+            if at is None:
+                return taken, first
+            run = self._runs[at]
+            until = min(last, run.last_tag)
+            taken.append(run.part(first, until))
+            rest = []
+            if run.first_tag < first:
+                rest.append(run.part(run.first_tag, first - 1))
+            if until < run.last_tag:
+                rest.append(run.part(until + 1, run.last_tag))
+            self._runs[at : at + 1] = rest
+            first = until + 1
+        return taken, None
+
+    def take_of(self, consumer: Consumer) -> list[UnackedRun]:
+        taken = [run for run in self._runs if run.consumer is consumer]
+        self._runs = [run for run in self._runs if run.consumer is not consumer]
+        return taken
+
+    def _find(self, tag: int) -> int | None:
+        at = bisect_right(self._runs, tag, key=lambda run: run.first_tag) - 1
+        if at < 0 or self._runs[at].last_tag < tag:
+            return None
+        return at

@@ -1,0 +1,159 @@
+"""The engine in an event loop: what every gateway shares.
+
+Gateways call engine verbs as their sockets are read. Everything that follows from them happens once
+per turn of the loop, in ``_turn``: timers, deliveries, effects, the journal's commit, and one write
+for each connection that has something to say.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from braidmq.engine.effects import Effect, Level, PressureChanged
+from braidmq.engine.engine import Engine
+from braidmq.engine.topics import Delivery
+from braidmq.model.clock import Clock
+from braidmq.model.ids import Lsn
+from braidmq.storage.journal import Waiter
+from braidmq.storage.workers import Workers
+
+LAZY_COMMIT_S = 0.05
+"""Acknowledgements and delivery notes that nobody waits for go to disk at the latest after this."""
+
+PRESSURE_EVERY_S = 0.5
+
+
+class Receiver(Protocol):
+    """A consumer's ``tag``: where its deliveries go."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+
+class Flushable(Protocol):
+    def flush(self) -> None: ...
+
+
+EffectListener = Callable[[Effect], None]
+
+
+class Broker:
+    def __init__(self, engine: Engine, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.loop = loop
+        self.listeners: list[EffectListener] = []
+        self._workers = Workers(engine.store, loop.call_soon_threadsafe)
+        self._turn_due = False
+        self._flushable: dict[Flushable, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._lazy: asyncio.TimerHandle | None = None
+        self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
+        self.touch()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether publishers have to wait."""
+        return self.engine.pressure.level is Level.BLOCKED
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def touch(self) -> None:
+        """Something was done with the engine: a turn is due."""
+        if not self._turn_due:
+            self._turn_due = True
+            self.loop.call_soon(self._turn)
+
+    def flush_later(self, connection: Flushable) -> None:
+        """A connection has output: it is written at the end of this turn, in one piece."""
+        self._flushable[connection] = None
+        self.touch()
+
+    def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
+        """Call back once an entry is on disk; at once for what needs no disk."""
+        if lsn is None:
+            waiter(None)
+        else:
+            self.engine.store.wait(lsn, waiter)
+            self.touch()
+
+    async def durable(self, lsn: Lsn | None) -> None:
+        """Wait until an entry is on disk."""
+        future: asyncio.Future[None] = self.loop.create_future()
+
+        def done(failure: Exception | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        self.when_durable(lsn, done)
+        await future
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        engine = self.engine
+        now_ms = self.now_ms()
+        engine.advance(now_ms)
+        for delivery in engine.dispatch(now_ms):
+            receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
+            receiver.deliver(delivery)
+        for effect in engine.take_effects():
+            for listener in self.listeners:
+                listener(effect)
+        self._commit()
+        flushable, self._flushable = self._flushable, {}
+        for connection in flushable:
+            connection.flush()
+        if engine.has_more or self._flushable:
+            self.touch()
+        self._arm(now_ms)
+
+    def _commit(self) -> None:
+        """Wake the committer when somebody waits; what nobody waits for may gather a while."""
+        journal = self.engine.store.journal
+        if journal.waiting or self.engine.store.wants_checkpoint():
+            self._workers.wake()
+        elif journal.last_lsn > journal.durable_lsn and self._lazy is None:
+            self._lazy = self.loop.call_later(LAZY_COMMIT_S, self._commit_lazily)
+
+    def _commit_lazily(self) -> None:
+        self._lazy = None
+        self._workers.wake()
+
+    def _arm(self, now_ms: int) -> None:
+        """One loop timer for the whole wheel, set to its next tick."""
+        due = self.engine.next_due_ms()
+        if due is None or (self._timer is not None and self._timer_due_ms <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due
+        self._timer = self.loop.call_later(max(due - now_ms, 0) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.touch()
+
+    def _check_pressure(self) -> None:
+        store = self.engine.store
+        self.engine.check_pressure(store.disk.free_bytes(""))
+        self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
+        self.touch()
+
+    def on_pressure(self, listener: Callable[[PressureChanged], None]) -> None:
+        def only_pressure(effect: Effect) -> None:
+            if isinstance(effect, PressureChanged):
+                listener(effect)
+
+        self.listeners.append(only_pressure)
+
+    def stop(self) -> None:
+        """After the gateways have let go: no more turns, and the threads end."""
+        for timer in (self._timer, self._lazy, self._pressure_timer):
+            if timer is not None:
+                timer.cancel()
+        self._workers.stop()

@@ -1,0 +1,415 @@
+"""Users, namespaces and permissions: every change to them and every question about them.
+
+One thread owns it, the one that owns the store. Changes are visible at once and durable when the
+LSN they return is. A login is three steps, so that the slow one in the middle can run elsewhere:
+``begin``, ``Attempt.verify``, ``finish``; ``authenticate`` is all of them in line.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
+from braidmq.model.ids import Lsn
+from braidmq.security.passwords import (
+    PASSWORD_BYTES_MAX,
+    Password,
+    PasswordHash,
+    Verified,
+    hash_password,
+    password_bytes,
+    unmatchable_hash,
+    verify_password,
+)
+from braidmq.security.permissions import EVERYTHING, NOTHING, Grants, check_pattern
+from braidmq.security.records import (
+    ADMINISTRATOR,
+    NAMESPACES,
+    PERMISSIONS,
+    ROOT_NAMESPACE,
+    USERS,
+    Namespace,
+    NamespaceRecord,
+    Permission,
+    PermissionRecord,
+    User,
+    UserRecord,
+    check_limit,
+    check_namespace_name,
+    check_tags,
+    check_user_name,
+)
+from braidmq.storage.catalogue import Change
+from braidmq.storage.store import Store
+
+GUEST = "guest"
+"""Name and password of the user a new node has."""
+
+LOOPBACK_ONLY = frozenset({GUEST})
+"""Users whose password everybody knows: they log in from this machine or not at all."""
+
+LIMITS = ("max_connections", "max_queues")
+
+_encode = msgspec.msgpack.Encoder().encode
+_user_record = msgspec.msgpack.Decoder(UserRecord).decode
+_namespace_record = msgspec.msgpack.Decoder(NamespaceRecord).decode
+_permission_record = msgspec.msgpack.Decoder(PermissionRecord).decode
+
+
+@dataclass(frozen=True, slots=True)
+class UserDeleted:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceDeleted:
+    name: str
+
+
+Deleted = UserDeleted | NamespaceDeleted
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A login under way. ``outcome`` is ``None`` until it is known."""
+
+    name: str
+    loopback: bool
+    encoded: str
+    secret: bytes
+    digest: bytes
+    outcome: bool | None
+
+    def verify(self) -> bool:
+        """Slow, and touches nothing shared: may run in any thread."""
+        return verify_password(self.encoded, self.secret)
+
+
+class Accounts:
+    def __init__(
+        self, store: Store, dev: bool = False, loopback_only: frozenset[str] = LOOPBACK_ONLY
+    ) -> None:
+        """``dev`` lets anyone in as an administrator, whatever the password."""
+        self.dev = dev
+        self.loopback_only = loopback_only
+        self.generation = 0
+        """Goes up with every change: what was derived from an earlier one is stale."""
+        self._store = store
+        self._verified = Verified()
+        self._unmatchable = unmatchable_hash()
+        self._grants: WeakValueDictionary[tuple[str, str], Grants] = WeakValueDictionary()
+        self._watchers: list[Callable[[Deleted], None]] = []
+        self._users: dict[str, UserRecord] = {}
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._permissions: dict[tuple[str, str], PermissionRecord] = {}
+        self._restore()
+        if ROOT_NAMESPACE not in self._namespaces:
+            self._begin_anew()
+
+    def _restore(self) -> None:
+        catalogue = self._store.catalogue
+        for name, value in catalogue.items(USERS):
+            self._users[name] = _user_record(value)
+        for name, value in catalogue.items(NAMESPACES):
+            self._namespaces[name] = _namespace_record(value)
+        for key, value in catalogue.items(PERMISSIONS):
+            namespace, _, user = key.partition("\0")
+            self._permissions[namespace, user] = _permission_record(value)
+
+    def _begin_anew(self) -> None:
+        """The root namespace is never deleted: without it, this is a node's first start. One
+        entry, so that a crash leaves all of it or none."""
+        self._namespaces[ROOT_NAMESPACE] = NamespaceRecord()
+        self._users[GUEST] = UserRecord(hash_password(GUEST).encoded, [ADMINISTRATOR])
+        self._permissions[ROOT_NAMESPACE, GUEST] = EVERYTHING
+        self._store.change(
+            [
+                (NAMESPACES, ROOT_NAMESPACE, _encode(self._namespaces[ROOT_NAMESPACE])),
+                (USERS, GUEST, _encode(self._users[GUEST])),
+                (PERMISSIONS, _key(ROOT_NAMESPACE, GUEST), _encode(EVERYTHING)),
+            ]
+        )
+
+    # --- logging in ---
+
+    def authenticate(self, name: str, password: Password, now_ms: int, loopback: bool) -> User:
+        """Who this is. Raises AccessRefused; NotAuthenticated if the name or password is wrong.
+
+        Costs an Argon2 unless it was verified lately; in an event loop use ``Logins``.
+        """
+        attempt = self.begin(name, password, now_ms, loopback)
+        if attempt.outcome is None:
+            attempt.outcome = attempt.verify()
+        return self.finish(attempt, now_ms)
+
+    def begin(self, name: str, password: Password, now_ms: int, loopback: bool) -> Attempt:
+        if self.dev:
+            return Attempt(name, loopback, "", b"", b"", True)
+        secret = password_bytes(password)
+        record = self._users.get(name)
+        encoded = record.password if record is not None else self._unmatchable
+        digest = self._verified.digest(name, secret, encoded)
+        outcome = self._verified.outcome(digest, now_ms)
+        if not secret or len(secret) > PASSWORD_BYTES_MAX:
+            outcome = False
+        return Attempt(name, loopback, encoded, secret, digest, outcome)
+
+    def finish(self, attempt: Attempt, now_ms: int) -> User:
+        """Raises as ``authenticate`` does."""
+        assert attempt.outcome is not None
+        if self.dev:
+            return User(attempt.name, frozenset({ADMINISTRATOR}))
+        if self._verified.outcome(attempt.digest, now_ms) is None:
+            self._verified.remember(attempt.digest, attempt.outcome, now_ms)
+        record = self._users.get(attempt.name)
+        # The password may have been changed, or the user deleted, while this one was verified.
+        if not attempt.outcome or record is None or record.password != attempt.encoded:
+            raise NotAuthenticated("the user name or the password is wrong")
+        # Only after the password: before, it would tell a stranger which users exist.
+        if attempt.name in self.loopback_only and not attempt.loopback:
+            raise AccessRefused(
+                f"user {attempt.name!r} may log in from the node's own machine only",
+                remedy="Add another user with `braid users add`",
+            )
+        return _user(attempt.name, record)
+
+    # --- what one may do ---
+
+    def can_enter(self, user: str, namespace: str) -> bool:
+        """Whether the user has any permission there, if only to nothing, as in RabbitMQ."""
+        if self.dev:
+            return namespace in self._namespaces
+        return (namespace, user) in self._permissions
+
+    def grants(self, user: str, namespace: str) -> Grants:
+        """What ``user`` may do in ``namespace``. All who ask while one is held share it."""
+        grants = self._grants.get((user, namespace))
+        if grants is None:
+            grants = Grants(user, namespace, lambda: self.generation, self._patterns)
+            self._grants[user, namespace] = grants
+        return grants
+
+    def _patterns(self, user: str, namespace: str) -> PermissionRecord:
+        if not self.can_enter(user, namespace):
+            return NOTHING
+        return EVERYTHING if self.dev else self._permissions[namespace, user]
+
+    def watch(self, watcher: Callable[[Deleted], None]) -> None:
+        """Have ``watcher`` told of deleted users and namespaces: their connections must go."""
+        self._watchers.append(watcher)
+
+    # --- users ---
+
+    def users(self) -> list[User]:
+        return [_user(name, record) for name, record in sorted(self._users.items())]
+
+    def user(self, name: str) -> User:
+        return _user(name, self._user_record(name))
+
+    def has_user(self, name: str) -> bool:
+        return name in self._users
+
+    def add_user(
+        self, name: str, password: Password | PasswordHash, tags: Iterable[str] = ()
+    ) -> Lsn:
+        check_user_name(name)
+        if name in self._users:
+            raise Conflict(f"there is a user {name!r} already")
+        return self._keep_user(name, UserRecord(_hashed(password), _tag_list(tags)))
+
+    def update_user(
+        self,
+        name: str,
+        password: Password | PasswordHash | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> Lsn:
+        """What is not given stays."""
+        record = self._user_record(name)
+        encoded = record.password if password is None else _hashed(password)
+        kept = record.tags if tags is None else _tag_list(tags)
+        return self._keep_user(name, UserRecord(encoded, kept))
+
+    def change_password(self, name: str, password: Password | PasswordHash) -> Lsn:
+        return self.update_user(name, password=password)
+
+    def set_tags(self, name: str, tags: Iterable[str]) -> Lsn:
+        return self.update_user(name, tags=tags)
+
+    def delete_user(self, name: str) -> Lsn:
+        """With its permissions, in one step."""
+        self._user_record(name)
+        granted = [key for key in self._permissions if key[1] == name]
+        lsn = self._change([(USERS, name, None), *_withdrawn(granted)])
+        del self._users[name]
+        self._forget(granted)
+        self._tell(UserDeleted(name))
+        return lsn
+
+    def _user_record(self, name: str) -> UserRecord:
+        record = self._users.get(name)
+        if record is None:
+            raise NotFound(f"there is no user {name!r}")
+        return record
+
+    def _keep_user(self, name: str, record: UserRecord) -> Lsn:
+        lsn = self._change([(USERS, name, _encode(record))])
+        self._users[name] = record
+        return lsn
+
+    # --- permissions ---
+
+    def permissions(self, namespace: str | None = None) -> list[Permission]:
+        if namespace is not None:
+            self._namespace_record(namespace)
+        return [
+            _permission(*key, record)
+            for key, record in sorted(self._permissions.items())
+            if namespace in (None, key[0])
+        ]
+
+    def permission(self, user: str, namespace: str) -> Permission:
+        record = self._permissions.get((namespace, user))
+        if record is None:
+            raise _no_permission(user, namespace)
+        return _permission(namespace, user, record)
+
+    def has_permission(self, user: str, namespace: str) -> bool:
+        return (namespace, user) in self._permissions
+
+    def set_permission(
+        self, user: str, namespace: str, configure: str, write: str, read: str
+    ) -> Lsn:
+        self._user_record(user)
+        self._namespace_record(namespace)
+        for pattern in (configure, write, read):
+            check_pattern(pattern)
+        record = PermissionRecord(configure, write, read)
+        lsn = self._change([(PERMISSIONS, _key(namespace, user), _encode(record))])
+        self._permissions[namespace, user] = record
+        return lsn
+
+    def clear_permission(self, user: str, namespace: str) -> Lsn:
+        if (namespace, user) not in self._permissions:
+            raise _no_permission(user, namespace)
+        lsn = self._change(_withdrawn([(namespace, user)]))
+        self._forget([(namespace, user)])
+        return lsn
+
+    def _forget(self, granted: Iterable[tuple[str, str]]) -> None:
+        for key in granted:
+            del self._permissions[key]
+
+    # --- namespaces ---
+
+    def namespaces(self) -> list[Namespace]:
+        return [_namespace(name, record) for name, record in sorted(self._namespaces.items())]
+
+    def namespace(self, name: str) -> Namespace:
+        return _namespace(name, self._namespace_record(name))
+
+    def has_namespace(self, name: str) -> bool:
+        return name in self._namespaces
+
+    def add_namespace(
+        self, name: str, max_connections: int | None = None, max_queues: int | None = None
+    ) -> Lsn:
+        check_namespace_name(name)
+        if name in self._namespaces:
+            raise Conflict(f"there is a namespace {name!r} already")
+        return self._keep_namespace(name, NamespaceRecord(max_connections, max_queues))
+
+    def set_limit(self, name: str, limit: str, value: int | None) -> Lsn:
+        """``limit`` is ``max_connections`` or ``max_queues``; ``None`` lifts it."""
+        if limit not in LIMITS:
+            raise BadRequest(f"there is no limit {limit!r}", remedy=f"Known: {', '.join(LIMITS)}")
+        return self.set_limits(name, {limit: value})
+
+    def set_limits(self, name: str, limits: dict[str, int | None]) -> Lsn:
+        """Several at once; those not named stay."""
+        assert limits.keys() <= set(LIMITS)
+        record = self._namespace_record(name)
+        return self._keep_namespace(name, msgspec.structs.replace(record, **limits))
+
+    def delete_namespace(self, name: str) -> Lsn:
+        """With all permissions on it, in one step. What it holds is its watchers' to delete."""
+        self._namespace_record(name)
+        if name == ROOT_NAMESPACE:
+            raise Conflict(f"the namespace {ROOT_NAMESPACE!r} can't be deleted")
+        granted = [key for key in self._permissions if key[0] == name]
+        lsn = self._change([(NAMESPACES, name, None), *_withdrawn(granted)])
+        del self._namespaces[name]
+        self._forget(granted)
+        self._tell(NamespaceDeleted(name))
+        return lsn
+
+    def _namespace_record(self, name: str) -> NamespaceRecord:
+        record = self._namespaces.get(name)
+        if record is None:
+            raise NotFound(f"there is no namespace {name!r}")
+        return record
+
+    def _keep_namespace(self, name: str, record: NamespaceRecord) -> Lsn:
+        for limit in LIMITS:
+            check_limit(limit, getattr(record, limit))
+        lsn = self._change([(NAMESPACES, name, _encode(record))])
+        self._namespaces[name] = record
+        return lsn
+
+    # --- both ---
+
+    def _change(self, changes: list[Change]) -> Lsn:
+        lsn = self._store.change(changes)
+        self.generation += 1
+        return lsn
+
+    def _tell(self, deleted: Deleted) -> None:
+        for watcher in self._watchers:
+            watcher(deleted)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a peer's address is this machine's own; what is not an address is not."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    # A dual-stack socket shows IPv4 peers as ::ffff:127.0.0.1.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _hashed(password: Password | PasswordHash) -> str:
+    return (password if isinstance(password, PasswordHash) else hash_password(password)).encoded
+
+
+def _tag_list(tags: Iterable[str]) -> list[str]:
+    unique = frozenset(tags)
+    check_tags(unique)
+    return sorted(unique)
+
+
+def _key(namespace: str, user: str) -> str:
+    return f"{namespace}\0{user}"
+
+
+def _withdrawn(granted: Iterable[tuple[str, str]]) -> list[Change]:
+    return [(PERMISSIONS, _key(*key), None) for key in granted]
+
+
+def _no_permission(user: str, namespace: str) -> NotFound:
+    return NotFound(f"user {user!r} has no permission on namespace {namespace!r}")
+
+
+def _user(name: str, record: UserRecord) -> User:
+    return User(name, frozenset(record.tags))
+
+
+def _namespace(name: str, record: NamespaceRecord) -> Namespace:
+    return Namespace(name, record.max_connections, record.max_queues)
+
+
+def _permission(namespace: str, user: str, record: PermissionRecord) -> Permission:
+    return Permission(namespace, user, record.configure, record.write, record.read)

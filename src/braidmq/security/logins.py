@@ -1,0 +1,60 @@
+"""Logins for an event loop: Argon2 runs in threads, and equal logins under way share one."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from braidmq.model.errors import BraidError, Kind
+from braidmq.security.accounts import Accounts, Attempt
+from braidmq.security.passwords import Password, PasswordHash, hash_password
+from braidmq.security.records import User
+
+THREADS = 2
+"""A stranger's guesses keep this many cores busy at most, and 19 MiB of memory for each."""
+
+WAITING_MAX = 256
+"""About four seconds of work: whoever would wait longer is told to come back."""
+
+
+class TooManyLogins(BraidError):
+    kind = Kind.REFUSED
+    code = "too-many-logins"
+    remedy = "Try again in a few seconds"
+
+
+class Logins:
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="braid-login")
+        self._running: dict[bytes, asyncio.Future[bool]] = {}
+
+    async def authenticate(
+        self, name: str, password: Password, now_ms: int, loopback: bool
+    ) -> User:
+        """As ``Accounts.authenticate``; also raises TooManyLogins."""
+        attempt = self._accounts.begin(name, password, now_ms, loopback)
+        if attempt.outcome is None:
+            attempt.outcome = await self._verify(attempt)
+        return self._accounts.finish(attempt, now_ms)
+
+    async def hash(self, password: Password) -> PasswordHash:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, hash_password, password)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _verify(self, attempt: Attempt) -> bool:
+        running = self._running.get(attempt.digest)
+        if running is None:
+            if len(self._running) >= WAITING_MAX:
+                raise TooManyLogins(f"{WAITING_MAX} logins are being checked already")
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._threads, attempt.verify)
+            self._running[attempt.digest] = running
+            running.add_done_callback(partial(self._ended, attempt.digest))
+        # Shielded: others may wait for it too, and one of them may give up.
+        return await asyncio.shield(running)
+
+    def _ended(self, digest: bytes, _: asyncio.Future[bool]) -> None:
+        del self._running[digest]

@@ -1,0 +1,142 @@
+"""Patterns as RabbitMQ reads them, and the answers they gave.
+
+RabbitMQ runs ``re:run(Name, Pattern)``: the pattern is searched for anywhere in the name, and
+anchors are the administrator's business. Only the empty pattern is special: it grants nothing.
+"""
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+
+from braidmq.model.errors import AccessRefused, BadRequest
+from braidmq.security.records import PermissionRecord
+
+DEFAULT_EXCHANGE = "amq.default"
+"""What patterns see instead of the empty name of AMQP's default exchange, as in RabbitMQ."""
+
+PATTERN_CHARACTERS_MAX = 1024
+"""An alternation of a few dozen names; who needs more wants a common prefix."""
+
+PATTERNS_COMPILED_MAX = 1024
+"""Three for each user and namespace; users of one kind usually share theirs."""
+
+NAMES_MAX = 4096
+"""Answers remembered for each user and namespace, of each of the three sorts."""
+
+NOTHING = PermissionRecord("", "", "")
+EVERYTHING = PermissionRecord(".*", ".*", ".*")
+
+
+@lru_cache(PATTERNS_COMPILED_MAX)
+def compiled(pattern: str) -> re.Pattern[str]:
+    # \Z and not $, which also matches before a newline at the end.
+    return re.compile(pattern or r"\A\Z")
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises BadRequest for what Python does not read, or reads otherwise than it was meant."""
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise BadRequest(f"a pattern can't have more than {PATTERN_CHARACTERS_MAX} characters")
+    try:
+        pattern.encode()
+        with warnings.catch_warnings():
+            # "Possible nested set": POSIX classes such as [[:alpha:]], which RabbitMQ knows.
+            warnings.simplefilter("error")
+            re.compile(pattern)
+    except (re.error, UnicodeEncodeError, OverflowError, RecursionError, Warning) as error:
+        raise BadRequest(
+            f"{pattern!r} is not a pattern: {error}",
+            remedy="Patterns are regular expressions as Python's re module reads them",
+        ) from error
+
+
+Answers = dict[str, bool]
+
+
+class Grants:
+    """What one user may do in one namespace, as of now: a changed permission is seen by those who
+    hold this already. ``generation`` says whether anything changed; ``look_up`` what it is."""
+
+    __slots__ = (
+        "__weakref__",
+        "_configure",
+        "_generation",
+        "_look_up",
+        "_patterns",
+        "_read",
+        "_seen",
+        "_write",
+        "namespace",
+        "user",
+    )
+
+    def __init__(
+        self,
+        user: str,
+        namespace: str,
+        generation: Callable[[], int],
+        look_up: Callable[[str, str], PermissionRecord],
+    ) -> None:
+        self.user = user
+        self.namespace = namespace
+        self._generation = generation
+        self._look_up = look_up
+        self._seen = -1
+        self._patterns = NOTHING
+        self._configure: Answers = {}
+        self._write: Answers = {}
+        self._read: Answers = {}
+
+    def may_configure(self, name: str) -> bool:
+        self._refresh()
+        answer = self._configure.get(name)
+        return _ask(self._patterns.configure, name, self._configure) if answer is None else answer
+
+    def may_write(self, name: str) -> bool:
+        self._refresh()
+        answer = self._write.get(name)
+        return _ask(self._patterns.write, name, self._write) if answer is None else answer
+
+    def may_read(self, name: str) -> bool:
+        self._refresh()
+        answer = self._read.get(name)
+        return _ask(self._patterns.read, name, self._read) if answer is None else answer
+
+    def need_configure(self, name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may_configure(name):
+            raise self._refusal("configure", name)
+
+    def need_write(self, name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may_write(name):
+            raise self._refusal("write to", name)
+
+    def need_read(self, name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may_read(name):
+            raise self._refusal("read from", name)
+
+    def _refresh(self) -> None:
+        generation = self._generation()
+        if generation == self._seen:
+            return
+        self._seen = generation
+        self._patterns = self._look_up(self.user, self.namespace)
+        for answers in (self._configure, self._write, self._read):
+            answers.clear()
+
+    def _refusal(self, verb: str, name: str) -> AccessRefused:
+        return AccessRefused(
+            f"user {self.user!r} may not {verb} {name or DEFAULT_EXCHANGE!r}"
+            f" in namespace {self.namespace!r}"
+        )
+
+
+def _ask(pattern: str, name: str, answers: Answers) -> bool:
+    if len(answers) >= NAMES_MAX:
+        answers.clear()
+    answer = compiled(pattern).search(name or DEFAULT_EXCHANGE) is not None
+    answers[name] = answer
+    return answer

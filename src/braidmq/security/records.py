@@ -1,0 +1,110 @@
+"""What is kept of users, namespaces and permissions, and the rules for their names."""
+
+from typing import Final
+
+import msgspec
+
+from braidmq.model.errors import BadRequest
+
+USERS: Final = "users"
+"""Catalogue table: user name → UserRecord."""
+
+NAMESPACES: Final = "namespaces"
+"""Catalogue table: namespace name → NamespaceRecord."""
+
+PERMISSIONS: Final = "permissions"
+"""Catalogue table: namespace, NUL, user name → PermissionRecord."""
+
+ROOT_NAMESPACE: Final = "/"
+"""Always there: what AMQP clients open unless told otherwise."""
+
+ADMINISTRATOR: Final = "administrator"
+"""The tag of those who may change users, permissions and namespaces."""
+
+NAME_BYTES_MAX = 255
+"""An AMQP short string, which is how a client names itself and its virtual host."""
+
+TAGS_MAX = 32
+"""A user has a few roles; this only bounds the record."""
+
+LIMIT_MAX = 2**31 - 1
+"""More connections or queues than a node can have, and still an integer to every client."""
+
+
+class UserRecord(msgspec.Struct, frozen=True):
+    password: str
+    """An Argon2 hash in its usual text form, with its parameters and salt."""
+    tags: list[str] = []
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True):
+    max_connections: int | None = None
+    max_queues: int | None = None
+
+
+class PermissionRecord(msgspec.Struct, frozen=True):
+    configure: str
+    write: str
+    read: str
+
+
+class User(msgspec.Struct, frozen=True):
+    name: str
+    tags: frozenset[str] = frozenset()
+
+    @property
+    def is_administrator(self) -> bool:
+        return ADMINISTRATOR in self.tags
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """``None`` is no limit; 0 allows none at all."""
+
+    name: str
+    max_connections: int | None = None
+    max_queues: int | None = None
+
+
+class Permission(msgspec.Struct, frozen=True):
+    namespace: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+
+def check_user_name(name: str) -> None:
+    _check_name(name, "user name")
+    if ":" in name:
+        # RFC 7617, 2: it ends the user-id in HTTP Basic credentials.
+        raise BadRequest(f"a user name can't hold a colon: {name!r}")
+
+
+def check_namespace_name(name: str) -> None:
+    _check_name(name, "namespace")
+
+
+def check_tags(tags: frozenset[str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise BadRequest(f"a user can't have more than {TAGS_MAX} tags")
+    for tag in tags:
+        _check_name(tag, "tag")
+        if "," in tag or " " in tag:
+            raise BadRequest(f"a tag can't hold a comma or a space: {tag!r}")
+
+
+def check_limit(what: str, value: int | None) -> None:
+    if value is not None and not 0 <= value <= LIMIT_MAX:
+        raise BadRequest(f"{what} must be from 0 to {LIMIT_MAX}, or nothing for no limit")
+
+
+def _check_name(name: str, what: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise BadRequest(f"a {what} must be valid Unicode: {name!r}") from None
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise BadRequest(f"a {what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
+    # NUL parts namespace and user in the catalogue; the others would break up lines of logs.
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in name):
+        raise BadRequest(f"a {what} can't hold control characters: {name!r}")

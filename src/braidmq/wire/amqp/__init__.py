@@ -1,0 +1,1 @@
+"""AMQP 0-9-1 in RabbitMQ's dialect: methods, field tables, content headers, reply codes."""

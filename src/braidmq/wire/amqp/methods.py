@@ -1,0 +1,707 @@
+"""Every method of AMQP 0-9-1: a frozen struct each, and one table that says how it is written.
+
+    frame    kind:u8  channel:u16  size:u32  payload:size  0xCE
+    payload  class_id:u16  method_id:u16  fields              (of a method frame)
+
+Fields are packed in the order of the table. Neighbouring bits share an octet, lowest bit first,
+eight to an octet. Fields named ``_`` are reserved: written as zero, read and ignored.
+Long strings are ``bytes``: they carry SASL responses, which need not be text.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from braidmq.wire.amqp.constants import FRAME_END, ClassId, FrameKind
+from braidmq.wire.amqp.errors import AmqpError, FrameError, UnknownMethod
+from braidmq.wire.amqp.tables import (
+    Table,
+    encode_table,
+    read_long_string,
+    read_short_string,
+    read_table,
+    write_long_string,
+    write_short_string,
+)
+
+
+class Method(msgspec.Struct, frozen=True):
+    """What ``decode`` gives and ``encode`` takes. The class attributes come from ``METHODS``."""
+
+    CLASS_ID: ClassVar[int]
+    METHOD_ID: ClassVar[int]
+    NAME: ClassVar[str]
+    HAS_CONTENT: ClassVar[bool]
+    SYNCHRONOUS: ClassVar[bool]  # the sender waits for one of REPLIES (unless it said nowait)
+    REPLIES: ClassVar[tuple[type["Method"], ...]]
+
+
+# --- connection ---
+
+
+class ConnectionStart(Method, frozen=True):
+    version_major: int = 0
+    version_minor: int = 9
+    server_properties: Table = {}
+    mechanisms: bytes = b"PLAIN"
+    locales: bytes = b"en_US"
+
+
+class ConnectionStartOk(Method, frozen=True):
+    client_properties: Table = {}
+    mechanism: str = "PLAIN"
+    response: bytes = b""
+    locale: str = "en_US"
+
+
+class ConnectionSecure(Method, frozen=True):
+    challenge: bytes = b""
+
+
+class ConnectionSecureOk(Method, frozen=True):
+    response: bytes = b""
+
+
+class ConnectionTune(Method, frozen=True):
+    channel_max: int = 0
+    frame_max: int = 0
+    heartbeat: int = 0
+
+
+class ConnectionTuneOk(Method, frozen=True):
+    channel_max: int = 0
+    frame_max: int = 0
+    heartbeat: int = 0
+
+
+class ConnectionOpen(Method, frozen=True):
+    virtual_host: str = "/"
+
+
+class ConnectionOpenOk(Method, frozen=True):
+    pass
+
+
+class ConnectionClose(Method, frozen=True):
+    reply_code: int = 200
+    reply_text: str = ""
+    class_id: int = 0
+    method_id: int = 0
+
+
+class ConnectionCloseOk(Method, frozen=True):
+    pass
+
+
+class ConnectionBlocked(Method, frozen=True):
+    reason: str = ""
+
+
+class ConnectionUnblocked(Method, frozen=True):
+    pass
+
+
+class ConnectionUpdateSecret(Method, frozen=True):
+    new_secret: bytes = b""
+    reason: str = ""
+
+
+class ConnectionUpdateSecretOk(Method, frozen=True):
+    pass
+
+
+# --- channel ---
+
+
+class ChannelOpen(Method, frozen=True):
+    pass
+
+
+class ChannelOpenOk(Method, frozen=True):
+    pass
+
+
+class ChannelFlow(Method, frozen=True):
+    active: bool = True
+
+
+class ChannelFlowOk(Method, frozen=True):
+    active: bool = True
+
+
+class ChannelClose(Method, frozen=True):
+    reply_code: int = 200
+    reply_text: str = ""
+    class_id: int = 0
+    method_id: int = 0
+
+
+class ChannelCloseOk(Method, frozen=True):
+    pass
+
+
+# --- access: not in the 0-9-1 specification, but pika and older clients know it ---
+
+
+class AccessRequest(Method, frozen=True):
+    realm: str = "/data"
+    exclusive: bool = False
+    passive: bool = True
+    active: bool = True
+    write: bool = True
+    read: bool = True
+
+
+class AccessRequestOk(Method, frozen=True):
+    ticket: int = 1
+
+
+# --- exchange ---
+
+
+class ExchangeDeclare(Method, frozen=True):
+    exchange: str = ""
+    type: str = "direct"
+    passive: bool = False
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class ExchangeDeclareOk(Method, frozen=True):
+    pass
+
+
+class ExchangeDelete(Method, frozen=True):
+    exchange: str = ""
+    if_unused: bool = False
+    nowait: bool = False
+
+
+class ExchangeDeleteOk(Method, frozen=True):
+    pass
+
+
+class ExchangeBind(Method, frozen=True):
+    destination: str = ""
+    source: str = ""
+    routing_key: str = ""
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class ExchangeBindOk(Method, frozen=True):
+    pass
+
+
+class ExchangeUnbind(Method, frozen=True):
+    destination: str = ""
+    source: str = ""
+    routing_key: str = ""
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class ExchangeUnbindOk(Method, frozen=True):
+    pass
+
+
+# --- queue ---
+
+
+class QueueDeclare(Method, frozen=True):
+    queue: str = ""
+    passive: bool = False
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class QueueDeclareOk(Method, frozen=True):
+    queue: str = ""
+    message_count: int = 0
+    consumer_count: int = 0
+
+
+class QueueBind(Method, frozen=True):
+    queue: str = ""
+    exchange: str = ""
+    routing_key: str = ""
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class QueueBindOk(Method, frozen=True):
+    pass
+
+
+class QueuePurge(Method, frozen=True):
+    queue: str = ""
+    nowait: bool = False
+
+
+class QueuePurgeOk(Method, frozen=True):
+    message_count: int = 0
+
+
+class QueueDelete(Method, frozen=True):
+    queue: str = ""
+    if_unused: bool = False
+    if_empty: bool = False
+    nowait: bool = False
+
+
+class QueueDeleteOk(Method, frozen=True):
+    message_count: int = 0
+
+
+class QueueUnbind(Method, frozen=True):
+    queue: str = ""
+    exchange: str = ""
+    routing_key: str = ""
+    arguments: Table = {}
+
+
+class QueueUnbindOk(Method, frozen=True):
+    pass
+
+
+# --- basic ---
+
+
+class BasicQos(Method, frozen=True):
+    prefetch_size: int = 0
+    prefetch_count: int = 0
+    global_qos: bool = False
+
+
+class BasicQosOk(Method, frozen=True):
+    pass
+
+
+class BasicConsume(Method, frozen=True):
+    queue: str = ""
+    consumer_tag: str = ""
+    no_local: bool = False
+    no_ack: bool = False
+    exclusive: bool = False
+    nowait: bool = False
+    arguments: Table = {}
+
+
+class BasicConsumeOk(Method, frozen=True):
+    consumer_tag: str = ""
+
+
+class BasicCancel(Method, frozen=True):
+    consumer_tag: str = ""
+    nowait: bool = False
+
+
+class BasicCancelOk(Method, frozen=True):
+    consumer_tag: str = ""
+
+
+class BasicPublish(Method, frozen=True):
+    exchange: str = ""
+    routing_key: str = ""
+    mandatory: bool = False
+    immediate: bool = False
+
+
+class BasicReturn(Method, frozen=True):
+    reply_code: int = 200
+    reply_text: str = ""
+    exchange: str = ""
+    routing_key: str = ""
+
+
+class BasicDeliver(Method, frozen=True):
+    consumer_tag: str = ""
+    delivery_tag: int = 0
+    redelivered: bool = False
+    exchange: str = ""
+    routing_key: str = ""
+
+
+class BasicGet(Method, frozen=True):
+    queue: str = ""
+    no_ack: bool = False
+
+
+class BasicGetOk(Method, frozen=True):
+    delivery_tag: int = 0
+    redelivered: bool = False
+    exchange: str = ""
+    routing_key: str = ""
+    message_count: int = 0
+
+
+class BasicGetEmpty(Method, frozen=True):
+    pass
+
+
+class BasicAck(Method, frozen=True):
+    delivery_tag: int = 0
+    multiple: bool = False
+
+
+class BasicReject(Method, frozen=True):
+    delivery_tag: int = 0
+    requeue: bool = True
+
+
+class BasicRecoverAsync(Method, frozen=True):
+    requeue: bool = False
+
+
+class BasicRecover(Method, frozen=True):
+    requeue: bool = False
+
+
+class BasicRecoverOk(Method, frozen=True):
+    pass
+
+
+class BasicNack(Method, frozen=True):
+    delivery_tag: int = 0
+    multiple: bool = False
+    requeue: bool = True
+
+
+# --- confirm, tx ---
+
+
+class ConfirmSelect(Method, frozen=True):
+    nowait: bool = False
+
+
+class ConfirmSelectOk(Method, frozen=True):
+    pass
+
+
+class TxSelect(Method, frozen=True):
+    pass
+
+
+class TxSelectOk(Method, frozen=True):
+    pass
+
+
+class TxCommit(Method, frozen=True):
+    pass
+
+
+class TxCommitOk(Method, frozen=True):
+    pass
+
+
+class TxRollback(Method, frozen=True):
+    pass
+
+
+class TxRollbackOk(Method, frozen=True):
+    pass
+
+
+# --- the table ---
+
+
+class MethodSpec(NamedTuple):
+    class_id: ClassId
+    method_id: int
+    name: str
+    method: type[Method]
+    fields: str  # "name:type ..." in wire order
+    replies: tuple[type[Method], ...] = ()
+    has_content: bool = False
+
+
+_CLOSE = "reply_code:short reply_text:shortstr class_id:short method_id:short"
+_TUNE = "channel_max:short frame_max:long heartbeat:short"
+_EXCHANGE_BIND = (
+    "_:short destination:shortstr source:shortstr routing_key:shortstr nowait:bit arguments:table"
+)
+_10, _20, _30, _40, _50, _60, _85, _90 = ClassId
+
+# fmt: off
+METHODS: Final[tuple[MethodSpec, ...]] = (
+    MethodSpec(_10, 10, "connection.start", ConnectionStart,
+               "version_major:octet version_minor:octet server_properties:table "
+               "mechanisms:longstr locales:longstr", (ConnectionStartOk,)),
+    MethodSpec(_10, 11, "connection.start-ok", ConnectionStartOk,
+               "client_properties:table mechanism:shortstr response:longstr locale:shortstr"),
+    MethodSpec(_10, 20, "connection.secure", ConnectionSecure,
+               "challenge:longstr", (ConnectionSecureOk,)),
+    MethodSpec(_10, 21, "connection.secure-ok", ConnectionSecureOk, "response:longstr"),
+    MethodSpec(_10, 30, "connection.tune", ConnectionTune, _TUNE, (ConnectionTuneOk,)),
+    MethodSpec(_10, 31, "connection.tune-ok", ConnectionTuneOk, _TUNE),
+    MethodSpec(_10, 40, "connection.open", ConnectionOpen,
+               "virtual_host:shortstr _:shortstr _:bit", (ConnectionOpenOk,)),
+    MethodSpec(_10, 41, "connection.open-ok", ConnectionOpenOk, "_:shortstr"),
+    MethodSpec(_10, 50, "connection.close", ConnectionClose, _CLOSE, (ConnectionCloseOk,)),
+    MethodSpec(_10, 51, "connection.close-ok", ConnectionCloseOk, ""),
+    MethodSpec(_10, 60, "connection.blocked", ConnectionBlocked, "reason:shortstr"),
+    MethodSpec(_10, 61, "connection.unblocked", ConnectionUnblocked, ""),
+    MethodSpec(_10, 70, "connection.update-secret", ConnectionUpdateSecret,
+               "new_secret:longstr reason:shortstr", (ConnectionUpdateSecretOk,)),
+    MethodSpec(_10, 71, "connection.update-secret-ok", ConnectionUpdateSecretOk, ""),
+
+    MethodSpec(_20, 10, "channel.open", ChannelOpen, "_:shortstr", (ChannelOpenOk,)),
+    MethodSpec(_20, 11, "channel.open-ok", ChannelOpenOk, "_:longstr"),
+    MethodSpec(_20, 20, "channel.flow", ChannelFlow, "active:bit", (ChannelFlowOk,)),
+    MethodSpec(_20, 21, "channel.flow-ok", ChannelFlowOk, "active:bit"),
+    MethodSpec(_20, 40, "channel.close", ChannelClose, _CLOSE, (ChannelCloseOk,)),
+    MethodSpec(_20, 41, "channel.close-ok", ChannelCloseOk, ""),
+
+    MethodSpec(_30, 10, "access.request", AccessRequest,
+               "realm:shortstr exclusive:bit passive:bit active:bit write:bit read:bit",
+               (AccessRequestOk,)),
+    MethodSpec(_30, 11, "access.request-ok", AccessRequestOk, "ticket:short"),
+
+    MethodSpec(_40, 10, "exchange.declare", ExchangeDeclare,
+               "_:short exchange:shortstr type:shortstr passive:bit durable:bit auto_delete:bit "
+               "internal:bit nowait:bit arguments:table", (ExchangeDeclareOk,)),
+    MethodSpec(_40, 11, "exchange.declare-ok", ExchangeDeclareOk, ""),
+    MethodSpec(_40, 20, "exchange.delete", ExchangeDelete,
+               "_:short exchange:shortstr if_unused:bit nowait:bit", (ExchangeDeleteOk,)),
+    MethodSpec(_40, 21, "exchange.delete-ok", ExchangeDeleteOk, ""),
+    MethodSpec(_40, 30, "exchange.bind", ExchangeBind, _EXCHANGE_BIND, (ExchangeBindOk,)),
+    MethodSpec(_40, 31, "exchange.bind-ok", ExchangeBindOk, ""),
+    MethodSpec(_40, 40, "exchange.unbind", ExchangeUnbind, _EXCHANGE_BIND, (ExchangeUnbindOk,)),
+    MethodSpec(_40, 51, "exchange.unbind-ok", ExchangeUnbindOk, ""),  # 51, not 41
+
+    MethodSpec(_50, 10, "queue.declare", QueueDeclare,
+               "_:short queue:shortstr passive:bit durable:bit exclusive:bit auto_delete:bit "
+               "nowait:bit arguments:table", (QueueDeclareOk,)),
+    MethodSpec(_50, 11, "queue.declare-ok", QueueDeclareOk,
+               "queue:shortstr message_count:long consumer_count:long"),
+    MethodSpec(_50, 20, "queue.bind", QueueBind,
+               "_:short queue:shortstr exchange:shortstr routing_key:shortstr nowait:bit "
+               "arguments:table", (QueueBindOk,)),
+    MethodSpec(_50, 21, "queue.bind-ok", QueueBindOk, ""),
+    MethodSpec(_50, 30, "queue.purge", QueuePurge,
+               "_:short queue:shortstr nowait:bit", (QueuePurgeOk,)),
+    MethodSpec(_50, 31, "queue.purge-ok", QueuePurgeOk, "message_count:long"),
+    MethodSpec(_50, 40, "queue.delete", QueueDelete,
+               "_:short queue:shortstr if_unused:bit if_empty:bit nowait:bit", (QueueDeleteOk,)),
+    MethodSpec(_50, 41, "queue.delete-ok", QueueDeleteOk, "message_count:long"),
+    MethodSpec(_50, 50, "queue.unbind", QueueUnbind,
+               "_:short queue:shortstr exchange:shortstr routing_key:shortstr arguments:table",
+               (QueueUnbindOk,)),
+    MethodSpec(_50, 51, "queue.unbind-ok", QueueUnbindOk, ""),
+
+    MethodSpec(_60, 10, "basic.qos", BasicQos,
+               "prefetch_size:long prefetch_count:short global_qos:bit", (BasicQosOk,)),
+    MethodSpec(_60, 11, "basic.qos-ok", BasicQosOk, ""),
+    MethodSpec(_60, 20, "basic.consume", BasicConsume,
+               "_:short queue:shortstr consumer_tag:shortstr no_local:bit no_ack:bit "
+               "exclusive:bit nowait:bit arguments:table", (BasicConsumeOk,)),
+    MethodSpec(_60, 21, "basic.consume-ok", BasicConsumeOk, "consumer_tag:shortstr"),
+    MethodSpec(_60, 30, "basic.cancel", BasicCancel,
+               "consumer_tag:shortstr nowait:bit", (BasicCancelOk,)),
+    MethodSpec(_60, 31, "basic.cancel-ok", BasicCancelOk, "consumer_tag:shortstr"),
+    MethodSpec(_60, 40, "basic.publish", BasicPublish,
+               "_:short exchange:shortstr routing_key:shortstr mandatory:bit immediate:bit",
+               has_content=True),
+    MethodSpec(_60, 50, "basic.return", BasicReturn,
+               "reply_code:short reply_text:shortstr exchange:shortstr routing_key:shortstr",
+               has_content=True),
+    MethodSpec(_60, 60, "basic.deliver", BasicDeliver,
+               "consumer_tag:shortstr delivery_tag:longlong redelivered:bit exchange:shortstr "
+               "routing_key:shortstr", has_content=True),
+    MethodSpec(_60, 70, "basic.get", BasicGet,
+               "_:short queue:shortstr no_ack:bit", (BasicGetOk, BasicGetEmpty)),
+    MethodSpec(_60, 71, "basic.get-ok", BasicGetOk,
+               "delivery_tag:longlong redelivered:bit exchange:shortstr routing_key:shortstr "
+               "message_count:long", has_content=True),
+    MethodSpec(_60, 72, "basic.get-empty", BasicGetEmpty, "_:shortstr"),
+    MethodSpec(_60, 80, "basic.ack", BasicAck, "delivery_tag:longlong multiple:bit"),
+    MethodSpec(_60, 90, "basic.reject", BasicReject, "delivery_tag:longlong requeue:bit"),
+    MethodSpec(_60, 100, "basic.recover-async", BasicRecoverAsync, "requeue:bit"),
+    MethodSpec(_60, 110, "basic.recover", BasicRecover, "requeue:bit", (BasicRecoverOk,)),
+    MethodSpec(_60, 111, "basic.recover-ok", BasicRecoverOk, ""),
+    MethodSpec(_60, 120, "basic.nack", BasicNack,
+               "delivery_tag:longlong multiple:bit requeue:bit"),
+
+    MethodSpec(_85, 10, "confirm.select", ConfirmSelect, "nowait:bit", (ConfirmSelectOk,)),
+    MethodSpec(_85, 11, "confirm.select-ok", ConfirmSelectOk, ""),
+
+    MethodSpec(_90, 10, "tx.select", TxSelect, "", (TxSelectOk,)),
+    MethodSpec(_90, 11, "tx.select-ok", TxSelectOk, ""),
+    MethodSpec(_90, 20, "tx.commit", TxCommit, "", (TxCommitOk,)),
+    MethodSpec(_90, 21, "tx.commit-ok", TxCommitOk, ""),
+    MethodSpec(_90, 30, "tx.rollback", TxRollback, "", (TxRollbackOk,)),
+    MethodSpec(_90, 31, "tx.rollback-ok", TxRollbackOk, ""),
+)
+# fmt: on
+
+
+# --- the table, made ready to run: one step per field, or per octet of neighbouring bits ---
+
+
+class _Codec(NamedTuple):
+    read: Callable[[bytes, int], tuple[Any, int]]
+    write: Callable[[Any], bytes]
+    zero: Any
+
+
+def _integer(layout: str) -> _Codec:
+    packer = struct.Struct(layout)
+    size = packer.size
+
+    def read(raw: bytes, position: int) -> tuple[int, int]:
+        end = position + size
+        if end > len(raw):
+            raise FrameError("payload ends inside an integer")
+        return packer.unpack_from(raw, position)[0], end
+
+    return _Codec(read, packer.pack, 0)
+
+
+_OCTET = _integer(">B")
+_CODECS: Final = {
+    "octet": _OCTET,
+    "short": _integer(">H"),
+    "long": _integer(">I"),
+    "longlong": _integer(">Q"),
+    "shortstr": _Codec(read_short_string, write_short_string, ""),
+    "longstr": _Codec(read_long_string, write_long_string, b""),
+    "table": _Codec(read_table, encode_table, {}),
+}
+
+
+class _Step(NamedTuple):
+    codec: _Codec
+    names: tuple[str, ...]  # more than one only for bits; "_" is reserved
+    bits: bool
+
+
+class _Plan(NamedTuple):
+    spec: MethodSpec
+    prefix: bytes  # class id and method id
+    steps: tuple[_Step, ...]
+
+
+def _steps(fields: str) -> tuple[_Step, ...]:
+    steps: list[_Step] = []
+    for field in fields.split():
+        name, kind = field.split(":")
+        if kind != "bit":
+            steps.append(_Step(_CODECS[kind], (name,), False))
+        elif steps and steps[-1].bits and len(steps[-1].names) < 8:
+            steps[-1] = _Step(_OCTET, (*steps[-1].names, name), True)
+        else:
+            steps.append(_Step(_OCTET, (name,), True))
+    return tuple(steps)
+
+
+def _plan(spec: MethodSpec) -> _Plan:
+    steps = _steps(spec.fields)
+    named = tuple(name for step in steps for name in step.names if name != "_")
+    # ``decode`` fills the struct by position.
+    assert named == spec.method.__struct_fields__, spec.name
+    method = spec.method
+    method.CLASS_ID = int(spec.class_id)
+    method.METHOD_ID = spec.method_id
+    method.NAME = spec.name
+    method.HAS_CONTENT = spec.has_content
+    method.SYNCHRONOUS = bool(spec.replies)
+    method.REPLIES = spec.replies
+    return _Plan(spec, struct.pack(">HH", spec.class_id, spec.method_id), steps)
+
+
+_PLANS: Final = tuple(_plan(spec) for spec in METHODS)
+_PLAN_BY_PREFIX: Final = {plan.prefix: plan for plan in _PLANS}
+_PLAN_BY_TYPE: Final = {plan.spec.method: plan for plan in _PLANS}
+assert len(_PLAN_BY_PREFIX) == len(_PLAN_BY_TYPE) == len(METHODS)
+
+METHOD_BY_ID: Final[dict[tuple[int, int], type[Method]]] = {
+    (spec.class_id, spec.method_id): spec.method for spec in METHODS
+}
+
+
+# --- decoding and encoding ---
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+def decode(payload: Buffer) -> Method:
+    """The method in a method frame's payload. Raises only ``ConnectionError_``s."""
+    raw = bytes(payload)
+    if len(raw) < 4:
+        raise FrameError("method frame without a class and a method id")
+    plan = _PLAN_BY_PREFIX.get(raw[:4])
+    if plan is None:
+        class_id, method_id = struct.unpack(">HH", raw[:4])
+        raise UnknownMethod(
+            f"unknown method {class_id}.{method_id}", class_id=class_id, method_id=method_id
+        )
+    try:
+        return plan.spec.method(*_read_fields(raw, plan.steps))
+    except AmqpError as error:
+        error.class_id, error.method_id = plan.spec.class_id, plan.spec.method_id
+        raise
+
+
+def _read_fields(raw: bytes, steps: tuple[_Step, ...]) -> list[Any]:
+    position = 4
+    values: list[Any] = []
+    for codec, names, bits in steps:
+        value, position = codec.read(raw, position)
+        if bits:
+            values += [bool(value >> i & 1) for i, name in enumerate(names) if name != "_"]
+        elif names[0] != "_":
+            values.append(value)
+    # RabbitMQ matches the payload as a whole: a byte too many is as wrong as one too few.
+    if position != len(raw):
+        raise FrameError(f"{len(raw) - position} bytes after the last field")
+    return values
+
+
+def encode(method: Method) -> bytes:
+    """The payload of a method frame. Raises ValueError for a value that its field cannot hold."""
+    _, prefix, steps = _PLAN_BY_TYPE[type(method)]
+    parts = [prefix]
+    try:
+        for codec, names, bits in steps:
+            if bits:
+                parts.append(_OCTET.write(_bit_octet(method, names)))
+            elif names[0] == "_":
+                parts.append(codec.write(codec.zero))
+            else:
+                parts.append(codec.write(getattr(method, names[0])))
+    except struct.error as error:
+        raise ValueError(f"{method.NAME}: {error}") from None
+    return b"".join(parts)
+
+
+def _bit_octet(method: Method, names: tuple[str, ...]) -> int:
+    octet = 0
+    for i, name in enumerate(names):
+        if name != "_" and getattr(method, name):
+            octet |= 1 << i
+    return octet
+
+
+# --- frames ---
+
+_FRAME_HEADER = struct.Struct(">BHI")
+_FRAME_END = bytes((FRAME_END,))
+
+
+def frame(kind: int, channel: int, payload: Buffer) -> bytes:
+    return b"".join((_FRAME_HEADER.pack(kind, channel, len(payload)), payload, _FRAME_END))
+
+
+def method_frame(channel: int, method: Method) -> bytes:
+    return frame(FrameKind.METHOD, channel, encode(method))
+
+
+HEARTBEAT_FRAME: Final = frame(FrameKind.HEARTBEAT, 0, b"")

@@ -1,0 +1,17 @@
+from braidmq.storage.disk import Buffer
+from braidmq.storage.record import RecordBatch
+
+def all_amqp(batch: RecordBatch, first: int, stop: int) -> bool: ...
+def render_deliveries(
+    batch: RecordBatch,
+    first: int,
+    stop: int,
+    channel: int,
+    consumer_tag: bytes,
+    delivery_tag: int,
+    redelivered: bool,
+    frame_max: int,
+) -> bytes: ...
+def render_content(
+    channel: int, method: bytes, properties: Buffer, body: Buffer, frame_max: int
+) -> bytes: ...

@@ -1,0 +1,22 @@
+from typing import Any
+
+from braidmq.storage.disk import Buffer
+
+EVENT_FRAME: int
+EVENT_PUBLISH: int
+EVENT_ACK: int
+EVENT_ERROR: int
+FLAG_MANDATORY: int
+FLAG_IMMEDIATE: int
+FLAG_TRANSIENT: int
+FLAG_HEADERS: int
+FLAG_COPIES: int
+FLAG_USER_ID: int
+FLAG_REPLY_TO: int
+FLAG_BAD_EXPIRATION: int
+FLAG_BAD_PROPERTIES: int
+ENVELOPE_AMQP: int
+
+def scan(
+    data: Buffer, size: int, frame_max: int, now_ms: int, fast: bool = True
+) -> tuple[list[tuple[Any, ...]], int]: ...

@@ -1,0 +1,371 @@
+"""From bytes of a socket to runs of messages: the AMQP scanner.
+
+    publish:  method frame │ content header frame │ body frame      one channel, nothing between
+    ack:      method frame, method frame, …                         one channel, rising tags
+
+Consecutive publishes of one channel to one exchange and key become one event with a batch that is
+encoded already; consecutive acknowledgements become a range. Everything else, and every publish
+that is not these three frames in a row (bodies of several frames, channels interleaved), is handed
+out frame by frame. The scanner keeps no state between calls: what is not complete stays in the
+caller's buffer.
+
+The envelope of a record that came over AMQP, format 1:
+
+    ┌────────┬──────────┬────────┬─────────────┬────────────────────────────────┐
+    │ length │ exchange │ length │ routing key │ property flags and properties  │
+    └────────┴──────────┴────────┴─────────────┴────────────────────────────────┘
+      1 byte              1 byte                 as in the content header frame
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from braidmq.storage.record cimport TRANSIENT, RecordBatch
+
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
+
+EVENT_FRAME = 0
+EVENT_PUBLISH = 1
+EVENT_ACK = 2
+EVENT_ERROR = 3
+
+FLAG_MANDATORY = 1
+FLAG_IMMEDIATE = 2
+FLAG_TRANSIENT = 4
+FLAG_HEADERS = 8
+FLAG_COPIES = 16
+FLAG_USER_ID = 32
+FLAG_REPLY_TO = 64
+FLAG_BAD_EXPIRATION = 128
+FLAG_BAD_PROPERTIES = 256
+
+ENVELOPE_AMQP = 1
+
+cdef enum:
+    MANDATORY = 1
+    IMMEDIATE = 2
+    TRANSIENT_RUN = 4
+    HEADERS = 8          # has a headers table
+    COPIES = 16          # … that may hold CC or BCC
+    USER_ID = 32
+    REPLY_TO = 64        # asks for direct reply-to
+    BAD_EXPIRATION = 128
+    BAD_PROPERTIES = 256
+
+cdef enum:
+    FRAME_METHOD = 1
+    FRAME_HEADER = 2
+    FRAME_BODY = 3
+    FRAME_END = 0xCE
+    FRAME_OVERHEAD = 8
+    PUBLISH = 0x003C0028
+    ACK = 0x003C0050
+    RUN_BYTES_MAX = 1 << 20
+
+
+cdef inline uint16_t be16(const uint8_t *p) noexcept:
+    return (<uint16_t>p[0] << 8) | p[1]
+
+
+cdef inline uint32_t be32(const uint8_t *p) noexcept:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline uint64_t be64(const uint8_t *p) noexcept:
+    return (<uint64_t>be32(p) << 32) | be32(p + 4)
+
+
+cdef struct Publish:
+    const uint8_t *exchange
+    const uint8_t *key
+    const uint8_t *properties
+    const uint8_t *body
+    Py_ssize_t properties_length
+    Py_ssize_t body_length
+    Py_ssize_t end
+    int flags
+    uint8_t priority
+    int64_t expiration_ms
+
+
+cdef enum Found:
+    NOT_A_RUN      # some other frame, or not the three in a row
+    INCOMPLETE     # could be, once more bytes are there
+    COMPLETE
+
+
+cdef bint read_properties(Publish *found) noexcept:
+    """Note what routing and storage must know of the properties; the rest stays bytes."""
+    cdef const uint8_t *p = found.properties
+    cdef const uint8_t *end = p + found.properties_length
+    cdef uint32_t length
+    cdef uint16_t flags
+    cdef int bit
+    cdef bint persistent = False
+    found.priority = 0
+    found.expiration_ms = -1
+    if end - p < 2:
+        return False
+    flags = be16(p)
+    if flags & 1:
+        return False  # more than 14 properties are not defined for this class
+    p += 2
+    for bit in range(15, 1, -1):
+        if not flags >> bit & 1:
+            continue
+        if bit == 13:
+            if end - p < 4:
+                return False
+            length = be32(p)
+            if end - p - 4 < length:
+                return False
+            found.flags |= HEADERS
+            if memmem(p + 4, length, b"CC", 2) != NULL:
+                found.flags |= COPIES
+            p += 4 + length
+        elif bit == 12 or bit == 11:
+            if end - p < 1:
+                return False
+            if bit == 12:
+                persistent = p[0] == 2
+            else:
+                found.priority = p[0]
+            p += 1
+        elif bit == 6:
+            if end - p < 8:
+                return False
+            p += 8
+        else:
+            if end - p < 1 or end - p - 1 < p[0]:
+                return False
+            if bit == 8:
+                found.expiration_ms = decimal(p + 1, p[0])
+                if found.expiration_ms < 0:
+                    found.flags |= BAD_EXPIRATION
+            elif bit == 4:
+                found.flags |= USER_ID
+            elif bit == 9 and p[0] == 21 and memcmp(p + 1, b"amq.rabbitmq.reply-to", 21) == 0:
+                found.flags |= REPLY_TO
+            p += 1 + p[0]
+    if not persistent:
+        found.flags |= TRANSIENT_RUN
+    return p == end
+
+
+cdef int64_t decimal(const uint8_t *p, int length) noexcept:
+    """A number of milliseconds as text, at most 32 bits; -1 for anything else."""
+    cdef int64_t value = 0
+    cdef int i
+    if length == 0 or length > 10:
+        return -1
+    for i in range(length):
+        if p[i] < 48 or p[i] > 57:
+            return -1
+        value = 10 * value + p[i] - 48
+    return value if value <= 0xffffffff else -1
+
+
+cdef Found read_publish(
+    const uint8_t *data, Py_ssize_t at, Py_ssize_t size, uint32_t frame_max, Publish *found
+) noexcept:
+    """Whether a publish of three (for an empty body two) frames begins at ``at``."""
+    cdef const uint8_t *p = data + at
+    cdef uint32_t length = be32(p + 3)
+    cdef uint32_t header_length
+    cdef uint64_t body_length
+    cdef Py_ssize_t next_frame
+    cdef uint8_t bits
+    # The caller has seen a whole method frame with the ids of basic.publish.
+    if length < 9:
+        return NOT_A_RUN
+    found.exchange = p + 13
+    if 6 + 1 + found.exchange[0] + 1 + 1 > <int>length:
+        return NOT_A_RUN
+    found.key = found.exchange + 1 + found.exchange[0]
+    if 6 + 1 + found.exchange[0] + 1 + found.key[0] + 1 != <int>length:
+        return NOT_A_RUN
+    bits = found.key[1 + found.key[0]]
+    found.flags = (MANDATORY if bits & 1 else 0) | (IMMEDIATE if bits & 2 else 0)
+    next_frame = at + length + FRAME_OVERHEAD
+    if size - next_frame < 7:
+        return INCOMPLETE
+    p = data + next_frame
+    if p[0] != FRAME_HEADER or p[1] != data[at + 1] or p[2] != data[at + 2]:
+        return NOT_A_RUN
+    header_length = be32(p + 3)
+    if header_length < 14 or <uint64_t>header_length + FRAME_OVERHEAD > frame_max:
+        return NOT_A_RUN
+    if size - next_frame < header_length + FRAME_OVERHEAD:
+        return INCOMPLETE
+    if p[7 + header_length] != FRAME_END or be16(p + 7) != 60:
+        return NOT_A_RUN
+    body_length = be64(p + 11)
+    if body_length > frame_max - FRAME_OVERHEAD:
+        return NOT_A_RUN
+    found.properties = p + 19
+    found.properties_length = header_length - 12
+    found.body_length = body_length
+    next_frame += header_length + FRAME_OVERHEAD
+    found.end = next_frame
+    if body_length:
+        if size - next_frame < 7:
+            return INCOMPLETE
+        p = data + next_frame
+        if p[0] != FRAME_BODY or p[1] != data[at + 1] or p[2] != data[at + 2]:
+            return NOT_A_RUN
+        if be32(p + 3) != body_length:
+            return NOT_A_RUN
+        if size - next_frame < <Py_ssize_t>body_length + FRAME_OVERHEAD:
+            return INCOMPLETE
+        if p[7 + body_length] != FRAME_END:
+            return NOT_A_RUN
+        found.body = p + 7
+        found.end = next_frame + body_length + FRAME_OVERHEAD
+    else:
+        found.body = <const uint8_t *>b""
+    if not read_properties(found):
+        found.flags |= BAD_PROPERTIES
+    return COMPLETE
+
+
+cdef class Run:
+    """Publishes being gathered: same channel, exchange, key and kind."""
+    cdef RecordBatch batch
+    cdef uint16_t channel
+    cdef int flags
+    cdef bytes exchange
+    cdef bytes key
+    cdef bytes route
+
+    cdef bint takes(self, uint16_t channel, const Publish *found) noexcept:
+        cdef Py_ssize_t length = found.key + 1 + found.key[0] - found.exchange
+        return (
+            self.batch is not None and self.channel == channel and self.flags == found.flags
+            and len(self.route) == length
+            and memcmp(PyBytes_AS_STRING(self.route), found.exchange, length) == 0
+            and self.batch.size < RUN_BYTES_MAX
+        )
+
+    cdef int begin(self, uint16_t channel, const Publish *found) except -1:
+        cdef Py_ssize_t length = found.key + 1 + found.key[0] - found.exchange
+        self.batch = RecordBatch()
+        self.channel = channel
+        self.flags = found.flags
+        self.route = PyBytes_FromStringAndSize(<const char *>found.exchange, length)
+        self.exchange = self.route[1:1 + found.exchange[0]]
+        self.key = self.route[2 + found.exchange[0]:]
+        return 0
+
+    cdef int add(self, const Publish *found, int64_t now_ms) except -1:
+        """Encode one record; its envelope is put together from the frames."""
+        cdef Py_ssize_t route_length = len(self.route)
+        cdef Py_ssize_t length = route_length + found.properties_length
+        cdef uint8_t small[512]
+        cdef bytes large = None
+        cdef uint8_t *envelope = small
+        cdef int64_t expires = 0
+        if length > <Py_ssize_t>sizeof(small):
+            large = PyBytes_FromStringAndSize(NULL, length)
+            envelope = <uint8_t *>PyBytes_AS_STRING(large)
+        memcpy(envelope, PyBytes_AS_STRING(self.route), route_length)
+        memcpy(envelope + route_length, found.properties, found.properties_length)
+        if found.expiration_ms >= 0:
+            # At the earliest in a millisecond: a consumer that is ready now gets it all the same.
+            expires = now_ms + max(found.expiration_ms, 1)
+        self.batch.put(
+            NULL, 0, envelope, length, found.body, found.body_length,
+            1, TRANSIENT if found.flags & TRANSIENT_RUN else 0, found.priority,
+            now_ms, expires, 0,
+        )
+        return 0
+
+    cdef int finish(self, list events) except -1:
+        if self.batch is not None:
+            events.append((
+                1, self.channel, self.flags, self.exchange, self.key, self.batch))
+            self.batch = None
+        return 0
+
+
+def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int64_t now_ms,
+         bint fast=True):
+    """Events of the whole frames in the first ``size`` bytes, and how many bytes they took.
+
+    - ``(EVENT_PUBLISH, channel, flags, exchange, key, batch)``
+    - ``(EVENT_ACK, channel, first tag, last tag, multiple)``
+    - ``(EVENT_FRAME, kind, channel, payload)``
+    - ``(EVENT_ERROR, reply code, text)``: nothing behind it can be read
+
+    Without ``fast`` everything comes frame by frame.
+    """
+    cdef const uint8_t *base = &data[0] if size else NULL
+    cdef list events = []
+    cdef Run run = Run()
+    cdef Py_ssize_t at = 0
+    cdef uint32_t length, ids
+    cdef uint16_t channel
+    cdef uint8_t kind
+    cdef Publish found
+    cdef Found outcome
+    cdef bint in_acks = False, multiple
+    cdef uint16_t ack_channel = 0
+    cdef uint64_t ack_first = 0, ack_last = 0, tag
+    while size - at >= 7:
+        kind = base[at]
+        channel = be16(base + at + 1)
+        length = be32(base + at + 3)
+        if <uint64_t>length + FRAME_OVERHEAD > frame_max:
+            run.finish(events)
+            events.append((3, 501, f"frame of {<uint64_t>length + FRAME_OVERHEAD} bytes, "
+                                   f"at most {frame_max} were agreed"))
+            return events, at
+        if size - at < <Py_ssize_t>length + FRAME_OVERHEAD:
+            break
+        if base[at + 7 + length] != FRAME_END:
+            run.finish(events)
+            events.append((3, 501, "frame does not end with the frame-end octet"))
+            return events, at
+        ids = be32(base + at + 7) if kind == FRAME_METHOD and length >= 4 else 0
+        if fast and ids == PUBLISH and channel:
+            outcome = read_publish(base, at, size, frame_max, &found)
+            if outcome == INCOMPLETE:
+                break
+            if outcome == COMPLETE:
+                if in_acks:
+                    events.append((2, ack_channel, ack_first, ack_last, False))
+                    in_acks = False
+                if not run.takes(channel, &found):
+                    run.finish(events)
+                    run.begin(channel, &found)
+                run.add(&found, now_ms)
+                at = found.end
+                continue
+        run.finish(events)
+        if fast and ids == ACK and length == 13:
+            tag = be64(base + at + 11)
+            multiple = base[at + 19] & 1
+            if in_acks and (channel != ack_channel or multiple or tag != ack_last + 1):
+                events.append((2, ack_channel, ack_first, ack_last, False))
+                in_acks = False
+            if multiple:
+                events.append((2, channel, tag, tag, True))
+            elif in_acks:
+                ack_last = tag
+            else:
+                in_acks = True
+                ack_channel = channel
+                ack_first = ack_last = tag
+        else:
+            if in_acks:
+                events.append((2, ack_channel, ack_first, ack_last, False))
+                in_acks = False
+            events.append((
+                0, kind, channel,
+                PyBytes_FromStringAndSize(<const char *>base + at + 7, length)))
+        at += length + FRAME_OVERHEAD
+    if in_acks:
+        events.append((2, ack_channel, ack_first, ack_last, False))
+    run.finish(events)
+    return events, at

@@ -1,0 +1,35 @@
+"""What RabbitMQ answered, as recorded."""
+
+import json
+from pathlib import Path
+
+from tests.differential.amqp.client import Observation
+
+EXPECTED = Path(__file__).with_name("expected.json")
+
+
+def read() -> dict[str, Observation]:
+    recorded: dict[str, Observation] = json.loads(EXPECTED.read_text())
+    return recorded
+
+
+def write(observations: dict[str, Observation]) -> None:
+    """An event a line: short enough to keep, long enough to review."""
+    scenarios = (
+        f"{json.dumps(name)}: {_lines(observations[name], 1)}" for name in sorted(observations)
+    )
+    EXPECTED.write_text("{\n" + ",\n".join(scenarios) + "\n}\n")
+
+
+def _lines(value: Observation, depth: int) -> str:
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + depth <= 98 or not isinstance(value, list | dict) or not value:
+        return flat
+    pad = " " * depth
+    if isinstance(value, dict):
+        items = [f"{json.dumps(name)}: {_lines(item, depth + 1)}" for name, item in value.items()]
+        if "m" in value:  # an event: a line each
+            return flat
+        return "{\n" + ",\n".join(pad + item for item in items) + "\n" + pad[1:] + "}"
+    items = [_lines(item, depth + 1) for item in value]
+    return "[\n" + ",\n".join(pad + item for item in items) + "\n" + pad[1:] + "]"

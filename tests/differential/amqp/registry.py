@@ -1,0 +1,60 @@
+"""Where scenarios register, and how one is run."""
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.differential.amqp import scenarios
+from tests.differential.amqp.client import Client, Normal, Observation
+
+Scenario = Callable[[Client], Observation]
+
+SCENARIOS: dict[str, Scenario] = {}
+"""By name, ``area.what_is_tried``."""
+
+
+def load() -> dict[str, Scenario]:
+    """All scenarios: every public function of the modules in ``scenarios/`` that takes a client."""
+    if SCENARIOS:
+        return SCENARIOS
+    for module_info in pkgutil.iter_modules(scenarios.__path__):
+        module = importlib.import_module(f"{scenarios.__name__}.{module_info.name}")
+        for name, found in vars(module).items():
+            own = getattr(found, "__module__", None) == module.__name__
+            if own and callable(found) and getattr(found, "is_scenario", False):
+                SCENARIOS[f"{module_info.name}.{name}"] = found
+        for name, made in getattr(module, "TABLE", {}).items():
+            SCENARIOS[f"{module_info.name}.{name}"] = made
+    return SCENARIOS
+
+
+def observe(name: str, host: str, port: int) -> Observation:
+    """Run one scenario; what the client saw, without what differs from run to run."""
+    client = Client(host, port)
+    try:
+        return Normal(client.prefix)(load()[name](client))
+    finally:
+        client.clean_up()
+
+
+def observe_all(
+    names: list[str], host: str, port: int, jobs: int
+) -> tuple[dict[str, Observation], dict[str, float]]:
+    """Observations and seconds taken, by name. Scenarios share nothing, so they may overlap."""
+
+    def timed(name: str) -> tuple[Observation, float]:
+        began = time.monotonic()
+        try:
+            seen = observe(name, host, port)
+        except Exception as error:
+            raise RuntimeError(f"{name}: {error}") from error
+        return seen, time.monotonic() - began
+
+    with ThreadPoolExecutor(jobs) as pool:
+        results = dict(zip(names, pool.map(timed, names), strict=True))
+    return (
+        {name: seen for name, (seen, _) in results.items()},
+        {name: took for name, (_, took) in results.items()},
+    )

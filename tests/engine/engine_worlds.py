@@ -1,0 +1,200 @@
+"""What tests of the engine share: an engine with a clock of its own, and short ways to use it."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from braidmq.engine.engine import Engine
+from braidmq.engine.envelope import decode_headers
+from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, PartitionView, Topic
+from braidmq.storage.disk import Disk, MemoryDisk
+from braidmq.storage.record import Record, RecordBatch
+from braidmq.storage.settings import StorageSettings
+from braidmq.testing.faulty_disk import CrashChoice, FaultyDisk, KeepAll
+
+NOW = 1_700_000_000_000
+NS = "n"
+SECOND = 1000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+SMALL = StorageSettings(
+    segment_bytes_max=4096,
+    index_interval_bytes=256,
+    journal_file_bytes=65536,
+    tail_bytes_max=0,
+)
+"""Segments seal after some twenty records, and what a checkpoint flushed is read from disk."""
+
+
+class Got(NamedTuple):
+    """One message as it was delivered."""
+
+    consumer: Consumer
+    view: PartitionView
+    record: Record
+    attempts: int
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def value(self) -> bytes:
+        assert self.record.value is not None
+        return self.record.value
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        return dict(decode_headers(self.record.envelope))
+
+
+def flat(deliveries: Iterable[Delivery]) -> list[Got]:
+    return [
+        Got(each.consumer, each.view, each.batch.record(index), each.attempts)
+        for each in deliveries
+        for index in range(each.first, each.stop)
+    ]
+
+
+def values(got: Iterable[Got]) -> list[bytes]:
+    return [each.value for each in got]
+
+
+def all_records(world: "World", topic: Topic, partition: int = 0) -> list[Record]:
+    """By reading the log from its beginning to its end."""
+    found: list[Record] = []
+    at = 0
+    while runs := world.engine.read(topic, partition, at):
+        for run in runs:
+            found += [run.batch.record(index) for index in range(run.first, run.stop)]
+        at = found[-1].offset + 1
+    return found
+
+
+def roomy(messages: int = 1 << 40) -> list[Credit]:
+    return [Credit(messages)]
+
+
+class World:
+    """An engine, its disk and its time."""
+
+    def __init__(self, disk: Disk | None = None, settings: StorageSettings = SMALL) -> None:
+        self.disk = MemoryDisk() if disk is None else disk
+        self.settings = settings
+        self.now_ms = NOW
+        self.engine = Engine.open(self.disk, self.now_ms, settings)
+
+    # --- making things ---
+
+    def topic(self, name: str = "t", **settings: Any) -> Topic:
+        return self.engine.create_topic(NS, name, {"partitions": 1} | settings, now_ms=self.now_ms)
+
+    def find(self, name: str = "t") -> Topic:
+        return self.engine.topic(NS, name)
+
+    def consumer(
+        self, topic: Topic, name: str = "s", mode: Mode = Mode.SHARED, **options: Any
+    ) -> Consumer:
+        subscription = self.engine.subscribe(topic, name, now_ms=self.now_ms, mode=mode)
+        return self.engine.attach(subscription, now_ms=self.now_ms, **options)
+
+    def batch(self, *contents: bytes | None, **fields: Any) -> RecordBatch:
+        batch = RecordBatch()
+        for content in contents:
+            batch.append(content, **({"timestamp_ms": self.now_ms} | fields))
+        return batch
+
+    def publish(
+        self, topic: Topic, *contents: bytes | None, partition: int | None = None, **fields: Any
+    ) -> int:
+        """Returns how many were accepted."""
+        published = self.engine.publish(
+            topic, self.batch(*contents, **fields), now_ms=self.now_ms, partition=partition
+        )
+        return published.accepted
+
+    def publish_each(self, topic: Topic, contents: Iterable[bytes], **fields: Any) -> None:
+        for content in contents:
+            self.publish(topic, content, **fields)
+
+    def delay(self, topic: Topic, value: bytes, delay_ms: int) -> None:
+        self.publish(topic, value, due_at_ms=self.now_ms + delay_ms)
+
+    # --- using them ---
+
+    def dispatch(self) -> list[Got]:
+        return flat(self.engine.dispatch(self.now_ms))
+
+    def pull(self, consumer: Consumer, limit: int = 1 << 20) -> list[Got]:
+        return flat(self.engine.pull(consumer, limit, now_ms=self.now_ms))
+
+    def drain(self, topic: Topic, name: str = "s") -> list[Got]:
+        """Everything a subscription has, acknowledged."""
+        consumer = self.consumer(topic, name, credits=roomy())
+        found: list[Got] = []
+        while got := self.pull(consumer):
+            for each in got:
+                self.ack(each)
+            found += got
+        self.engine.detach(consumer, now_ms=self.now_ms)
+        return found
+
+    def ack(self, got: Got) -> int:
+        return self.engine.ack(got.consumer, got.view, got.offset, got.offset + 1)
+
+    def nack(self, got: Got, **options: Any) -> int:
+        return self.engine.nack(
+            got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms, **options
+        )
+
+    def requeue(self, got: Got) -> int:
+        return self.engine.requeue(
+            got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms
+        )
+
+    def reject(self, got: Got, error: str = "") -> int:
+        return self.engine.reject(
+            got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms, error=error
+        )
+
+    # --- time, disk ---
+
+    def advance(self, ms: int) -> None:
+        """Time passes, and what is due is done when it is, not later."""
+        target = self.now_ms + ms
+        while (due := self.engine.next_due_ms()) is not None and due <= target:
+            self.now_ms = max(self.now_ms, due)
+            self.engine.advance(self.now_ms)
+        self.now_ms = target
+        self.engine.advance(target)
+
+    def checkpoint(self) -> None:
+        self.engine.store.checkpoint()
+
+    def reopen(self, after_ms: int = 0) -> "World":
+        self.engine.store.commit()
+        self.engine.close()
+        self.now_ms += after_ms
+        self.engine = Engine.open(self.disk, self.now_ms, self.settings)
+        return self
+
+    def crash(self, choice: CrashChoice | None = None) -> "World":
+        """Another world, which opened what a crash of this one left."""
+        assert isinstance(self.disk, FaultyDisk)
+        survivor = World.__new__(World)
+        survivor.disk = self.disk.crash(choice or KeepAll())
+        survivor.settings, survivor.now_ms = self.settings, self.now_ms
+        survivor.engine = Engine.open(survivor.disk, self.now_ms, self.settings)
+        return survivor
+
+    def depths(self, topic: Topic) -> dict[str, tuple[int, int, int, int]]:
+        """What must be as before after an error: depth, bytes, ready, in flight."""
+        return {
+            name: (sub.depth, sub.depth_bytes, sub.ready, sub.in_flight)
+            for name, sub in topic.subscriptions.items()
+        }
+
+    def lsn(self) -> int:
+        """Moves whenever anything durable changes."""
+        return self.engine.store.journal.next_lsn

@@ -1,0 +1,190 @@
+"""Time to live of messages and topics (catalogue rows B4, D9)."""
+
+import pytest
+from engine_worlds import HOUR, MINUTE, NS, SECOND, World, values
+
+from braidmq.engine.effects import TopicDeleted
+from braidmq.engine.errors import UnknownTopic
+from braidmq.engine.routing.bindings import topic as to_topic
+
+TTL = 10 * SECOND
+KEPT = {"dead_letter": {"topic": "{topic}.dlq", "expired": True}}
+
+
+def send(world: World, how: str, **settings: object) -> None:
+    """One message with a TTL of ten seconds, the topic's or its own."""
+    if how == "topic":
+        topic = world.topic(ttl_ms=TTL, **settings)
+        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.publish(topic, b"x")
+    else:
+        topic = world.topic(**settings)
+        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.publish(topic, b"x", expires_at_ms=world.now_ms + TTL)
+
+
+both = pytest.mark.parametrize("how", ["topic", "message"])
+
+
+@both
+@pytest.mark.parametrize("restarted", [False, True])
+def test_discarded_by_default_also_without_a_consumer(how: str, restarted: bool) -> None:
+    world = World()
+    send(world, how)
+    world.advance(TTL - 1)
+    assert world.find().depth == 1
+    if restarted:
+        world.checkpoint()
+        world.reopen()
+    world.advance(11)
+    assert world.find().depth == 0
+    assert world.find().subscriptions["s"].expired == 1
+    assert [each.name for each in world.engine.topics()] == ["t"]
+
+
+@both
+def test_dead_lettered_by_choice_with_the_reason(how: str) -> None:
+    world = World()
+    send(world, how, **KEPT)
+    world.advance(TTL + 10)
+    assert world.find().depth == 0
+    (dead,) = world.drain(world.find("t.dlq"))
+    assert dead.value == b"x"
+    assert dead.headers["x-death-reason"] == b"expired"
+    assert dead.headers["x-death-topic"] == b"t"
+    assert dead.record.expires_at_ms == 0
+
+
+@both
+def test_expired_messages_are_not_delivered_even_before_their_timer(how: str) -> None:
+    world = World()
+    send(world, how, **KEPT)
+    world.now_ms += TTL
+    assert world.drain(world.find()) == []
+    assert values(world.drain(world.find("t.dlq"))) == [b"x"]
+
+
+@both
+def test_in_flight_does_not_expire_but_does_when_it_comes_back(how: str) -> None:
+    world = World()
+    send(world, how, visibility_ms=0, **KEPT)
+    consumer = world.consumer(world.find())
+    (got,) = world.pull(consumer)
+    world.advance(3 * TTL)
+    assert world.find().subscriptions["s"].in_flight == 1
+    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.advance(2 * SECOND)
+    assert world.find().depth == 0
+    assert values(world.drain(world.find("t.dlq"))) == [b"x"]
+    assert world.ack(got) == 0
+
+
+@both
+def test_in_flight_can_be_acknowledged_after_its_time(how: str) -> None:
+    world = World()
+    send(world, how, visibility_ms=0, **KEPT)
+    (got,) = world.pull(world.consumer(world.find()))
+    world.advance(3 * TTL)
+    assert world.ack(got) == 1
+    world.advance(MINUTE)
+    assert [each.name for each in world.engine.topics()] == ["t"]
+
+
+def test_only_what_is_old_enough_expires() -> None:
+    world = World()
+    topic = world.topic(ttl_ms=TTL)
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    for number in range(5):
+        world.publish(topic, b"%d" % number)
+        world.advance(3 * SECOND)
+    assert topic.depth == 3
+    assert values(world.drain(topic)) == [b"2", b"3", b"4"]
+
+
+def test_lowering_the_ttl_takes_effect_at_once() -> None:
+    world = World()
+    topic = world.topic(ttl_ms=HOUR)
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.publish(topic, b"x")
+    world.advance(MINUTE)
+    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
+    world.advance(10)
+    assert topic.depth == 0
+
+
+def test_a_subscription_that_comes_later_expires_too() -> None:
+    world = World()
+    topic = world.topic(ttl_ms=TTL)
+    world.publish(topic, b"x")
+    world.advance(TTL - 1)
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    assert topic.depth == 1
+    world.advance(20)
+    assert topic.depth == 0
+
+
+def test_each_subscription_expires_what_it_has() -> None:
+    world = World()
+    topic = world.topic(ttl_ms=TTL, visibility_ms=0)
+    one = world.consumer(topic, "one")
+    world.engine.subscribe(topic, "two", now_ms=world.now_ms)
+    world.publish(topic, b"a", b"b")
+    world.pull(one, 1)
+    world.advance(TTL + 10)
+    assert {name: sub.depth for name, sub in topic.subscriptions.items()} == {"one": 1, "two": 0}
+
+
+# --- idle topics ---
+
+
+def test_an_unused_topic_is_deleted_with_its_bindings() -> None:
+    world = World()
+    topic = world.topic(idle_expires_ms=MINUTE)
+    world.engine.exchanges.bind(NS, "amq.direct", to_topic("t"), b"k")
+    world.advance(MINUTE - 10)
+    assert not topic.deleted
+    world.advance(20)
+    assert topic.deleted
+    assert TopicDeleted(topic) in world.engine.take_effects()
+    with pytest.raises(UnknownTopic):
+        world.find()
+    assert not world.engine.exchanges.router(NS).resolve("amq.direct", b"k").topics
+    world.reopen()
+    assert world.engine.topics() == []
+    assert not world.engine.store.logs
+    assert not world.engine.exchanges.router(NS).resolve("amq.direct", b"k").topics
+
+
+def test_a_used_topic_stays() -> None:
+    world = World()
+    topic = world.topic(idle_expires_ms=MINUTE)
+    consumer = world.consumer(topic)
+    world.advance(HOUR)
+    assert not topic.deleted
+    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.advance(MINUTE - 10)
+    world.publish(topic, b"x")
+    world.advance(MINUTE - 10)
+    assert not topic.deleted
+    world.advance(20)
+    assert topic.deleted
+
+
+def test_a_restart_begins_the_idle_time_anew_and_does_not_forget_it() -> None:
+    world = World()
+    world.topic(idle_expires_ms=MINUTE)
+    world.advance(MINUTE - 10)
+    world.reopen(after_ms=HOUR)
+    world.advance(MINUTE - 10)
+    assert world.find()
+    world.advance(20)
+    assert world.engine.topics() == []
+
+
+def test_shortening_the_idle_time_takes_effect() -> None:
+    world = World()
+    topic = world.topic(idle_expires_ms=HOUR)
+    settings = {"partitions": 1, "idle_expires_ms": MINUTE}
+    world.engine.alter_topic(topic, settings, now_ms=world.now_ms)
+    world.advance(MINUTE + 10)
+    assert topic.deleted

@@ -1,0 +1,331 @@
+"""Retention and compaction (catalogue section M)."""
+
+import random
+
+import pytest
+from engine_worlds import HOUR, MINUTE, SECOND, SMALL, World, all_records, values
+from test_features_dead_letters import crashes
+
+from braidmq.engine.envelope import encode_headers
+from braidmq.engine.topics import Topic
+
+
+def offsets(world: World, topic: Topic) -> list[int]:
+    return [record.offset for record in all_records(world, topic)]
+
+
+# --- by time, bytes and count ---
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_by_time(checkpointed: bool) -> None:
+    world = World()
+    topic = world.topic(retention={"time_ms": HOUR})
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    for number in range(90):
+        world.publish(topic, b"%d" % number)
+        if checkpointed and number % 30 == 29:
+            world.checkpoint()
+        world.advance(MINUTE)
+    world.advance(5 * MINUTE)
+    kept = offsets(world, topic)
+    assert kept == list(range(kept[0], 90))
+    # At the last sweep everything older than an hour was gone.
+    oldest = world.now_ms - all_records(world, topic)[0].timestamp_ms
+    assert HOUR - 5 * MINUTE <= oldest <= HOUR + 5 * MINUTE
+    assert topic.subscriptions["s"].depth == len(kept)
+    assert world.reopen().find().subscriptions["s"].depth == len(kept)
+
+
+def test_by_count_checked_on_append() -> None:
+    world = World()
+    topic = world.topic(retention={"messages": 250})
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    for _ in range(20):
+        world.publish(topic, *[b"x"] * 100)
+        due = world.engine.next_due_ms()
+        assert due is not None
+        assert due <= world.now_ms
+        world.engine.advance(world.now_ms)
+        assert len(offsets(world, topic)) <= 250
+    assert offsets(world, topic) == list(range(1750, 2000))
+    assert topic.depth == 250
+    assert topic.depth_bytes == 250
+    assert values(world.drain(topic)) == [b"x"] * 250
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_by_bytes(checkpointed: bool) -> None:
+    world = World()
+    topic = world.topic(retention={"bytes": 20_000})
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    for number in range(100):
+        world.publish(topic, *[bytes(100)] * 10)
+        if checkpointed and number % 10 == 9:
+            world.checkpoint()
+        world.engine.advance(world.now_ms)
+    log = topic.partitions[0].log
+    kept = offsets(world, topic)
+    assert kept
+    assert kept == list(range(kept[0], 1000))
+    # In whole batches and segments, of 4 KiB here.
+    assert 10_000 < len(kept) * 140 <= 20_000 + 2 * SMALL.segment_bytes_max
+    assert topic.depth == len(kept)
+    assert log.start_offset == kept[0]
+
+
+def test_retention_takes_messages_from_consumers_too() -> None:
+    world = World()
+    topic = world.topic(retention={"messages": 10}, visibility_ms=0)
+    consumer = world.consumer(topic)
+    world.publish(topic, *[b"x"] * 50)
+    first = world.dispatch()
+    assert consumer.in_flight == 50
+    world.publish(topic, *[b"y"] * 100)
+    world.engine.advance(world.now_ms)
+    assert [world.ack(each) for each in first] == [0] * 50
+    assert consumer.in_flight == 0
+    assert len(world.dispatch()) == 10
+
+
+def test_a_topic_without_limits_keeps_everything() -> None:
+    world = World()
+    topic = world.topic()
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.publish(topic, *[b"x"] * 500)
+    world.drain(topic)
+    world.advance(HOUR)
+    assert len(offsets(world, topic)) == 500
+
+
+# --- until acknowledged ---
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_until_acked_waits_for_every_subscription(checkpointed: bool) -> None:
+    world = World()
+    topic = world.topic(retention={"until_acked": True})
+    for name in ("a", "b"):
+        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+    for number in range(100):
+        world.publish(topic, b"%d" % number)
+    if checkpointed:
+        world.checkpoint()
+    a, b = (world.consumer(topic, name) for name in ("a", "b"))
+    for each in world.pull(a, 60):
+        world.ack(each)
+    assert topic.partitions[0].log.start_offset == 0
+    for each in world.pull(b, 40):
+        world.ack(each)
+    assert topic.partitions[0].log.start_offset == 40
+    world.engine.delete_subscription(b.subscription)
+    assert topic.partitions[0].log.start_offset == 60
+    if checkpointed:
+        world.checkpoint()
+    assert values(world.reopen().drain(world.find(), "a")) == [b"%d" % n for n in range(60, 100)]
+
+
+def test_a_checkpoint_leaves_out_what_is_settled_in_the_middle() -> None:
+    world = World()
+    topic = world.topic(retention={"until_acked": True})
+    consumer = world.consumer(topic)
+    world.publish(topic, *[bytes(100)] * 200)
+    got = world.pull(consumer, 200)
+    for each in got[1:]:
+        world.ack(each)
+    world.checkpoint()
+    segments = topic.partitions[0].log.segments
+    assert sum(each.records for each in segments) <= 1
+    assert [each.offset for each in world.reopen().drain(world.find())] == [0]
+
+
+# --- compaction ---
+
+COMPACTED = {"compaction": {"enabled": True, "lag_ms": 0}}
+
+
+def keyed(world: World, topic: Topic, by_header: bool, key: bytes, value: bytes | None) -> None:
+    if by_header:
+        world.publish(topic, value, envelope=encode_headers({"id": key}))
+    else:
+        world.publish(topic, value, key=key)
+
+
+def seal(world: World, topic: Topic) -> None:
+    """Fill the last segment with records of no key, so that compaction looks into it."""
+    world.checkpoint()
+    world.publish(topic, bytes(SMALL.segment_bytes_max))
+    world.checkpoint()
+
+
+@pytest.mark.parametrize("by_header", [False, True])
+def test_the_latest_of_each_key_stays(by_header: bool) -> None:
+    world, rng = World(), random.Random(7)
+    rule = {"enabled": True, "lag_ms": 0, "header": "id" if by_header else ""}
+    topic = world.topic(compaction=rule)
+    latest: dict[bytes, bytes | None] = {}
+    history: dict[int, bytes | None] = {}
+    for number in range(400):
+        key = b"%d" % rng.randrange(40)
+        value = None if rng.random() < 0.2 else b"v%d" % number
+        keyed(world, topic, by_header, key, value)
+        latest[key] = history[topic.partitions[0].log.next_offset - 1] = value
+        if number % 30 == 0:
+            world.checkpoint()
+        if number == 200:
+            world.publish(topic, b"no key")
+            history[201] = b"no key"
+    world.checkpoint()
+    log = topic.partitions[0].log
+    sealed_end = max(each.end_offset for each in log.segments if each.sealed)
+    world.engine.retainer.compact(topic, world.now_ms)
+    world.checkpoint()
+    for _ in range(2):
+        kept = {record.offset: record.value for record in all_records(world, world.find())}
+        assert len(kept) < 120
+        assert kept.items() <= history.items()  # offsets never change
+        assert {n for n in kept if n >= sealed_end} == set(range(sealed_end, 401))
+        seen: dict[bytes, bytes | None] = {}
+        for record in all_records(world, world.find()):
+            if by_header:
+                if record.envelope:
+                    seen[record.envelope.split(b"id", 1)[1][4:]] = record.value
+            elif record.key is not None:
+                seen[record.key] = record.value
+        alive = {key: value for key, value in latest.items() if value is not None}
+        assert {key: value for key, value in seen.items() if value is not None} == alive
+        assert b"no key" in kept.values()
+        world.reopen()
+    assert world.engine.store.recovery.notes == []
+
+
+def test_younger_than_the_lag_stays() -> None:
+    world = World()
+    topic = world.topic(compaction={"enabled": True, "lag_ms": 5 * MINUTE})
+    for number in range(100):
+        world.publish(topic, b"%d" % number, key=b"k")
+        if number == 49:
+            world.advance(6 * MINUTE)
+        if number % 25 == 24:
+            world.checkpoint()
+    seal(world, topic)
+    world.engine.retainer.compact(topic, world.now_ms)
+    world.checkpoint()
+    assert [each for each in offsets(world, topic) if each < 100] == list(range(50, 100))
+
+
+def test_compaction_runs_at_its_interval_in_the_background() -> None:
+    world = World()
+    topic = world.topic(**COMPACTED)
+    world.publish_each(topic, [b"v"] * 100, key=b"k")
+    seal(world, topic)
+    world.advance(11 * MINUTE)
+    marked = world.engine.retainer.records_compacted
+    assert marked > 50
+    world.advance(HOUR)
+    assert world.engine.retainer.records_compacted == marked  # each counts once
+    world.checkpoint()
+    assert [each for each in offsets(world, topic) if each < 100] == [99]
+
+
+def test_subscriptions_see_no_gaps_and_counters_are_right() -> None:
+    world = World()
+    topic = world.topic(visibility_ms=0, **COMPACTED)
+    reader = world.consumer(topic, "in-flight")
+    for name in ("fresh", "half"):
+        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+    for number in range(200):
+        world.publish(topic, b"%03d" % number, key=b"%d" % (number % 10))
+    half = world.consumer(topic, "half")
+    for each in world.pull(half, 100):
+        world.ack(each)
+    held = world.pull(reader, 20)
+    seal(world, topic)
+    world.engine.retainer.compact(topic, world.now_ms)
+    world.checkpoint()
+    kept = offsets(world, topic)
+    assert set(range(20)) <= set(kept)  # in flight somewhere: they stay this time
+    assert len(kept) < 60
+    depths = world.depths(topic)
+    size = sum(len(record.value or b"") for record in all_records(world, topic))
+    assert depths["fresh"][:2] == (len(kept), size)
+    assert depths["in-flight"][:2] == (len(kept), size)
+    assert depths["half"][0] == len([each for each in kept if each >= 100])
+    assert [world.ack(each) for each in held] == [1] * 20
+    world.reopen()
+    again = world.depths(world.find())
+    assert {name: found[:3] for name, found in again.items() if name != "in-flight"} == {
+        name: found[:3] for name, found in depths.items() if name != "in-flight"
+    }
+    assert [each.offset for each in world.drain(world.find(), "fresh")] == kept
+    assert b"199" in values(world.drain(world.find(), "half"))
+    assert world.drain(world.find(), "in-flight")[0].offset >= 20
+    assert world.find().depth == 0
+
+
+def test_reading_from_an_offset_that_is_gone_goes_on_behind_it() -> None:
+    world = World()
+    topic = world.topic(**COMPACTED)
+    world.publish_each(topic, [b"v"] * 200, key=b"k")
+    seal(world, topic)
+    world.engine.retainer.compact(topic, world.now_ms)
+    world.checkpoint()
+    kept = offsets(world, topic)
+    assert kept[0] > 100
+    for at in (0, 1, 50, kept[0]):
+        run = world.engine.read(topic, 0, at)[0]
+        assert run.batch.offset_at(run.first) == kept[0]
+    world.engine.subscribe(topic, "late", now_ms=world.now_ms, start=10)
+    assert [each.offset for each in world.drain(topic, "late")] == kept
+
+
+def test_a_crash_anywhere_in_the_rewriting_checkpoint_loses_nothing() -> None:
+    def prepare(world: World) -> None:
+        topic = world.topic(**COMPACTED)
+        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        for number in range(150):
+            world.publish(topic, b"%d" % number, key=b"%d" % (number % 7))
+            if number % 30 == 29:
+                world.checkpoint()
+
+    def act(world: World) -> None:
+        world.engine.retainer.compact(world.find(), world.now_ms)
+        assert world.engine.retainer.records_compacted > 50
+        world.engine.store.commit()
+        world.checkpoint()
+        world.publish(world.find(), b"150", key=b"0")
+        world.checkpoint()
+
+    count = 0
+    for left in crashes(prepare, act):
+        count += 1
+        topic = left.find()
+        latest = {record.key: record.value for record in all_records(left, topic)}
+        expected = {b"%d" % (number % 7): b"%d" % number for number in range(150)}
+        assert latest in (expected, expected | {b"0": b"150"})
+        depth = topic.depth
+        got = left.drain(topic)
+        assert len(got) == depth
+        assert {each.record.key: each.value for each in got} == latest
+        left.checkpoint()
+        left.reopen()
+        assert left.find().depth == 0
+    assert count > 50
+
+
+# --- purge ---
+
+
+def test_purge_leaves_what_is_in_flight() -> None:
+    world = World()
+    topic = world.topic()
+    consumer = world.consumer(topic)
+    world.publish(topic, *[b"x"] * 10)
+    world.publish(topic, b"later", due_at_ms=world.now_ms + SECOND)
+    first = world.pull(consumer, 3)
+    assert world.engine.purge(topic) == 8
+    assert topic.depth == 3
+    assert [world.ack(each) for each in first] == [1, 1, 1]
+    world.advance(2 * SECOND)
+    assert world.dispatch() == []
+    assert world.reopen().find().depth == 0
