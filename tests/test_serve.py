@@ -4,7 +4,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,10 +12,13 @@ import pytest
 
 from braidmq import __version__
 from braidmq.config import Config
+from braidmq.engine.engine import Engine
 from braidmq.gateways.http.app import make_app
 from braidmq.model.errors import StorageFailed
 from braidmq.server import Node
-from braidmq.storage.catalogue import Catalogue, Change
+from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.settings import StorageSettings
+from braidmq.testing.clock import FakeClock
 from braidmq.testing.live import free_ports, live_node, serve_command
 
 OFF = {"amqp_port": 0, "mqtt_port": 0, "ws_port": 0, "http_port": 0}
@@ -40,11 +43,12 @@ def busy_port() -> Iterator[int]:
 
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:
     with live_node(tmp_path / "data") as node:
-        recovered, http, ready = node.lines
+        recovered, amqp, http, ready = node.lines
     assert recovered.startswith(
         f"storage recovered 0 records in 0 partitions from {tmp_path / 'data'} ("
     )
     assert recovered.endswith(" ms)")
+    assert amqp == f"amqp    listening on amqp://127.0.0.1:{node.ports['amqp_port']}"
     assert http == f"http    listening on {node.http_url}"
     assert ready == "ready"
 
@@ -201,21 +205,10 @@ async def test_a_node_still_starting_is_healthy_but_not_ready() -> None:
         assert (await client.get("/ready")).status_code == 503
 
 
-class FakeStore:
-    def __init__(self) -> None:
-        self.error: StorageFailed | None = None
-        self.catalogue = Catalogue()
-
-    def change(self, changes: Sequence[Change]) -> None:
-        self.catalogue.apply(changes)
-
-    def failure(self) -> StorageFailed | None:
-        return self.error
-
-
 def test_a_node_is_unready_until_it_listens_and_says_why() -> None:
-    store = FakeStore()
-    node = Node(Config(), store)  # type: ignore[arg-type]
+    engine = Engine.open(MemoryDisk(), 1000, StorageSettings(journal_file_bytes=65536))
+    node = Node(Config(), engine, FakeClock())
     assert node.unready() == "listeners are starting or stopping"
-    store.error = StorageFailed("journal/1: Input/output error")
-    assert node.unready() == str(store.error)
+    engine.store.journal.fail(OSError(5, "Input/output error"))
+    assert node.unready() == str(engine.store.failure())
+    node.close()

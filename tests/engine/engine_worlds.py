@@ -1,15 +1,15 @@
 """What tests of the engine share: an engine with a clock of its own, and short ways to use it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.envelope import decode_headers
 from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, PartitionView, Topic
-from braidmq.storage.disk import Disk, MemoryDisk
+from braidmq.storage.disk import Disk, MemoryContent, MemoryDisk, Node
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
-from braidmq.testing.faulty_disk import CrashChoice, FaultyDisk, KeepAll
+from braidmq.testing.faulty_disk import CrashChoice, FaultyDisk, KeepAll, LoseAll, Random
 
 NOW = 1_700_000_000_000
 NS = "n"
@@ -198,3 +198,52 @@ class World:
     def lsn(self) -> int:
         """Moves whenever anything durable changes."""
         return self.engine.store.journal.next_lsn
+
+
+# --- a crash at every disk operation ---
+
+
+class Crashing(FaultyDisk):
+    """Keeps what a crash before each of its operations would leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[FaultyDisk] = []
+        self.watching = False
+
+    def _moment(self) -> None:
+        if self.watching:
+            self.moments += [
+                self.crash(KeepAll()),
+                self.crash(LoseAll()),
+                *(self.crash(Random(seed)) for seed in range(3)),
+            ]
+
+    def change_bytes(self, content: MemoryContent, position: int, data: bytes) -> None:
+        self._moment()
+        super().change_bytes(content, position, data)
+
+    def sync_contents(self, contents: Sequence[MemoryContent]) -> None:
+        self._moment()
+        super().sync_contents(contents)
+
+    def change_names(self, changes: Mapping[str, Node | None]) -> None:
+        self._moment()
+        super().change_names(changes)
+
+
+def crashes(prepare: Callable[[World], None], act: Callable[[World], None]) -> Iterator[World]:
+    """The worlds that crashes at every disk operation of ``act`` leave."""
+    disk = Crashing()
+    world = World(disk, SMALL)
+    prepare(world)
+    world.engine.store.commit()
+    disk.watching = True
+    act(world)
+    disk.watching = False
+    assert disk.moments
+    for moment in disk.moments:
+        left = World.__new__(World)
+        left.disk, left.settings, left.now_ms = moment, SMALL, world.now_ms
+        left.engine = type(world.engine).open(moment, world.now_ms, SMALL)
+        yield left

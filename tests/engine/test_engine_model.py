@@ -149,10 +149,11 @@ class EngineWorld:
         topic = self.model.topics[view.partition.topic.name]
         return topic.subs[view.subscription.name].views[view.partition.number]
 
-    def policies_changed(self) -> None:
+    def policies_changed(self, altered: Topic | None = None) -> None:
         for topic in self.model.topics.values():
-            topic.policy = self.engine.topic(HERE, topic.name).policy
-            self.model.drop_overflow(topic)
+            old, topic.policy = topic.policy, self.engine.topic(HERE, topic.name).policy
+            if topic is altered or topic.policy != old:
+                self.model.drop_overflow(topic)
 
     # --- publishing ---
 
@@ -723,7 +724,7 @@ class EngineMachine(RuleBasedStateMachine):
         theirs = world.engine.topic(HERE, topic.name)
         changed = merge(world.settings[topic.name], change)
         world.engine.alter_topic(theirs, changed, now_ms=world.now_ms)
-        world.policies_changed()
+        world.policies_changed(topic)
 
     @rule(pick=picks, change=st.sampled_from([{"ttl_ms": 300}, {"max_messages": 5}, {}]))
     def set_template(self, pick: int, change: dict[str, Any]) -> None:

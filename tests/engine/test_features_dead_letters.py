@@ -1,12 +1,10 @@
 """Retry and dead letters (catalogue rows D5, D6)."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
-from engine_worlds import NS, SECOND, SMALL, World, all_records, values
+from engine_worlds import NS, SECOND, SMALL, World, all_records, crashes, values
 
 from braidmq.engine.routing.bindings import topic as to_topic
-from braidmq.testing.faulty_disk import CutAt, FaultyDisk, KeepAll, LoseAll, Random
+from braidmq.testing.faulty_disk import CutAt, FaultyDisk
 
 TICK_MS = 10
 
@@ -225,52 +223,6 @@ def test_a_circle_that_a_consumer_wants_goes_on(names: list[str]) -> None:
 
 
 # --- exactly once ---
-
-
-class Crashing(FaultyDisk):
-    """Keeps what a crash before each of its operations would leave."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moments: list[FaultyDisk] = []
-        self.watching = False
-
-    def _moment(self) -> None:
-        if self.watching:
-            self.moments += [
-                self.crash(KeepAll()),
-                self.crash(LoseAll()),
-                *(self.crash(Random(seed)) for seed in range(3)),
-            ]
-
-    def change_bytes(self, content, position, data):  # type: ignore[no-untyped-def]
-        self._moment()
-        super().change_bytes(content, position, data)
-
-    def sync_contents(self, contents):  # type: ignore[no-untyped-def]
-        self._moment()
-        super().sync_contents(contents)
-
-    def change_names(self, changes):  # type: ignore[no-untyped-def]
-        self._moment()
-        super().change_names(changes)
-
-
-def crashes(prepare: Callable[[World], None], act: Callable[[World], None]) -> Iterator[World]:
-    """The worlds that crashes at every disk operation of ``act`` leave."""
-    disk = Crashing()
-    world = World(disk, SMALL)
-    prepare(world)
-    world.engine.store.commit()
-    disk.watching = True
-    act(world)
-    disk.watching = False
-    assert disk.moments
-    for moment in disk.moments:
-        left = World.__new__(World)
-        left.disk, left.settings, left.now_ms = moment, SMALL, world.now_ms
-        left.engine = type(world.engine).open(moment, world.now_ms, SMALL)
-        yield left
 
 
 def names_and_values(world: World) -> list[bytes]:

@@ -167,9 +167,7 @@ def test_cancelled_is_never_delivered_not_even_after_restarts_or_to_newcomers(
     world.advance(HOUR + SECOND)
     assert values(world.drain(topic)) == [b"1", b"2", b"4"]
     assert values(world.drain(topic, "newcomer")) == [b"1", b"2", b"4"]
-    world.engine.rewind(
-        world.engine.subscription(topic, "s"), "earliest", now_ms=world.now_ms
-    )
+    world.engine.rewind(world.engine.subscription(topic, "s"), "earliest", now_ms=world.now_ms)
     assert values(world.drain(topic)) == [b"1", b"2", b"4"]
 
 

@@ -3,8 +3,7 @@
 import random
 
 import pytest
-from engine_worlds import HOUR, MINUTE, SECOND, SMALL, World, all_records, values
-from test_features_dead_letters import crashes
+from engine_worlds import HOUR, MINUTE, SECOND, SMALL, World, all_records, crashes, values
 
 from braidmq.engine.envelope import encode_headers
 from braidmq.engine.topics import Topic

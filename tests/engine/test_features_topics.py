@@ -21,9 +21,7 @@ from braidmq.testing.recording_disk import RecordingDisk
 
 
 def template(world: World, name: str, pattern: str, priority: int = 0, **settings: object) -> None:
-    world.engine.set_template(
-        NS, name, pattern, settings, now_ms=world.now_ms, priority=priority
-    )
+    world.engine.set_template(NS, name, pattern, settings, now_ms=world.now_ms, priority=priority)
 
 
 def plain(world: World, name: str, **settings: object) -> Topic:
@@ -206,7 +204,9 @@ def test_memory_slows_blocks_and_releases_with_a_gap() -> None:
     assert levels(*((each, 999) for each in (0, 799, 800, 730, 720, 719, 799))) == [
         *(n, n, s, s, s, n, n)
     ]
-    assert levels(*((each, 999) for each in (1000, 950, 900, 899, 720, 719))) == [*(b, b, b, s, s, n)]
+    assert levels(*((each, 999) for each in (1000, 950, 900, 899, 720, 719))) == [
+        *(b, b, b, s, s, n)
+    ]
 
 
 def test_disk_slows_blocks_and_releases_with_a_gap() -> None:
@@ -267,12 +267,14 @@ def test_fan_out_to_a_thousand_topics_writes_the_body_once() -> None:
 
 def test_fan_out_passes_by_topics_that_are_full() -> None:
     world = World()
-    full, free, wide = world.topic("full", max_messages=0), world.topic("free"), plain(world, "wide")
+    full, free, wide = (
+        world.topic("full", max_messages=0),
+        world.topic("free"),
+        plain(world, "wide"),
+    )
     for topic in (full, free, wide):
         world.engine.subscribe(topic, "s", now_ms=world.now_ms)
-    done = world.engine.fan_out(
-        [full, free, wide], world.batch(b"a", b"b"), now_ms=world.now_ms
-    )
+    done = world.engine.fan_out([full, free, wide], world.batch(b"a", b"b"), now_ms=world.now_ms)
     assert done.accepted == 0
     assert [topic.depth for topic in (full, free, wide)] == [0, 2, 2]
 

@@ -52,6 +52,9 @@ class File(Protocol):
         """
 
     def truncate(self, size: int) -> None: ...
+    def reserve(self, size: int) -> None:
+        """Give a new file its size and room on the disk, all zeros, without writing them."""
+
     def size(self) -> int: ...
     def close(self) -> None: ...
 
@@ -179,6 +182,9 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
+
+    def reserve(self, size: int) -> None:
+        os.posix_fallocate(self.fd, 0, size)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -348,6 +354,9 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._disk.change_size(self.content, size)
+
+    def reserve(self, size: int) -> None:
+        self.truncate(size)
 
     def size(self) -> int:
         return len(self.content.data)

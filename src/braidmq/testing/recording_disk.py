@@ -66,6 +66,10 @@ class RecordingFile:
         self._disk.record(Operation("map", self.path))
         return view
 
+    def reserve(self, size: int) -> None:
+        self.inner.reserve(size)
+        self._disk.record(Operation("truncate", self.path, size=size))
+
     def truncate(self, size: int) -> None:
         self.inner.truncate(size)
         self._disk.record(Operation("truncate", self.path, size=size))

@@ -97,16 +97,16 @@ def many_channels(c: Client) -> Observation:
 
 @scenario
 def order_of_replies(c: Client) -> Observation:
+    """No cancel right behind its consume: RabbitMQ 3.10's channel then crashes (541)."""
     ch = c.channel()
     q = c.name("q")
     ch.send("queue.declare", queue=q)
     ch.send("basic.qos", count=1)
     ch.send("queue.bind", queue=q, exchange="amq.direct", routing_key=q)
     ch.send("basic.consume", queue=q, consumer_tag="t")
-    ch.send("basic.cancel", consumer_tag="t")
-    ch.send("queue.delete", queue=q)
+    ch.send("basic.qos", count=2, **{"global": True})
     ch.send("channel.close", code=200)
-    return [ch.reply() for _ in range(7)]
+    return [ch.reply() for _ in range(6)]
 
 
 @scenario
