@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: setup serve test lint bench-storage clean
+.PHONY: setup serve test lint bench-storage bench-engine clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,9 @@ lint: setup
 
 bench-storage: setup
 	$(BIN)/python -m bench.storage
+
+bench-engine: setup
+	$(BIN)/python -m bench.engine
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,6 +17,7 @@ KERNELS = {
     "braidmq.storage.offset_set": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],
+    "braidmq.wire.amqp.load": [],
     "braidmq.engine.compaction": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],

@@ -230,9 +230,11 @@ def names_and_values(world: World) -> list[bytes]:
     for topic in world.engine.topics():
         for partition in topic.partitions:
             settled = [view.state.settled for view in partition.views]
-            for record in all_records(world, topic, partition.number):
-                if not (settled and all(record.offset in each for each in settled)):
-                    found.append(record.value or b"")
+            found += [
+                record.value or b""
+                for record in all_records(world, topic, partition.number)
+                if not (settled and all(record.offset in each for each in settled))
+            ]
     return sorted(found)
 
 

@@ -40,6 +40,7 @@ Position = int | str
 """An offset, ``earliest``, ``latest``, or ``@`` and a time in ms."""
 
 TIME_MAX_MS = (1 << 63) - 1
+SHARED_POLICIES_MAX = 1024
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -57,6 +58,8 @@ class Administration:
         self._settling = settling
         self._dispatching = dispatching
         self._rebuild = rebuild
+        self._shared: dict[TopicPolicy, TopicPolicy] = {}
+        """Thousands of topics are alike: they share one policy."""
         self.on_resized: Callable[[Topic, int], None] = lambda topic, now_ms: None
         """A topic has more partitions than before."""
         self.on_deleted: Callable[[Topic], None] = lambda topic: None
@@ -177,7 +180,10 @@ class Administration:
         self, templates: dict[str, Template], name: str, settings: dict[str, Any]
     ) -> TopicPolicy:
         template = choose_template(templates, name)
-        return make_policy(template.settings if template else {}, settings)
+        policy = make_policy(template.settings if template else {}, settings)
+        if len(self._shared) >= SHARED_POLICIES_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(policy, policy)
 
     def _apply_policy(self, topic: Topic, policy: TopicPolicy, now_ms: int) -> None:
         old = topic.policy

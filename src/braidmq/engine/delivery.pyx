@@ -276,6 +276,11 @@ cdef class DeliveryState:
         return (self.fresh_bytes + self.sizes[READY] + self.sizes[IN_FLIGHT]
                 + self.sizes[WAITING] + self.sizes[DELAYED])
 
+    @property
+    def directory_size(self):
+        """Blocks there is a place for: bounded by what lies between oldest and newest entry."""
+        return self.used
+
     def lane_ready(self, int lane):
         """How many messages are ready in one lane."""
         cdef int64_t count = 0

@@ -383,15 +383,27 @@ class Dispatching:
         self, subscription: Subscription, keys: KeySlots, slot: int, only: Consumer | None
     ) -> Consumer | None:
         owner = keys.owner.get(slot)
+        if owner is not None and owner not in subscription.consumers:
+            # Cancelled, but it may still answer for what it has: until then nobody follows it.
+            if self._still_has(subscription, keys, slot, owner):
+                return None
+            owner = None
         if owner is None:
             candidates = [only] if only is not None else subscription.consumers
             owner = max(candidates, key=lambda each: each.room, default=None)
-        elif owner not in subscription.consumers:
-            # Cancelled, but it may still answer for what it has: until then nobody follows it.
-            return None
         if owner is None or (only is not None and owner is not only):
             return None
         return owner if self._has_room(owner) else None
+
+    def _still_has(
+        self, subscription: Subscription, keys: KeySlots, slot: int, consumer: Consumer
+    ) -> bool:
+        for (number, offset), each in keys.slot_of.items():
+            if each == slot:
+                found = subscription.views[number].state.look(offset)
+                if found is not None and (found[0], found[2]) == (State.IN_FLIGHT, consumer.id):
+                    return True
+        return False
 
     def _give_keyed(
         self,

@@ -17,6 +17,24 @@ from braidmq.storage.partition_log import Run
 SWEEP_MS = 5 * 60 * 1000
 """Background retention (catalogue row M1)."""
 
+LOOK_EVERY_MS = 1000
+"""Retention by time is looked at this often at most, however much is published."""
+
+LOOKS_PER_LIMIT = 16
+"""Retention by bytes is looked at again when this part of the limit was published."""
+
+LOOSE = 1 + 1 / 64
+"""Retention by count cuts once there are this many times as many."""
+
+
+class _Look:
+    """When and where retention last looked at a partition."""
+
+    __slots__ = ("at_ms", "budget_bytes", "offset")
+
+    def __init__(self) -> None:
+        self.at_ms = self.offset = self.budget_bytes = 0
+
 
 class Retainer:
     def __init__(self, core: Core, settling: Settling, publishing: Publishing, now_ms: int) -> None:
@@ -24,6 +42,7 @@ class Retainer:
         self._settling = settling
         self._publishing = publishing
         self._compacted_ms: dict[int, int] = {}
+        self._looks: dict[int, _Look] = {}
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
         self.records_compacted = 0
@@ -33,8 +52,30 @@ class Retainer:
         """Topics that have grown enough since the last look."""
         due, self._publishing.retention_due = self._publishing.retention_due, {}
         for topic in due:
-            if not topic.deleted:
-                self.enforce(topic, now_ms)
+            if not topic.deleted and _is_limited(topic):
+                for partition in topic.partitions:
+                    if self._has_grown(partition, now_ms):
+                        self._enforce(partition, now_ms)
+
+    def _has_grown(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Whether a look is worth its price: publishing must not feel retention (row M3). The
+        limits are exceeded by a small part of them at most until the next sweep."""
+        rule, log = partition.topic.policy.retention, partition.log
+        look = self._looks.get(log.id)
+        if look is None:
+            look = self._looks[log.id] = _Look()
+        if rule.bytes:
+            look.budget_bytes -= log.bytes_since(look.offset)
+            look.offset = log.next_offset
+        grown = bool(
+            (rule.bytes and look.budget_bytes < 0)
+            or (rule.time_ms and now_ms - look.at_ms >= LOOK_EVERY_MS)
+            or (rule.messages and log.next_offset - log.start_offset > rule.messages * LOOSE)
+        )
+        if grown:
+            look.at_ms = now_ms
+            look.budget_bytes = rule.bytes // LOOKS_PER_LIMIT
+        return grown
 
     def sweep(self, now_ms: int) -> None:
         for topic in list(self._core.topics.values()):
@@ -53,6 +94,7 @@ class Retainer:
         self._compacted_ms.pop(topic.id, None)
         for partition in topic.partitions:
             self._marked.pop(partition.log.id, None)
+            self._looks.pop(partition.log.id, None)
 
     # --- retention ---
 
@@ -60,9 +102,12 @@ class Retainer:
         if not _is_limited(topic):
             return
         for partition in topic.partitions:
-            start = self._wanted_start(partition, now_ms)
-            if start > partition.log.start_offset:
-                self.cut(partition, start)
+            self._enforce(partition, now_ms)
+
+    def _enforce(self, partition: TopicPartition, now_ms: int) -> None:
+        start = self._wanted_start(partition, now_ms)
+        if start > partition.log.start_offset:
+            self.cut(partition, start)
 
     def _wanted_start(self, partition: TopicPartition, now_ms: int) -> int:
         rule, log = partition.topic.policy.retention, partition.log

@@ -173,7 +173,10 @@ class Consumer:
     @property
     def room(self) -> int:
         """Messages it may be given now."""
-        return 0 if self.paused else min(credit.room for credit in self.credits)
+        if self.paused:
+            return 0
+        credits = self.credits
+        return credits[0].room if len(credits) == 1 else min(each.room for each in credits)
 
     def took(self, count: int, size: int) -> None:
         self.in_flight += count
@@ -251,6 +254,8 @@ class Subscription:
 
     @property
     def ready(self) -> int:
+        if len(self.views) == 1:
+            return self.views[0].state.ready
         return sum(view.state.ready for view in self.views)
 
     @property

@@ -335,6 +335,23 @@ class PartitionLog:
             start = segment.base_offset
         return min(start, self.start_offset)
 
+    def bytes_since(self, offset: int) -> int:
+        """Bytes of the records from ``offset`` on, or somewhat more: whole segments are counted
+        where they are no longer in memory."""
+        found = 0
+        for index in range(len(self._tail) - 1, self._head - 1, -1):
+            batch = self._tail[index]
+            found += batch.size - batch.position_at(batch.find(offset))
+            if batch.base_offset <= offset:
+                return found
+        in_memory = self._first_in_memory()
+        for segment in reversed(self.segments):
+            if segment.end_offset <= offset:
+                break
+            if segment.base_offset < in_memory:
+                found += segment.size
+        return found
+
     def evict(self) -> None:
         """Give back the memory of what is in segments too."""
         self._drop_tail(self.flushed_offset)

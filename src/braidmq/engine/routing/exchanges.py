@@ -342,6 +342,31 @@ def as_bytes(value: object) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
+class Delayed(Exchange):
+    """Routes as the kind that its argument ``x-delayed-type`` names; the delay itself, which a
+    message asks for in its ``x-delay`` header, is its publisher's and the log's business."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        name = arguments.get("x-delayed-type")
+        kind = KINDS.get(name) if isinstance(name, str) else None
+        if kind is None or kind is Delayed:
+            raise InvalidArgument(f"x-delayed-type is {name!r}; expected a kind of exchange")
+        self._inner = kind(arguments)
+        self.by_key_only = self._inner.by_key_only
+
+    def check(self, binding: Binding) -> None:
+        self._inner.check(binding)
+
+    def add(self, binding: Binding) -> None:
+        self._inner.add(binding)
+
+    def remove(self, binding: Binding) -> None:
+        self._inner.remove(binding)
+
+    def match(self, message: Message) -> Collection[Destination]:
+        return self._inner.match(message)
+
+
 KINDS: Mapping[str, type[Exchange]] = {
     "direct": Direct,
     "fanout": Fanout,
@@ -349,4 +374,5 @@ KINDS: Mapping[str, type[Exchange]] = {
     "headers": Headers,
     "consistent-hash": ConsistentHash,
     "x-consistent-hash": ConsistentHash,  # as RabbitMQ's plugin calls it
+    "x-delayed-message": Delayed,
 }

@@ -99,6 +99,7 @@ class Router:
         self._cache: BoundedCache[tuple[str, bytes], Route] = BoundedCache(cache_bytes_max)
         self._cached = self._cache.get
         self._asked: set[str] = set()
+        self._key_only: dict[str, bool] = {}
         default = ExchangeInfo(DEFAULT_EXCHANGE, "direct")
         self._exchanges[DEFAULT_EXCHANGE] = _Entry(default, Default(NO_ARGUMENTS))
         for info in PREDECLARED:
@@ -339,7 +340,30 @@ class Router:
         if kept:
             self._asked |= trace.asked
 
+    def routes_by_key_only(self, exchange: str) -> bool:
+        """Whether messages to an exchange with the same key always go the same way."""
+        known = self._key_only.get(exchange)
+        if known is None:
+            known = self._key_only[exchange] = self._reaches_only_keys(exchange)
+        return known
+
+    def _reaches_only_keys(self, exchange: str) -> bool:
+        seen: set[str] = set()
+        waiting = [exchange]
+        while waiting:
+            entry = self._exchanges.get(waiting.pop())
+            if entry is None or entry.info.name in seen:
+                continue
+            seen.add(entry.info.name)
+            if not entry.matching.by_key_only:
+                return False
+            if entry.info.alternate_exchange is not None:
+                waiting.append(entry.info.alternate_exchange)
+            waiting += [b.destination.name for b in entry.bindings if b.destination.kind != "topic"]
+        return True
+
     def _changed(self, name: str) -> None:
+        self._key_only.clear()
         if name in self._asked:
             self._cache.clear()
             self._asked.clear()

@@ -110,7 +110,7 @@ class Channel:
             return
         if flags & FLAG_HEADERS and self._needs_headers(exchange):
             for index in range(batch.count):
-                one = single(batch, index)
+                one = self._delayed(exchange, single(batch, index))
                 self._publish(flags, exchange, key, one, self._headers_of(one))
             return
         self._publish(flags, exchange, key, batch, None)
@@ -171,18 +171,7 @@ class Channel:
             address = self.connection.reply_address(self)
             properties = msgspec.structs.replace(properties, reply_to=address)
         properties = msgspec.structs.replace(properties, headers=headers or None)
-        record = batch.record(0)
-        changed = RecordBatch()
-        changed.append(
-            record.value,
-            envelope=amqp_envelope(exchange, key, properties),
-            envelope_format=record.envelope_format,
-            flags=record.flags,
-            priority=record.priority,
-            timestamp_ms=record.timestamp_ms,
-            expires_at_ms=record.expires_at_ms,
-        )
-        return changed
+        return rewritten(batch, envelope=amqp_envelope(exchange, key, properties))
 
     def _headers_of(self, batch: RecordBatch) -> Callable[[], Mapping[str, Any]]:
         def headers() -> Mapping[str, Any]:
@@ -192,8 +181,26 @@ class Channel:
         return headers
 
     def _needs_headers(self, exchange: bytes) -> bool:
-        """Whether routing looks into the messages; then runs can't be routed as one."""
-        return self.connection.routes_by_headers(exchange.decode())
+        """Whether messages have to be looked into; then runs can't be handled as one."""
+        router = self.broker.engine.exchanges.router(self.vhost)
+        name = exchange.decode()
+        return self._delays(name) or not router.routes_by_key_only(name)
+
+    def _delays(self, exchange: str) -> bool:
+        router = self.broker.engine.exchanges.router(self.vhost)
+        try:
+            return router.exchange(exchange).kind == "x-delayed-message"
+        except ExchangeNotFound:
+            return False
+
+    def _delayed(self, exchange: bytes, batch: RecordBatch) -> RecordBatch:
+        """The message as its ``x-delay`` header wants it, where the exchange delays."""
+        if not self._delays(exchange.decode()):
+            return batch
+        delay = self._headers_of(batch)().get("x-delay")
+        if not isinstance(delay, int) or delay <= 0:
+            return batch
+        return rewritten(batch, due_at_ms=self.broker.now_ms() + delay)
 
     def _publish(
         self,
@@ -295,6 +302,7 @@ class Channel:
                     delivery.consumer,
                     delivery.view,
                     delivery.start,
+                    self.broker.now_ms(),
                 )
             )
         frame_max = self.connection.frame_max
@@ -357,7 +365,8 @@ class Channel:
         tag = self._next_tag
         self._next_tag += 1
         if not no_ack:
-            self.unacked.add(UnackedRun(tag, tag, getter, delivery.view, delivery.start))
+            run = UnackedRun(tag, tag, getter, delivery.view, delivery.start, now_ms)
+            self.unacked.add(run)
         exchange, key, raw, body = self._parts(delivery, delivery.first)
         method = BasicGetOk(tag, delivery.attempts > 1, exchange, key, subscription.ready)
         return render_content(self.number, encode(method), raw, body, self.connection.frame_max)
@@ -458,6 +467,25 @@ class Transaction:
     def __init__(self) -> None:
         self.publishes: list[tuple[int, bytes, bytes, RecordBatch, list[Topic]]] = []
         self.answers: list[tuple[str, list[UnackedRun]]] = []
+
+
+def rewritten(
+    batch: RecordBatch, *, envelope: bytes | None = None, due_at_ms: int = 0
+) -> RecordBatch:
+    """A batch of one record with another envelope or due time."""
+    record = batch.record(0)
+    changed = RecordBatch()
+    changed.append(
+        record.value,
+        envelope=record.envelope if envelope is None else envelope,
+        envelope_format=record.envelope_format,
+        flags=record.flags,
+        priority=record.priority,
+        timestamp_ms=record.timestamp_ms,
+        expires_at_ms=record.expires_at_ms,
+        due_at_ms=due_at_ms,
+    )
+    return changed
 
 
 def single(batch: RecordBatch, index: int) -> RecordBatch:

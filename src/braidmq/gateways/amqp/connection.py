@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from braidmq import __version__
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
-from braidmq.gateways.amqp.errors import access_refused, translate
+from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.security.accounts import is_loopback
@@ -63,6 +63,8 @@ OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
+"""As RabbitMQ's default."""
 HANDSHAKE_S = 10
 """How long a peer may take to log in."""
 
@@ -488,9 +490,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
 
-    def routes_by_headers(self, exchange: str) -> bool:
-        return self.gateway.registry.routes_by_headers(self.vhost, exchange)
-
     @property
     def wants_cancel_notify(self) -> bool:
         capabilities = self.client_properties.get("capabilities") or {}
@@ -611,6 +610,19 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def wants_blocked(self) -> bool:
         capabilities = self.client_properties.get("capabilities") or {}
         return bool(capabilities.get("connection.blocked"))
+
+    def check_consumers(self, now_ms: int) -> None:
+        """Close channels that hold a delivery unanswered for too long: a stuck consumer would keep
+        its messages for ever."""
+        for channel in list(self.channels.values()):
+            oldest = channel.unacked.oldest_ms
+            if oldest is not None and now_ms - oldest > CONSUMER_TIMEOUT_MS:
+                text = (
+                    f"delivery acknowledgement on channel {channel.number} timed out. "
+                    f"Timeout value used: {CONSUMER_TIMEOUT_MS} ms. "
+                    "A consumer must answer for its messages within that time"
+                )
+                self.close_channel(channel, precondition_failed(text))
 
     def beat(self, now: float) -> None:
         """Called about once a second: send a heartbeat when due, hang up on a silent peer."""

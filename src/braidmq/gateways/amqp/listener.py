@@ -9,7 +9,7 @@ from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.broker import Broker
 from braidmq.model.limits import RECORD_BYTES_MAX
-from braidmq.security.accounts import Accounts
+from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.records import User
 from braidmq.wire.amqp.constants import ReplyCode
@@ -17,6 +17,7 @@ from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 
 BEAT_S = 1.0
 DRAIN_S = 2.0
+CONSUMERS_EVERY_S = 60.0
 
 
 class AmqpGateway:
@@ -33,7 +34,9 @@ class AmqpGateway:
         self.message_bytes_max = RECORD_BYTES_MAX // 4
         self._server: asyncio.Server | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._consumers_checked = 0.0
         broker.on_pressure(self._on_pressure)
+        accounts.watch(self._on_deleted)
 
     async def start(self, sock: socket.socket) -> None:
         loop = self.broker.loop
@@ -58,6 +61,10 @@ class AmqpGateway:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
+        if now >= self._consumers_checked + CONSUMERS_EVERY_S:
+            self._consumers_checked = now
+            for connection in list(self.connections):
+                connection.check_consumers(self.broker.now_ms())
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
@@ -66,6 +73,16 @@ class AmqpGateway:
                 connection.set_blocked(changed.reason)
             else:
                 connection.set_unblocked()
+
+    def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
+        """Connections of a user or namespace that is gone must go, and so must its topics."""
+        for connection in list(self.connections):
+            named = connection.user if isinstance(deleted, UserDeleted) else connection.vhost
+            if named == deleted.name:
+                connection.shut_down()
+        if isinstance(deleted, NamespaceDeleted):
+            for topic in self.broker.engine.topics(deleted.name):
+                self.broker.engine.delete_topic(topic)
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""

@@ -11,8 +11,6 @@ from braidmq.gateways.broker import Broker
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
-BY_HEADERS = {"headers", "x-delayed-message", "x-consistent-hash"}
-
 
 class Registry:
     def __init__(self, broker: Broker) -> None:
@@ -54,29 +52,6 @@ class Registry:
             self.disown(vhost, queue)
             engine.delete_topic(topic)
             self._broker.touch()
-
-    def routes_by_headers(self, vhost: str, exchange: str) -> bool:
-        """Whether a message's way from an exchange can depend on more than its key."""
-        router = self._broker.engine.exchanges.router(vhost)
-        seen: set[str] = set()
-        waiting = [exchange]
-        known = {info.name: info for info in router.exchanges()} if exchange else {}
-        while waiting:
-            name = waiting.pop()
-            info = known.get(name)
-            if name in seen or info is None:
-                continue
-            seen.add(name)
-            if info.kind in BY_HEADERS:
-                return True
-            if info.alternate_exchange:
-                waiting.append(info.alternate_exchange)
-            waiting += [
-                binding.destination.name
-                for binding in router.bindings(source=name)
-                if binding.destination.kind == "exchange"
-            ]
-        return False
 
     def _on_effect(self, effect: Effect) -> None:
         if isinstance(effect, ConsumerCancelled):

@@ -18,10 +18,12 @@ class UnackedRun(NamedTuple):
     view: PartitionView
     start: int
     """Offset of the first message."""
+    at_ms: int = 0
+    """When it was delivered."""
 
     def part(self, first_tag: int, last_tag: int) -> "UnackedRun":
         start = self.start + first_tag - self.first_tag
-        return UnackedRun(first_tag, last_tag, self.consumer, self.view, start)
+        return UnackedRun(first_tag, last_tag, self.consumer, self.view, start, self.at_ms)
 
     @property
     def stop(self) -> int:
@@ -40,6 +42,11 @@ class Unacked:
 
     def __iter__(self) -> Iterator[UnackedRun]:
         return iter(self._runs)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the delivery that waits longest was made."""
+        return self._runs[0].at_ms if self._runs else None
 
     def add(self, run: UnackedRun) -> None:
         self._runs.append(run)
