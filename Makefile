@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: setup serve test lint bench-storage bench-engine clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ lint: setup
 
 bench-storage: setup
 	$(BIN)/python -m bench.storage
+
+# Needs root the first time: it installs RabbitMQ to compare with.
+bench-amqp: setup
+	$(BIN)/python -m bench.amqp
 
 bench-engine: setup
 	$(BIN)/python -m bench.engine

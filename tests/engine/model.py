@@ -7,12 +7,15 @@ expired message leaves, are told to it, and it says whether that was allowed.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from braidmq.engine.policy import TopicPolicy, lane_table
 from braidmq.engine.states import State
 from braidmq.engine.topics import Mode
 
 FOREVER = 1 << 62
+
+lanes_of = lru_cache(lane_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ class Topic:
     cancelled: set[tuple[int, int]] = field(default_factory=set)
 
     def lane(self, message: Message) -> int:
-        lanes = lane_table(self.policy)
+        lanes = lanes_of(self.policy)
         return lanes[message.priority] if lanes is not None else 0
 
     def room(self, sizes: list[int]) -> int:
@@ -315,7 +318,7 @@ class Model:
 
     def advance(self, now_ms: int) -> None:
         for view in list(self.views()):
-            overdue = [c for c in view.among(0, FOREVER, State.IN_FLIGHT) if 0 < c.until_ms]
+            overdue = [c for c in view.among(0, FOREVER, State.IN_FLIGHT) if c.until_ms > 0]
             self.fail(view, [c for c in overdue if c.until_ms <= now_ms], now_ms, None)
             self._become_ready(view, now_ms)
 

@@ -195,9 +195,7 @@ class Pair:
     def deliver(self, lane: int, limit: int, consumer: int, deadline: int, *, keep: bool) -> None:
         run = self.kernel.next_run(lane, limit)
         ready = sorted(
-            at
-            for at, cell in self.cells.items()
-            if cell.state is State.READY and cell.lane == lane
+            at for at, cell in self.cells.items() if cell.state is State.READY and cell.lane == lane
         )
         assert (run is None) == (not ready)
         if run is None:
@@ -393,9 +391,7 @@ step = st.one_of(
         times,
         st.sampled_from([True, True, True, False]),
     ),
-    st.tuples(
-        st.just("apply"), st.sampled_from(list(Event)), offsets, widths, consumers, times
-    ),
+    st.tuples(st.just("apply"), st.sampled_from(list(Event)), offsets, widths, consumers, times),
     st.tuples(st.just("ack"), offsets, widths, consumers),
     st.tuples(st.just("take"), st.sampled_from([Event.EXPIRE, Event.DROP]), offsets, widths),
     st.tuples(st.just("drop fresh")),

@@ -16,7 +16,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from model import FOREVER, Cell, Message, Model, Sub, Topic, View
 
 from braidmq.engine import receipts
 from braidmq.engine.engine import Engine
@@ -29,6 +28,7 @@ from braidmq.model.errors import NotFound
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
+from model import FOREVER, Cell, Message, Model, Sub, Topic, View
 
 SMALL = StorageSettings(
     segment_bytes_max=4096,
@@ -135,6 +135,18 @@ class EngineWorld:
         for number, partition in enumerate(theirs.partitions):
             sub.views.append(View(sub, number))
             self.start(sub, number, partition.log.start_offset)
+
+    def attach_all(self) -> None:
+        """Somebody for each subscription that has nobody."""
+        for topic in self.model.topics:
+            for theirs in self.engine.topic(HERE, topic).subscriptions.values():
+                if not theirs.consumers:
+                    if len(self.consumers) % 2 == 0:
+                        self.credits.append(Credit(6))  # every second one shares it
+                    consumer = self.engine.attach(
+                        theirs, now_ms=self.now_ms, credits=self.credits[-1:] or [Credit(6)]
+                    )
+                    self.consumers.append(consumer)
 
     def start(self, sub: Sub, number: int, target: int) -> None:
         topic = self.engine.topic(HERE, sub.topic.name)
@@ -444,9 +456,7 @@ class EngineMachine(RuleBasedStateMachine):
     def begin(self, profiles: list[dict[str, Any]], modes: list[Mode]) -> None:
         for index, profile in enumerate(profiles):
             self.world.create(f"t{index}", profile, modes[: 1 + index % 2])
-        self.attach(0, 0, 2, True, False, None)
-        self.attach(1, 0, 100, False, False, 500)
-        self.attach(2, 0, 3, True, False, 300)
+        self.world.attach_all()
 
     # --- choosing ---
 
@@ -605,9 +615,7 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start, stop = cell.offset, cell.offset + width
-        count = world.engine.requeue(
-            consumer, world.theirs(view), start, stop, now_ms=world.now_ms
-        )
+        count = world.engine.requeue(consumer, world.theirs(view), start, stop, now_ms=world.now_ms)
         held = world.model.held(view, consumer.id, start, stop)
         assert count == world.model.fail(view, held, world.now_ms, 0)
 
@@ -620,9 +628,7 @@ class EngineMachine(RuleBasedStateMachine):
         count = world.engine.reject(
             consumer, world.theirs(view), start, stop, now_ms=world.now_ms, error="no"
         )
-        assert count == world.model.reject(
-            view, world.model.held(view, consumer.id, start, stop)
-        )
+        assert count == world.model.reject(view, world.model.held(view, consumer.id, start, stop))
 
     @precondition(in_flight)
     @rule(pick=picks, width=st.sampled_from([1, 3]), more_ms=st.sampled_from([10, 200, 2000]))
@@ -644,6 +650,32 @@ class EngineMachine(RuleBasedStateMachine):
         if found is not None and stranger is not found[0]:
             theirs, at = self.world.theirs(found[1]), found[2].offset
             assert self.world.engine.ack(stranger, theirs, at, at + 1) == 0
+
+    @rule(
+        pick=picks,
+        answer=st.sampled_from(["ack", "nack", "requeue", "reject", "time", "crash"]),
+        width=st.sampled_from([1, 2, 5]),
+        crash=crashes,
+    )
+    def work(self, pick: int, answer: str, width: int, crash: Any) -> None:
+        """What a consumer does most of the time, in one step."""
+        self.world.dispatch()
+        if answer == "time":
+            self.world.advance(500)
+        elif answer == "crash":
+            self.world.crash(crash, 10)
+            self.world.check()
+            self.world.attach_all()
+        elif not self.in_flight():
+            return
+        elif answer == "ack":
+            self.ack(pick, width, False)
+        elif answer == "nack":
+            self.nack(pick, width, None)
+        elif answer == "requeue":
+            self.requeue(pick, width)
+        else:
+            self.reject(pick, width)
 
     @rule()
     def redeem(self) -> None:
@@ -744,9 +776,7 @@ class EngineMachine(RuleBasedStateMachine):
         modes=st.lists(st.sampled_from(MODES), min_size=1, max_size=2),
         really=rarely,
     )
-    def recreate(
-        self, pick: int, profile: dict[str, Any], modes: list[Mode], really: bool
-    ) -> None:
+    def recreate(self, pick: int, profile: dict[str, Any], modes: list[Mode], really: bool) -> None:
         if not really:
             return
         world, name = self.world, self.topic_at(pick).name
@@ -757,6 +787,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not any(each.in_flight for each in gone)
         del world.model.topics[name]
         world.create(name, profile, modes)
+        world.attach_all()
 
     @rule(pick=picks, mode=st.sampled_from(MODES), really=rarely)
     def resubscribe(self, pick: int, mode: Mode, really: bool) -> None:
@@ -768,6 +799,7 @@ class EngineMachine(RuleBasedStateMachine):
         world.engine.delete_subscription(theirs)
         del sub.topic.subs[sub.name]
         world.subscribe(sub.topic.name, sub.name, mode)
+        world.attach_all()
 
     # --- the disk ---
 
@@ -784,6 +816,8 @@ class EngineMachine(RuleBasedStateMachine):
         if not really:
             return
         self.world.crash(choice, outage_ms)
+        self.world.check()
+        self.world.attach_all()
 
     @invariant()
     def agrees(self) -> None:
@@ -799,8 +833,348 @@ class EngineMachine(RuleBasedStateMachine):
 
 EngineMachine.TestCase.settings = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=200,
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
 )
 TestEngine = EngineMachine.TestCase
+
+
+class CrashMachine(RuleBasedStateMachine):
+    """Crashes come at any time. What was durable holds; what was not may have happened or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = FaultyDisk()
+        self.now_ms = 1_000_000
+        self.engine = Engine.open(self.disk, self.now_ms, SMALL)
+        self.numbers = itertools.count()
+        self.published: dict[tuple[str, bytes], int] = {}
+        """Topic and value → the LSN that makes it durable."""
+        self.settled: dict[tuple[str, str, bytes], int] = {}
+        """Acknowledged or rejected: topic, subscription and value → LSN."""
+        self.arrived: Counter[tuple[str, str, bytes]] = Counter()
+        self.held: dict[tuple[str, str, bytes], tuple[Consumer, PartitionView, int]] = {}
+        self.attempts: dict[tuple[str, str, bytes], int] = {}
+        for name, profile, subs in (("q", QUEUE, "a"), ("t", PROFILES[4], "ab")):
+            topic = self.engine.create_topic(HERE, name, profile, now_ms=self.now_ms)
+            for each in subs:
+                self.engine.subscribe(topic, each, now_ms=self.now_ms)
+        self.engine.store.commit()
+        self.attach()
+
+    @property
+    def lsn(self) -> int:
+        return self.engine.store.journal.next_lsn - 1
+
+    def topics(self) -> list[Any]:
+        return [self.engine.topic(HERE, name) for name in "qt"]
+
+    def attach(self) -> None:
+        for topic in self.topics():
+            for subscription in topic.subscriptions.values():
+                for _ in range(2):
+                    self.engine.attach(subscription, now_ms=self.now_ms, credits=[Credit(5)])
+
+    # --- rules ---
+
+    @rule(count=st.integers(1, 12), fan_out=st.booleans(), delay=delays, padding=st.booleans())
+    def publish(self, count: int, fan_out: bool, delay: int, padding: bool) -> None:
+        batch = RecordBatch()
+        for _ in range(count):
+            batch.append(
+                b"m%d." % next(self.numbers) + b"x" * 100 * padding,
+                timestamp_ms=self.now_ms,
+                due_at_ms=self.now_ms + delay if delay else 0,
+            )
+        topics = self.topics()[: 1 + fan_out]
+        values = [record.value for record in batch.records()]
+        self.engine.fan_out(topics, batch, now_ms=self.now_ms)
+        self.published |= {(topic.name, v): self.lsn for topic in topics for v in values}
+
+    @rule()
+    def dispatch(self) -> None:
+        for delivery in self.engine.dispatch(self.now_ms):
+            view = delivery.view
+            for index in range(delivery.first, delivery.stop):
+                record = delivery.batch.record(index)
+                where = (view.partition.topic.name, view.subscription.name, record.value)
+                assert where not in self.settled, "settled, and here again"
+                assert where not in self.held, "in flight twice"
+                self.arrived[where] += 1
+                assert 1 <= delivery.attempts <= self.arrived[where]
+                assert delivery.attempts == self.attempts.get(where, delivery.attempts - 1) + 1
+                self.attempts[where] = delivery.attempts
+                self.held[where] = (delivery.consumer, view, record.offset)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=picks, answer=st.sampled_from(["ack", "ack", "ack", "nack", "requeue", "reject"]))
+    def answer(self, pick: int, answer: str) -> None:
+        where = list(self.held)[pick % len(self.held)]
+        consumer, view, at = self.held.pop(where)
+        timed = {} if answer == "ack" else {"now_ms": self.now_ms}
+        assert getattr(self.engine, answer)(consumer, view, at, at + 1, **timed) == 1
+        if answer in ("ack", "reject") or view.state.look(at) is None:
+            self.settled[where] = self.lsn
+
+    @rule(by_ms=st.sampled_from([10, 200, 600]))
+    def advance(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.engine.advance(self.now_ms)
+        for where, (consumer, view, at) in list(self.held.items()):
+            entry = view.state.look(at)
+            if entry is None:
+                self.settled[where] = self.lsn
+            if entry is None or (entry[0], entry[2]) != (State.IN_FLIGHT, consumer.id):
+                del self.held[where]
+
+    @rule()
+    def commit(self) -> None:
+        self.engine.store.commit()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.engine.store.checkpoint()
+
+    @rule(choice=crashes)
+    def crash(self, choice: Any) -> None:
+        durable = self.engine.store.journal.durable_lsn
+        self.disk = self.disk.crash(choice)
+        self.engine = Engine.open(self.disk, self.now_ms, SMALL)
+        self.held.clear()
+        self.attempts.clear()
+        self.published = {key: 0 for key, lsn in self.published.items() if lsn <= durable}
+        self.settled = {key: 0 for key, lsn in self.settled.items() if lsn <= durable}
+        self.attach()
+
+    @invariant()
+    def dead_once(self) -> None:
+        if self.engine.store.wants_checkpoint():
+            self.engine.store.checkpoint()
+        dead = self.dead()
+        assert max(dead.values(), default=1) == 1
+        assert not dead.keys() & self.held.keys()
+
+    def dead(self) -> Counter[tuple[str, str, bytes]]:
+        found: Counter[tuple[str, str, bytes]] = Counter()
+        for topic in self.engine.topics(HERE):
+            if topic.name.endswith(".dlq"):
+                for record in read_all(self.engine, topic, 0):
+                    headers = dict(decode_headers(record.envelope))
+                    sub = headers["x-death-subscription"].decode()
+                    found[topic.name.removesuffix(".dlq"), sub, record.value or b""] += 1
+        return found
+
+    def teardown(self) -> None:
+        if sys.exc_info()[0] is not None:
+            return
+        for _ in range(200):
+            self.dispatch()
+            while self.held:
+                self.answer(0, "ack")
+            if not any(s.depth for topic in self.topics() for s in topic.subscriptions.values()):
+                break
+            self.advance(500)
+        for topic in self.topics():
+            for sub in topic.subscriptions.values():
+                assert sub.depth == 0
+                for name, value in self.published:
+                    assert name != topic.name or self.arrived[name, sub.name, value], "never came"
+
+
+CrashMachine.TestCase.settings = settings(
+    deadline=None,
+    max_examples=120,
+    stateful_step_count=40,
+    suppress_health_check=list(HealthCheck),
+)
+TestCrash = CrashMachine.TestCase
+
+
+# --- single cases that random histories seldom meet ---
+
+NOW = 1_000_000
+
+
+def open_engine() -> Engine:
+    return Engine.open(FaultyDisk(), NOW, SMALL)
+
+
+def reopen(engine: Engine, now_ms: int = NOW) -> Engine:
+    engine.store.commit()
+    disk = engine.store.disk
+    assert isinstance(disk, FaultyDisk)
+    return Engine.open(disk.crash(LoseAll()), now_ms, SMALL)
+
+
+def plain(*values: bytes, **more: Any) -> RecordBatch:
+    batch = RecordBatch()
+    for value in values:
+        batch.append(value, timestamp_ms=NOW, **more)
+    return batch
+
+
+def values_of(deliveries: list[Delivery]) -> list[bytes | None]:
+    return [
+        each.batch.record(index).value
+        for each in deliveries
+        for index in range(each.first, each.stop)
+    ]
+
+
+def test_a_queue_and_its_dead_letters_get_the_same_batch() -> None:
+    engine = open_engine()
+    dead = engine.create_topic(HERE, "q.dlq", QUEUE_SETTINGS, now_ms=NOW)
+    queue = engine.create_topic(HERE, "q", QUEUE | {"max_messages": 1}, now_ms=NOW)
+    subs = [engine.subscribe(topic, "s", now_ms=NOW) for topic in (queue, dead)]
+    engine.fan_out([queue, dead], plain(b"1", b"2"), now_ms=NOW)
+    assert [sub.ready for sub in subs] == [1, 3]
+    engine.attach(subs[1], now_ms=NOW)
+    assert values_of(engine.dispatch(NOW)) == [b"1", b"2", b"1"]
+
+
+def test_a_timer_of_an_earlier_delivery_does_not_end_one_without_a_timeout() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscribe(queue, "s", now_ms=NOW)
+    engine.publish(queue, plain(b"1"), now_ms=NOW)
+    timed = engine.attach(sub, now_ms=NOW, visibility_ms=100)
+    engine.dispatch(NOW)
+    engine.detach(timed, now_ms=NOW)
+    patient = engine.attach(sub, now_ms=NOW, visibility_ms=0)
+    assert values_of(engine.dispatch(NOW)) == [b"1"]
+    engine.advance(NOW + 1000)
+    assert patient.in_flight == 1
+
+
+def test_lost_transient_messages_do_not_hold_up_the_floor() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
+    engine.subscribe(queue, "s", now_ms=NOW)
+    engine.publish(queue, plain(b"1", b"2"), now_ms=NOW, durable=False)
+    engine.publish(queue, plain(b"3"), now_ms=NOW)
+    engine = reopen(engine)
+    sub = engine.subscription(engine.topic(HERE, "q"), "s")
+    engine.attach(sub, now_ms=NOW, auto_ack=True)
+    assert values_of(engine.dispatch(NOW)) == [b"3"]
+    assert sub.views[0].state.settled.floor == 3
+    assert sub.views[0].log.start_offset == 3
+
+
+def test_a_new_message_is_not_taken_for_a_lost_one_that_expired() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
+    engine.subscribe(queue, "s", now_ms=NOW)
+    batch = plain(b"old", expires_at_ms=NOW + 100)
+    engine.publish(queue, batch, now_ms=NOW, durable=False)
+    engine.advance(NOW + 200)
+    engine = reopen(engine, NOW + 300)
+    engine.publish(engine.topic(HERE, "q"), plain(b"new"), now_ms=NOW + 300)
+    engine = reopen(engine, NOW + 400)
+    sub = engine.subscription(engine.topic(HERE, "q"), "s")
+    engine.attach(sub, now_ms=NOW + 400)
+    assert values_of(engine.dispatch(NOW + 400)) == [b"new"]
+
+
+def test_a_message_that_is_requeued_for_ever() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscribe(queue, "s", now_ms=NOW, durable=False)
+    batch = plain(b"poison")
+    engine.publish(queue, batch, now_ms=NOW)
+    view = sub.views[0]
+    view.state.restore(queue.partitions[0].log.read(0)[0].batch, 0, 1, 0xFFFE, State.READY, 0)
+    engine.attach(sub, now_ms=NOW)
+    for _ in range(3):
+        (delivery,) = engine.dispatch(NOW)
+        assert delivery.attempts == 0xFFFF
+        assert receipts.receipts_of(delivery)[0].attempts == 0xFFFF
+        consumer, _, _ = engine.redeem(str(receipts.receipts_of(delivery)[0]), HERE)
+        assert engine.requeue(consumer, view, 0, 1, now_ms=NOW) == 1
+
+
+def test_rewinding_a_queue_finds_only_what_is_still_stored() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscribe(queue, "s", now_ms=NOW)
+    consumer = engine.attach(sub, now_ms=NOW)
+    engine.publish(queue, plain(b"0", b"1", b"2"), now_ms=NOW)
+    engine.dispatch(NOW)
+    engine.ack(consumer, sub.views[0], 1, 3)
+    engine.store.checkpoint()
+    engine.rewind(sub, "earliest", now_ms=NOW)
+    assert (sub.depth, sub.depth_bytes) == (1, 1)
+    assert values_of(engine.dispatch(NOW)) == [b"0"]
+
+
+def test_room_in_a_shared_credit_wakes_every_subscription() -> None:
+    engine = open_engine()
+    credit = Credit(1)
+    consumers = []
+    for name in ("p", "q"):
+        topic = engine.create_topic(HERE, name, QUEUE, now_ms=NOW)
+        sub = engine.subscribe(topic, "s", now_ms=NOW)
+        consumers.append(engine.attach(sub, now_ms=NOW, credits=[credit]))
+        engine.publish(topic, plain(name.encode()), now_ms=NOW)
+    (first,) = engine.dispatch(NOW)
+    assert engine.dispatch(NOW) == []
+    engine.ack(first.consumer, first.view, 0, 1)
+    (second,) = engine.dispatch(NOW)
+    assert {first.consumer, second.consumer} == set(consumers)
+
+
+def test_only_the_subscription_that_lags_loses_its_head() -> None:
+    engine = open_engine()
+    queue = engine.create_topic(HERE, "q", QUEUE | {"max_messages": 2}, now_ms=NOW)
+    quick, slow = (engine.subscribe(queue, name, now_ms=NOW) for name in ("quick", "slow"))
+    engine.publish(queue, plain(b"1", b"2"), now_ms=NOW)
+    engine.attach(quick, now_ms=NOW, auto_ack=True)
+    engine.dispatch(NOW)
+    engine.publish(queue, plain(b"3"), now_ms=NOW)
+    assert (quick.ready, slow.ready) == (1, 2)
+
+
+def test_key_order_holds_over_a_restart() -> None:
+    engine = open_engine()
+    settings_of = {"partitions": 1, "retry": {"base_ms": 1000}, "ordering": "none"}
+    topic = engine.create_topic(HERE, "t", settings_of, now_ms=NOW)
+    sub = engine.subscribe(topic, "s", now_ms=NOW, mode=Mode.KEY_ORDERED)
+    consumer = engine.attach(sub, now_ms=NOW, credits=[Credit(1)])
+    engine.publish(topic, plain(b"1", b"2", key=b"k"), now_ms=NOW)
+    engine.dispatch(NOW)
+    assert engine.nack(consumer, sub.views[0], 0, 1, now_ms=NOW) == 1
+    engine = reopen(engine)
+    sub = engine.subscription(engine.topic(HERE, "t"), "s")
+    engine.attach(sub, now_ms=NOW)
+    assert values_of(engine.dispatch(NOW)) == []
+    engine.advance(NOW + 1000)
+    assert values_of(engine.dispatch(NOW + 1000)) == [b"1", b"2"]
+
+
+def test_a_delayed_message_is_found_again_by_a_rewind_after_a_restart() -> None:
+    engine = open_engine()
+    topic = engine.create_topic(HERE, "t", {"partitions": 1}, now_ms=NOW)
+    sub = engine.subscribe(topic, "s", now_ms=NOW)
+    engine.publish(topic, plain(b"later", due_at_ms=NOW + 1000), now_ms=NOW)
+    engine.rewind(sub, "latest", now_ms=NOW)
+    engine = reopen(engine)
+    sub = engine.subscription(engine.topic(HERE, "t"), "s")
+    engine.rewind(sub, "earliest", now_ms=NOW)
+    engine.attach(sub, now_ms=NOW)
+    engine.advance(NOW + 1000)
+    assert values_of(engine.dispatch(NOW + 1000)) == [b"later"]
+
+
+def test_only_messages_that_are_too_old_are_given_up() -> None:
+    engine = open_engine()
+    rule_of = {"partitions": 1, "retry": {"total_ms": 500, "attempts": 0, "base_ms": 100}}
+    topic = engine.create_topic(HERE, "t", rule_of, now_ms=NOW)
+    sub = engine.subscribe(topic, "s", now_ms=NOW)
+    consumer = engine.attach(sub, now_ms=NOW, visibility_ms=0)
+    batch = plain(b"old")
+    batch.append(b"young", timestamp_ms=NOW + 400)
+    engine.publish(topic, batch, now_ms=NOW + 400)
+    engine.dispatch(NOW + 400)
+    assert engine.nack(consumer, sub.views[0], 0, 2, now_ms=NOW + 600) == 2
+    assert sub.views[0].state.in_state(State.WAITING) == [(1, 2)]
+    assert sub.dead_lettered == 1

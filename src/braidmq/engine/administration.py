@@ -198,6 +198,9 @@ class Administration:
         self._core.save_topic(topic)
         for partition in topic.partitions:
             self.set_wanted(partition)
+            if old.retention.until_acked:
+                # Settled records that no flush has written are in memory only: gone, from now on.
+                partition.log.evict()
             if policy.ttl_ms != old.ttl_ms:
                 self.arm_head(partition, now_ms)
         for subscription in topic.subscriptions.values():

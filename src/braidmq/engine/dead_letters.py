@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from braidmq.engine.envelope import Death, annotate, is_cycle, routing_key
+from braidmq.engine.envelope import Death, annotate, is_cycle, routing_keys
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.storage.record import FLAG_CONTROL, Record, RecordBatch
 
@@ -15,8 +15,8 @@ DEAD_TOPIC_SETTINGS = {
 }
 """A dead-letter topic keeps what it gets and gives nothing up: there is nowhere left to go."""
 
-FindTopics = Callable[[Topic, bytes, Record, int], list[Topic]]
-"""Target topics for a dead record of a topic, by the routing key it has there."""
+FindTopics = Callable[[Topic, list[bytes], Record, int], list[Topic]]
+"""Target topics for a dead record of a topic, by the routing keys it has there."""
 
 
 class Grave(NamedTuple):
@@ -37,10 +37,13 @@ class DeadLetterTargets:
         groups: list[Grave] = []
         for record in records:
             rule = topic.policy.dead_letter
-            key = rule.routing_key.encode() if rule.routing_key is not None else routing_key(record)
-            here = replace(death, to_exchange=rule.exchange, to_key=key)
+            own = rule.routing_key
+            keys = [own.encode()] if own is not None else routing_keys(record)
+            here = replace(
+                death, to_exchange=rule.exchange, to_key=keys[0], new_key=own is not None
+            )
             envelope_format, envelope, deaths = annotate(record, here)
-            found = self._find(topic, key, record, now_ms)
+            found = self._find(topic, keys, record, now_ms)
             targets = [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
             if not targets:
                 continue

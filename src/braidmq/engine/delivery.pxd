@@ -33,7 +33,7 @@ cdef class DeliveryState:
     cdef int64_t first_block
     cdef int64_t counts[8]
     cdef int64_t sizes[8]
-    cdef uint32_t nonce
+    cdef public uint32_t nonce  # of the latest delivery
 
     cdef Entry *find(self, int64_t offset) noexcept
     cdef Entry *make(self, int64_t offset, uint32_t size, uint8_t lane) except NULL

@@ -198,8 +198,7 @@ cdef class DeliveryState:
                 self.trim()
 
     cdef void trim(self) noexcept:
-        """``head`` moves to the first block that is there. Moving the others only once half of
-        the directory is empty keeps the cost constant per block."""
+        """Moving blocks only once half of the directory is empty keeps the cost constant."""
         while self.head < self.used and self.directory[self.head] == NULL:
             self.head += 1
         if self.head == self.used:
@@ -278,7 +277,6 @@ cdef class DeliveryState:
 
     @property
     def directory_size(self):
-        """Blocks there is a place for: bounded by what lies between oldest and newest entry."""
         return self.used
 
     def lane_ready(self, int lane):
@@ -311,7 +309,6 @@ cdef class DeliveryState:
     def published(self, RecordBatch batch, int64_t base_offset, int64_t now_ms,
                   bytes lane_of=None):
         """New records at the end, the first at ``base_offset``.
-
         ``lane_of`` maps priorities to lanes where the topic has them.
         """
         cdef Py_ssize_t i
@@ -366,7 +363,6 @@ cdef class DeliveryState:
     def rebuild(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
                 bytes lane_of=None):
         """Records found in the log at start-up, or when the lanes of a topic change.
-
         Those with an entry only get the lane they belong to. Of the others that are not settled,
         those below the cursor were ready or delayed before; above, they arrive.
         """
@@ -405,10 +401,6 @@ cdef class DeliveryState:
     def recount(self):
         """Before ``rebuild``: what is fresh is counted again, everything with an entry stays."""
         self.fresh_bytes = 0
-
-    def seed_nonce(self, uint32_t nonce):
-        """Receipts of an earlier life must not name deliveries of this one."""
-        self.nonce = nonce
 
     def rebuild_done(self):
         self.skip_ahead()
@@ -626,7 +618,6 @@ cdef class DeliveryState:
 
     def take_out_all_fresh(self):
         """DROP for everything fresh, without looking at the records."""
-        cdef RangeList changed = RangeList()
         cdef int64_t start = self.cursor, stop
         cdef list ranges = []
         cdef int64_t size = self.fresh_bytes, count = self.end - self.cursor - self.ahead.size
@@ -697,25 +688,20 @@ cdef class DeliveryState:
     def overdue_runs(self, int64_t start, int64_t stop, int64_t now_ms):
         """``(start, stop, consumer)`` of deliveries in a range whose time is over."""
         cdef list found = []
-        cdef int64_t offset, low = -1, high = -1
+        cdef int64_t offset, low = -1
         cdef uint32_t consumer = 0
         cdef Entry *entry
-        for offset in range(max(start, self.settled.floor), min(stop, self.end)):
-            entry = self.find(offset)
+        stop = min(stop, self.end)
+        for offset in range(max(start, self.settled.floor), stop + 1):
+            entry = self.find(offset) if offset < stop else NULL
             # No deadline is no timeout: the timer is left from an earlier delivery.
-            if (
-                entry == NULL or entry.state != IN_FLIGHT
-                or not 0 < entry.deadline_ms <= now_ms
-            ):
-                continue
-            if offset != high or entry.consumer != consumer:
-                if low >= 0:
-                    found.append((low, high, consumer))
-                low = offset
-                consumer = entry.consumer
-            high = offset + 1
-        if low >= 0:
-            found.append((low, high, consumer))
+            if entry != NULL and not (entry.state == IN_FLIGHT and 0 < entry.deadline_ms <= now_ms):
+                entry = NULL
+            if low >= 0 and (entry == NULL or entry.consumer != consumer):
+                found.append((low, offset, consumer))
+                low = -1
+            if entry != NULL and low < 0:
+                low, consumer = offset, entry.consumer
         return found
 
     def held_by(self, uint32_t consumer):

@@ -15,6 +15,7 @@ from braidmq.engine.core import Core
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
 from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
+from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.group_coordinator import GroupCoordinator
@@ -342,6 +343,8 @@ class Engine:
             self.retainer.rewind(view, offset)
             self._administration.settle_cancelled(subscription, view.partition, view.state.settled)
             self._recovery.rebuild(view, now_ms)
+            if not view.partition.head_timer:
+                self._administration.arm_head(view.partition, now_ms)
         self.core.touch(subscription)
 
     # --- delayed messages ---
@@ -380,16 +383,20 @@ class Engine:
     # --- dead letters ---
 
     def _find_dead_letter_topics(
-        self, topic: Topic, key: bytes, record: Record, now_ms: int
+        self, topic: Topic, keys: list[bytes], record: Record, now_ms: int
     ) -> list[Topic]:
         rule = topic.policy.dead_letter
         if rule.exchange is not None:
-            try:
-                route = self.exchanges.router(topic.namespace).resolve(rule.exchange, key)
-            except ExchangeNotFound:
-                return []
-            found = [self.core.topics.get((topic.namespace, name)) for name in route.topics]
-            return [each for each in found if each is not None]
+            router = self.exchanges.router(topic.namespace)
+            names: dict[str, None] = {}
+            for key in keys:
+                try:
+                    route = router.resolve(rule.exchange, key, lambda: headers_of(record))
+                except ExchangeNotFound:
+                    return []
+                names |= dict.fromkeys(route.topics)
+            found = [self.core.topics.get((topic.namespace, name)) for name in names]
+            return [t for t in found if t is not None and not self._publishing.is_full(t)]
         if rule.topic is None:
             return []
         name = rule.topic.replace("{topic}", topic.name)

@@ -81,6 +81,8 @@ class Death:
     to_exchange: str | None = None
     """The exchange it goes through now, with the key below; None: straight to a topic."""
     to_key: bytes = b""
+    new_key: bool = False
+    """Whether the topic gives its dead a key of its own."""
 
 
 Deaths = list[tuple[str, str]]
@@ -89,26 +91,40 @@ Deaths = list[tuple[str, str]]
 Annotator = Callable[[Record, Death], tuple[int, bytes, Deaths]]
 """Gives a dead record's envelope format, its new envelope, and all its deaths, the latest too."""
 
-KeyReader = Callable[[Record], bytes]
-"""Gives the routing key a record was published with."""
+KeyReader = Callable[[Record], list[bytes]]
+"""Gives the routing keys a record was published with."""
+
+HeaderReader = Callable[[Record], Mapping[str, object]]
+"""Gives a record's headers, as exchanges compare them."""
 
 _annotators: dict[int, Annotator] = {}
 _key_readers: dict[int, KeyReader] = {}
+_header_readers: dict[int, HeaderReader] = {}
 
 
-def register_format(envelope_format: int, annotator: Annotator, key_reader: KeyReader) -> None:
-    """A protocol says how deaths are written into its envelopes."""
+def register_format(
+    envelope_format: int, annotator: Annotator, keys: KeyReader, headers: HeaderReader
+) -> None:
+    """A protocol says how deaths are written into its envelopes, and how they route."""
     _annotators[envelope_format] = annotator
-    _key_readers[envelope_format] = key_reader
+    _key_readers[envelope_format] = keys
+    _header_readers[envelope_format] = headers
 
 
 def annotate(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     return _annotators.get(record.envelope_format, annotate_native)(record, death)
 
 
-def routing_key(record: Record) -> bytes:
+def routing_keys(record: Record) -> list[bytes]:
     reader = _key_readers.get(record.envelope_format)
-    return reader(record) if reader is not None else record.key or b""
+    return reader(record) if reader is not None else [record.key or b""]
+
+
+def headers_of(record: Record) -> Mapping[str, object]:
+    reader = _header_readers.get(record.envelope_format)
+    if reader is not None:
+        return reader(record)
+    return dict(decode_headers(record.envelope)) if record.envelope_format == NATIVE else {}
 
 
 def is_cycle(topic: str, deaths: Deaths) -> bool:

@@ -92,6 +92,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unsettled messages at most; None: no limit. 0 is a limit, as in AMQP."""
     max_bytes: Count | None = None
     overflow: Overflow = "reject"
+    limits_count: Literal["unsettled", "ready"] = "unsettled"
+    """Whether messages at consumers count towards the limits."""
     retry: Retry = Retry()
     dead_letter: DeadLetter = DeadLetter(topic="{topic}.dlq", expired=False)
     priority: PriorityMode = "none"

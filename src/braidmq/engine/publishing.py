@@ -95,12 +95,22 @@ class Publishing:
             return batch.count
         fitting = batch.count
         if policy.max_messages is not None:
-            fitting = min(fitting, max(0, policy.max_messages - topic.depth))
+            fitting = min(fitting, max(0, policy.max_messages - topic.load[0]))
         if policy.max_bytes is not None:
-            room = policy.max_bytes - topic.depth_bytes
+            room = policy.max_bytes - topic.load[1]
             while fitting and batch.value_bytes_between(0, fitting) > room:
                 fitting -= 1
         return fitting
+
+    def is_full(self, topic: Topic) -> bool:
+        """Whether a topic that refuses takes no more."""
+        policy = topic.policy
+        if policy.overflow == "drop-head" or not topic.subscriptions:
+            return False
+        count, size = topic.load
+        return (policy.max_messages is not None and count >= policy.max_messages) or (
+            policy.max_bytes is not None and size >= policy.max_bytes
+        )
 
     def _cut(self, topic: Topic, batch: RecordBatch, fitting: int, now_ms: int) -> RecordBatch:
         """Refuse what does not fit, by the topic's policy."""

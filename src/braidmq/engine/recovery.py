@@ -93,6 +93,8 @@ class Recovery:
         self._core = core
         self._notes = notes
         self.administration: Administration
+        self._timed_from: dict[PartitionId, int] = {}
+        """From where on the records of a partition that have times of their own have timers."""
 
     def run(self, now_ms: int) -> None:
         catalogue = self._core.store.catalogue
@@ -163,7 +165,8 @@ class Recovery:
         key = (subscription.id, log.id)
         cursor = max(self._notes.cursors.get(key, 0), settled.floor)
         state = DeliveryState(settled, cursor, log.next_offset)
-        state.seed_nonce((now_ms << 8) & 0xFFFFFFFF)
+        # Receipts of an earlier life must not name deliveries of this one.
+        state.nonce = (now_ms << 8) & 0xFFFFFFFF
         view = self.administration.attach_view(subscription, partition, state, now_ms)
         self.rebuild(view, now_ms, self._notes.runs.get(key, []))
 
@@ -175,6 +178,11 @@ class Recovery:
             # Memory may hold settled records that no flush has written: they are as good as gone.
             log.evict()
         state.recount()
+        timed_from = self._timed_from.get(log.id, 0)
+        if notes is None and state.settled.floor < timed_from:
+            # Since the restart nobody wanted these: a rewind, or somebody new, does.
+            self._timed_from[log.id] = state.settled.floor
+            self._schedule_timed(view.partition, state.settled.floor, timed_from, now_ms)
         self.administration.set_lanes(view, now_ms)
         for start, stop, attempts, was, deadline in notes or ():
             waits = was == State.WAITING and deadline > now_ms
@@ -254,7 +262,12 @@ class Recovery:
             partition.head_timer = wheel.schedule(now_ms, Timer.HEAD, log.id)
         floor = min((view.state.settled.floor for view in partition.views), default=0)
         at = max(floor, log.start_offset)
-        while at < log.next_offset:
+        self._timed_from[log.id] = at
+        self._schedule_timed(partition, at, log.next_offset, now_ms)
+
+    def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
+        log, wheel = partition.log, self._core.wheel
+        while at < end:
             for segment in log.segments:
                 if segment.base_offset <= at < segment.end_offset and not (
                     segment.summary & FLAG_TIMED
@@ -266,6 +279,8 @@ class Recovery:
             for run in found:
                 if run.batch.summary & FLAG_TIMED:
                     for offset, due, expires in timed_records(run.batch):
+                        if offset >= end:
+                            break
                         if offset >= at and due > now_ms:
                             wheel.schedule(due, Timer.DUE, log.id, offset)
                         if offset >= at and expires:

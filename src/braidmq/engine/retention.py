@@ -30,10 +30,12 @@ LOOSE = 1 + 1 / 64
 class _Look:
     """When and where retention last looked at a partition."""
 
-    __slots__ = ("at_ms", "budget_bytes", "offset")
+    __slots__ = ("at_ms", "from_bytes")
 
     def __init__(self) -> None:
-        self.at_ms = self.offset = self.budget_bytes = 0
+        self.at_ms = 0
+        self.from_bytes = 0
+        """How much must have been appended for the next look at bytes."""
 
 
 class Retainer:
@@ -54,28 +56,26 @@ class Retainer:
         for topic in due:
             if not topic.deleted and _is_limited(topic):
                 for partition in topic.partitions:
-                    if self._has_grown(partition, now_ms):
-                        self._enforce(partition, now_ms)
+                    self._advance(partition, self._start_if_grown(partition, now_ms))
 
-    def _has_grown(self, partition: TopicPartition, now_ms: int) -> bool:
-        """Whether a look is worth its price: publishing must not feel retention (row M3). The
-        limits are exceeded by a small part of them at most until the next sweep."""
+    def _start_if_grown(self, partition: TopicPartition, now_ms: int) -> int:
+        """As ``_wanted_start``, but a look is taken only where it is worth its price: publishing
+        must not feel retention (row M3). Until the next sweep, limits may be exceeded by a small
+        part of them."""
         rule, log = partition.topic.policy.retention, partition.log
         look = self._looks.get(log.id)
         if look is None:
             look = self._looks[log.id] = _Look()
-        if rule.bytes:
-            look.budget_bytes -= log.bytes_since(look.offset)
-            look.offset = log.next_offset
-        grown = bool(
-            (rule.bytes and look.budget_bytes < 0)
-            or (rule.time_ms and now_ms - look.at_ms >= LOOK_EVERY_MS)
-            or (rule.messages and log.next_offset - log.start_offset > rule.messages * LOOSE)
-        )
-        if grown:
+        start = log.start_offset
+        if rule.time_ms and now_ms - look.at_ms >= LOOK_EVERY_MS:
             look.at_ms = now_ms
-            look.budget_bytes = rule.bytes // LOOKS_PER_LIMIT
-        return grown
+            start = max(start, log.find_time(now_ms - rule.time_ms))
+        if rule.messages and log.next_offset - start > rule.messages * LOOSE:
+            start = max(start, log.next_offset - rule.messages)
+        if rule.bytes and log.appended_bytes >= look.from_bytes:
+            look.from_bytes = log.appended_bytes + rule.bytes // LOOKS_PER_LIMIT
+            start = max(start, log.start_for_bytes(rule.bytes))
+        return start
 
     def sweep(self, now_ms: int) -> None:
         for topic in list(self._core.topics.values()):
@@ -102,10 +102,9 @@ class Retainer:
         if not _is_limited(topic):
             return
         for partition in topic.partitions:
-            self._enforce(partition, now_ms)
+            self._advance(partition, self._wanted_start(partition, now_ms))
 
-    def _enforce(self, partition: TopicPartition, now_ms: int) -> None:
-        start = self._wanted_start(partition, now_ms)
+    def _advance(self, partition: TopicPartition, start: int) -> None:
         if start > partition.log.start_offset:
             self.cut(partition, start)
 

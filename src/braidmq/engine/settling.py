@@ -139,6 +139,10 @@ class Settling:
                 )
             delay = retry.delay_ms(attempts) if delay_ms is None else delay_ms
             failed += self._wait(view, event, young, high, attempts, consumer, now_ms, delay)
+        policy = view.partition.topic.policy
+        if failed and policy.limits_count == "ready":
+            # They count again now that nobody has them.
+            self.drop_overflow(view.partition.topic, now_ms)
         return failed
 
     def _wait(
@@ -399,8 +403,9 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
 def over_limit(subscription: Subscription) -> bool:
     """Each for itself: one that keeps up loses nothing because another does not."""
     policy = subscription.topic.policy
-    return (policy.max_messages is not None and subscription.depth > policy.max_messages) or (
-        policy.max_bytes is not None and subscription.depth_bytes > policy.max_bytes
+    count, size = subscription.load
+    return (policy.max_messages is not None and count > policy.max_messages) or (
+        policy.max_bytes is not None and size > policy.max_bytes
     )
 
 

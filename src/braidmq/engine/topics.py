@@ -97,6 +97,12 @@ class Topic:
     def depth_bytes(self) -> int:
         return max((sub.depth_bytes for sub in self.subscriptions.values()), default=0)
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """What counts towards the limits: messages and bytes of the fullest subscription."""
+        loads = [sub.load for sub in self.subscriptions.values()]
+        return max((n for n, _ in loads), default=0), max((b for _, b in loads), default=0)
+
 
 class TopicPartition:
     __slots__ = ("head_timer", "log", "number", "topic", "views")
@@ -251,6 +257,16 @@ class Subscription:
     @property
     def depth_bytes(self) -> int:
         return sum(view.state.depth_bytes for view in self.views)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Messages and bytes that count towards the topic's limits."""
+        if self.topic.policy.limits_count == "unsettled":
+            return self.depth, self.depth_bytes
+        return (
+            sum(view.state.ready for view in self.views),
+            sum(view.state.ready_bytes for view in self.views),
+        )
 
     @property
     def ready(self) -> int:

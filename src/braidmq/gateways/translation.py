@@ -20,6 +20,7 @@ from braidmq.engine.envelope import (
 )
 from braidmq.storage.record import Record
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
+from braidmq.wire.amqp.tables import Long
 
 NAMED = (
     "content_type",
@@ -67,7 +68,7 @@ def amqp_parts(
         exchange, key = b"", topic.encode()
         properties = amqp_from_native(decode_headers(envelope), record)
     if delivery_count is not None:
-        headers = {**(properties.headers or {}), "x-delivery-count": delivery_count}
+        headers = {**(properties.headers or {}), "x-delivery-count": Long(delivery_count)}
         properties = msgspec.structs.replace(properties, headers=headers)
     return exchange, key, encode_properties(properties)
 
@@ -133,13 +134,13 @@ def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     properties = decode_properties(raw)
     headers: dict[str, Any] = dict(properties.headers or {})
     reason = REASONS.get(death.reason, death.reason)
-    entries = [each for each in headers.get("x-death", []) if isinstance(each, Mapping)]
+    entries = [dict(each) for each in headers.get("x-death", []) if isinstance(each, Mapping)]
     same = [e for e in entries if e.get("queue") == death.topic and e.get("reason") == reason]
     rest = [e for e in entries if e not in same]
     copies = headers.get("CC")
     keys = [key.decode(), *(copies if isinstance(copies, list) else [])]
     entry: dict[str, Any] = {
-        "count": (same[0].get("count", 0) if same else 0) + 1,
+        "count": Long((same[0].get("count", 0) if same else 0) + 1),
         "reason": reason,
         "queue": death.topic,
         "time": datetime.fromtimestamp(death.at_ms // 1000, UTC),
@@ -151,11 +152,15 @@ def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     if properties.expiration is not None:
         # It would expire again at once: the property goes, and is kept here.
         entry["original-expiration"] = properties.expiration
+    for old in rest:
+        old["count"] = Long(old.get("count", 1))
     headers["x-death"] = [entry, *rest]
     if not entries:
         headers["x-first-death-exchange"] = exchange.decode()
         headers["x-first-death-queue"] = death.topic
         headers["x-first-death-reason"] = reason
+    if death.new_key:
+        headers.pop("CC", None)  # they were for the old key
     if death.to_exchange is not None:
         exchange, key = death.to_exchange.encode(), death.to_key
     properties = msgspec.structs.replace(properties, headers=headers, expiration=None)
@@ -163,8 +168,14 @@ def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     return AMQP, amqp_envelope(exchange, key, properties), deaths
 
 
-def amqp_routing_key(record: Record) -> bytes:
-    return split_amqp(record.envelope)[1]
+def amqp_headers(record: Record) -> dict[str, Any]:
+    return dict(decode_properties(split_amqp(record.envelope)[2]).headers or {})
 
 
-register_format(AMQP, annotate_amqp, amqp_routing_key)
+def amqp_routing_keys(record: Record) -> list[bytes]:
+    copies = amqp_headers(record).get("CC")
+    more = [str(each).encode() for each in copies] if isinstance(copies, list) else []
+    return [split_amqp(record.envelope)[1], *more]
+
+
+register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers)

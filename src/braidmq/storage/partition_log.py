@@ -92,6 +92,7 @@ class PartitionLog:
         "_tail",
         "_unflushed",
         "acknowledged",
+        "appended_bytes",
         "durable",
         "flushed_offset",
         "id",
@@ -122,6 +123,8 @@ class PartitionLog:
         self.segments: list[Segment] = []
         self.acknowledged: tuple[OffsetSet, ...] = ()
         """Sets that all have to cover a record before it is unwanted; empty: all are wanted."""
+        self.appended_bytes = 0
+        """Since it was opened."""
         self._indexes: dict[int, SegmentIndex] = {}
         self._memory = memory
         self._files = files
@@ -152,6 +155,7 @@ class PartitionLog:
             self._sealed = False
             self._account(batch.memory_bytes)
         self.next_offset = Offset(batch.next_offset)
+        self.appended_bytes += batch.size
 
     def _account(self, change: int) -> None:
         self._memory.resident += change
@@ -334,23 +338,6 @@ class PartitionLog:
                 return start
             start = segment.base_offset
         return min(start, self.start_offset)
-
-    def bytes_since(self, offset: int) -> int:
-        """Bytes of the records from ``offset`` on, or somewhat more: whole segments are counted
-        where they are no longer in memory."""
-        found = 0
-        for index in range(len(self._tail) - 1, self._head - 1, -1):
-            batch = self._tail[index]
-            found += batch.size - batch.position_at(batch.find(offset))
-            if batch.base_offset <= offset:
-                return found
-        in_memory = self._first_in_memory()
-        for segment in reversed(self.segments):
-            if segment.end_offset <= offset:
-                break
-            if segment.base_offset < in_memory:
-                found += segment.size
-        return found
 
     def evict(self) -> None:
         """Give back the memory of what is in segments too."""

@@ -46,6 +46,7 @@ class RawClient:
         self.sock = socket.socket()
         if receive_buffer_bytes:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.settimeout(WAIT_S)
         self.sock.connect(("127.0.0.1", node.ports["amqp_port"]))
         self._input = bytearray()

@@ -1,9 +1,9 @@
 """A blocking AMQP client that hides nothing: what the broker sends is what a scenario sees.
 
 Every arriving frame becomes an event, a plain dict whose ``"m"`` names it: a method
-(``"queue.declare-ok"``), or ``"heartbeat"``, ``"eof"``, ``"protocol-header"``, ``"nothing"`` (the wait
-was in vain). A method with content carries ``props`` and ``body``. The client answers the broker's
-close methods, as the protocol wants, and does nothing else of its own accord.
+(``"queue.declare-ok"``), or ``"heartbeat"``, ``"eof"``, ``"protocol-header"``, ``"nothing"`` (the
+wait was in vain). A method with content carries ``props`` and ``body``. The client answers the
+broker's close methods, as the protocol wants, and does nothing else of its own accord.
 """
 
 import itertools
@@ -39,8 +39,6 @@ CAPABILITIES = {
 WITH_CONTENT = {"basic.return", "basic.deliver", "basic.get-ok"}
 UNASKED = {"basic.deliver", "basic.return", "basic.ack", "basic.nack", "basic.cancel"}
 """Methods that come on their own, so a call does not take them for its reply."""
-
-PROPERTY_NAMES = {name for name, _ in wire.PROPERTIES}
 
 
 def plain(user: str, password: str) -> bytes:
@@ -182,7 +180,7 @@ class Connection:
         self,
         *,
         user: str = "guest",
-        password: str = "guest",  # noqa: S107
+        password: str = "guest",
         vhost: str = "/",
         capabilities: dict[str, Any] | None = None,
         **tune: int,
@@ -257,8 +255,11 @@ class Channel:
         """What else comes, until it is quiet."""
         return self.connection.rest(self.number, quiet_s)
 
-    def settled(self, count: int) -> dict[str, str]:
-        """Confirms of tags 1..count, ``multiple`` spelt out: how they are grouped is chance."""
+    def settled(self, count: int) -> list[Any]:
+        """How tags 1..count were confirmed, in the order of tags: how acks are grouped is chance.
+
+        Returns of messages may come in between; anything else ends the list.
+        """
         outcome: dict[int, str] = {}
         others: list[Event] = []
         while len(outcome) < count:
@@ -273,8 +274,7 @@ class Channel:
                 first = min(set(range(1, event["tag"] + 1)) - set(outcome))
             for tag in range(first, event["tag"] + 1):
                 outcome.setdefault(tag, event["m"])
-        seen = {str(tag): outcome[tag] for tag in sorted(outcome)}
-        return {**seen, "others": others} if others else seen  # type: ignore[dict-item]
+        return [*(outcome[tag] for tag in sorted(outcome)), *others]
 
     def _first(self, wanted: Callable[[Event], bool], wait_s: float) -> Event:
         connection = self.connection
@@ -310,14 +310,15 @@ class Channel:
             wire.frame(wire.HEADER, self.number, wire.header_payload(len(raw), props)),
         ]
         step = self.connection.frame_max - 8
-        for at in range(0, len(raw), step):
-            data.append(wire.frame(wire.BODY, self.number, raw[at : at + step]))
+        data += (
+            wire.frame(wire.BODY, self.number, raw[at : at + step])
+            for at in range(0, len(raw), step)
+        )
         self.connection.raw(b"".join(data))
 
     def sync(self) -> None:
         """Return when the broker has handled what was sent on this channel."""
-        reply = self("basic.qos", count=0)
-        assert reply["m"] == "basic.qos-ok", reply
+        self.ok("exchange.declare", exchange="amq.direct", passive=True)
 
     # Short cuts that expect success
 

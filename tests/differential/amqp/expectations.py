@@ -23,7 +23,8 @@ def write(observations: dict[str, Observation]) -> None:
 
 def _lines(value: Observation, depth: int) -> str:
     flat = json.dumps(value, ensure_ascii=False)
-    if len(flat) + depth <= 98 or not isinstance(value, list | dict) or not value:
+    nested = isinstance(value, list) and any(isinstance(item, list | dict) for item in value)
+    if len(flat) + depth <= 98 or not (nested or isinstance(value, dict)):
         return flat
     pad = " " * depth
     if isinstance(value, dict):

@@ -1,3 +1,38 @@
 """Scenarios in which BraidMQ answers otherwise than RabbitMQ, each with the reason."""
 
-KNOWN_DIFFERENCES: dict[str, str] = {}
+_CRASH = (
+    "RabbitMQ's reader crashes and the socket closes without a word; we answer with the code that"
+    " the specification has for it"
+)
+_HEAD = (
+    "RabbitMQ looks only at the head of a queue for expired messages; ours expire when their time"
+    " is over, wherever they stand"
+)
+
+KNOWN_DIFFERENCES: dict[str, str] = {
+    "framing.unknown_class": _CRASH,
+    "framing.unknown_method_of_a_known_class": _CRASH,
+    "framing.unknown_method_on_channel_0": _CRASH,
+    "framing.table_with_unknown_type": _CRASH,
+    "framing.header_with_malformed_properties": (
+        "RabbitMQ calls it its own internal error (541); it is a frame error of the client (501)"
+    ),
+    "handshake.header_of_amqp_0_9": "we speak 0-9-1 only and say so, as clause 4.2.2 wants it",
+    "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
+    "lifetimes.ttl_and_priorities": _HEAD,
+    "lifetimes.max_length_zero_with_a_consumer": (
+        "a queue of length 0 takes nothing, also when a consumer is waiting: limits are applied when"
+        " a message arrives, deliveries are made once per turn of the loop"
+    ),
+    "lifetimes.priority_and_max_length_drop_the_head": (
+        "RabbitMQ drops the most important message first; we drop the least important"
+    ),
+    "quorum.exclusive_consumer": (
+        "RabbitMQ 3.10 lets a second consumer in beside an exclusive one of a quorum queue"
+    ),
+    "quorum.requeued_goes_behind_what_waits": (
+        "classic and quorum queues are one thing here: a requeued message keeps its place"
+    ),
+    "reply_to.answer_to_no_one": "RabbitMQ answers with an internal error (541); we return it",
+    "quorum.stream_max_age_invalid": "RabbitMQ answers with an internal error (541)",
+}

@@ -9,10 +9,7 @@ import sys
 
 from tests.differential.amqp import expectations
 from tests.differential.amqp.client import Observation
-from tests.differential.amqp.registry import load, observe_all
-
-JOBS = 8
-"""Scenarios mostly wait."""
+from tests.differential.amqp.registry import JOBS, load, observe_all
 
 
 def say(text: str) -> None:
@@ -49,6 +46,10 @@ def main() -> int:
             return 1
     if not options.check:
         seen, took = observe_all(names, options.host, options.port, options.jobs)
+        failed = {name: found for name, found in seen.items() if "failed" in str(found)[:10]}
+        if failed:
+            say(f"nothing is recorded, these failed: {json.dumps(failed, indent=1)}")
+            return 1
         kept = expectations.read() if options.only and expectations.EXPECTED.exists() else {}
         known = {name: value for name, value in kept.items() if name in load()}
         expectations.write({**known, **seen})

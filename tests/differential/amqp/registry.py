@@ -11,6 +11,9 @@ from tests.differential.amqp.client import Client, Normal, Observation
 
 Scenario = Callable[[Client], Observation]
 
+JOBS = 8
+"""Scenarios run at a time: mostly they wait for what should not come."""
+
 SCENARIOS: dict[str, Scenario] = {}
 """By name, ``area.what_is_tried``."""
 
@@ -42,14 +45,17 @@ def observe(name: str, host: str, port: int) -> Observation:
 def observe_all(
     names: list[str], host: str, port: int, jobs: int
 ) -> tuple[dict[str, Observation], dict[str, float]]:
-    """Observations and seconds taken, by name. Scenarios share nothing, so they may overlap."""
+    """Observations and seconds taken, by name. Scenarios share nothing, so they may overlap.
+
+    One that could not go on, as a step it takes for granted failed, has ``{"failed": why}``.
+    """
 
     def timed(name: str) -> tuple[Observation, float]:
         began = time.monotonic()
         try:
             seen = observe(name, host, port)
         except Exception as error:
-            raise RuntimeError(f"{name}: {error}") from error
+            seen = {"failed": f"{type(error).__name__}: {error}"}
         return seen, time.monotonic() - began
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -7,8 +7,8 @@ Written apart from the product's codec on purpose, so that both can't be wrong i
     header: class u16 | weight u16 | body size u64 | flags u16 | properties
 
 A field table is decoded with its types kept: a string (``S``), a boolean (``t``), a table and an
-array become themselves, anything else a text such as ``"l:1"``, because a client can tell a ``long``
-from an ``int``.
+array become themselves, anything else a text such as ``"l:1"``, because a client can tell a
+``long`` from an ``int``.
 """
 
 import struct
@@ -112,6 +112,9 @@ TABLE_NUMBERS = {
     "f": ">f", "d": ">d", "T": ">Q",
 }  # fmt: skip
 
+# A bool is an int, so it comes first.
+PYTHON_TYPES = ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"))
+
 Fields = list[tuple[str, str]]
 
 
@@ -159,7 +162,7 @@ def table(values: dict[str, Any] | bytes) -> bytes:
 def field_value(value: Any) -> bytes:
     if isinstance(value, Typed):
         return _typed(value.tag, value.value)
-    for kind, tag in ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A")):
+    for kind, tag in PYTHON_TYPES:
         if isinstance(value, kind):
             return _typed(tag, value)
     if value is None:
@@ -213,9 +216,7 @@ def method_payload(name: str, values: dict[str, Any]) -> bytes:
     return struct.pack(">HH", class_id, method_id) + arguments(fields, values)
 
 
-def header_payload(
-    size: int, values: dict[str, Any], class_id: int = 60, weight: int = 0
-) -> bytes:
+def header_payload(size: int, values: dict[str, Any], class_id: int = 60, weight: int = 0) -> bytes:
     flags, body = 0, b""
     for place, (name, kind) in enumerate(PROPERTIES):
         if name in values:
@@ -309,7 +310,5 @@ def read_header(payload: bytes) -> tuple[int, dict[str, Any]]:
     reader = Reader(payload)
     reader.number(">I")
     size, flags = reader.number(">Q"), reader.number(">H")
-    present = [
-        field for place, field in enumerate(PROPERTIES) if flags & 1 << (15 - place)
-    ]
+    present = [field for place, field in enumerate(PROPERTIES) if flags & 1 << (15 - place)]
     return size, reader.fields(present)

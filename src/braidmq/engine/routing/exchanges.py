@@ -194,6 +194,28 @@ class Topic(Exchange):
         return [destinations[number] for number in self._trie.match(message.key)]
 
 
+def comparable(value: object) -> Frozen:
+    """A header's value as headers exchanges compare it: 1 and 1.0 are the same number."""
+    if isinstance(value, float) and value.is_integer():
+        return frozen(int(value))
+    return frozen(value)
+
+
+def wire_name(value: object) -> str:
+    """What AMQP calls the type of a value, as RabbitMQ's texts name it."""
+    names = {
+        bool: "bool",
+        int: "signedint",
+        float: "double",
+        str: "longstr",
+        bytes: "binary",
+        list: "array",
+        dict: "table",
+        type(None): "void",
+    }
+    return names.get(type(value), "longstr")
+
+
 class HeadersRule:
     """One binding of a headers exchange.
 
@@ -217,15 +239,21 @@ class HeadersRule:
         self._all = form.startswith("all")
         self._present = {name for name, value in compared.items() if value is None}
         self._values = {
-            name: frozen(value) for name, value in compared.items() if value is not None
+            name: comparable(value) for name, value in compared.items() if value is not None
         }
 
     @classmethod
     def form_of(cls, binding: Binding) -> str:
         form = binding.arguments.get("x-match", "all")
-        if not isinstance(form, str) or form not in cls.FORMS:
-            expected = ", ".join(cls.FORMS)
-            raise InvalidArgument(f"x-match is {form!r}; expected one of {expected}")
+        if not isinstance(form, str):
+            raise InvalidArgument(
+                f"Invalid x-match field type {wire_name(form)} (value {form}); expected longstr"
+            )
+        if form not in cls.FORMS:
+            raise InvalidArgument(
+                f'Invalid x-match field value <<"{form}">>; '
+                f"expected all, any, all-with-x, or any-with-x"
+            )
         return form
 
     def matches(self, headers: dict[str, Frozen]) -> bool:
@@ -253,7 +281,7 @@ class Headers(Exchange):
         del self._rules[binding]
 
     def match(self, message: Message) -> Collection[Destination]:
-        headers = {name: frozen(value) for name, value in message.headers.items()}
+        headers = {name: comparable(value) for name, value in message.headers.items()}
         return {rule.destination for rule in self._rules.values() if rule.matches(headers)}
 
 

@@ -8,10 +8,11 @@ import msgspec
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.publishing import Published
 from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
+from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
-from braidmq.gateways.amqp.queues import SUBSCRIPTION
+from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
 from braidmq.model.errors import StorageFailed
@@ -30,6 +31,7 @@ from braidmq.wire.amqp.properties import decode_properties
 from braidmq.wire.amqp.render import all_amqp, render_content, render_deliveries
 from braidmq.wire.amqp.scan import (
     FLAG_BAD_EXPIRATION,
+    FLAG_BAD_MODE,
     FLAG_BAD_PROPERTIES,
     FLAG_COPIES,
     FLAG_HEADERS,
@@ -46,7 +48,14 @@ if TYPE_CHECKING:
 NO_ROUTE = 312
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
-ONE_BY_ONE = FLAG_BAD_EXPIRATION | FLAG_BAD_PROPERTIES | FLAG_COPIES | FLAG_REPLY_TO | FLAG_USER_ID
+ONE_BY_ONE = (
+    FLAG_BAD_EXPIRATION
+    | FLAG_BAD_MODE
+    | FLAG_BAD_PROPERTIES
+    | FLAG_COPIES
+    | FLAG_REPLY_TO
+    | FLAG_USER_ID
+)
 """Messages with one of these are looked at singly."""
 
 
@@ -118,10 +127,10 @@ class Channel:
     def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
         """An answer to a direct reply-to address: from channel to channel."""
         target = self.connection.replies.find(key)
-        if target is None or target.reply_tag is None:
-            if flags & FLAG_MANDATORY:
-                self._return(batch, exchange, key)
-        else:
+        if flags & FLAG_MANDATORY:
+            # No queue took it, delivered or not: RabbitMQ returns it all the same.
+            self._return(batch, exchange, key)
+        if target is not None and target.reply_tag is not None:
             for index in range(batch.count):
                 record = batch.record(index)
                 raw = amqp_parts(record.envelope)[2]
@@ -135,7 +144,13 @@ class Channel:
             raise ConnectionError_(ReplyCode.FRAME_ERROR, "content header can't be read")
         properties = decode_properties(amqp_parts(batch.record(0).envelope)[2])
         if flags & FLAG_BAD_EXPIRATION:
-            raise precondition_failed(f"invalid expiration '{properties.expiration}'")
+            raise precondition_failed(
+                f"invalid expiration '{properties.expiration}': {_reason(properties.expiration)}"
+            )
+        if flags & FLAG_BAD_MODE:
+            raise precondition_failed(
+                f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
+            )
         if properties.user_id is not None and properties.user_id != self.connection.user:
             raise precondition_failed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was "
@@ -152,7 +167,9 @@ class Channel:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise precondition_failed(f"invalid header '{name}': not an array")
+            raise precondition_failed(
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_name(value)}}}'
+            )
         return [each.encode() if isinstance(each, str) else bytes(each) for each in value]
 
     def _rewritten(
@@ -221,7 +238,8 @@ class Channel:
 
     def publish_to(
         self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]
-    ) -> None:
+    ) -> bool:
+        """False when a queue refused some of it."""
         if not topics and flags & FLAG_MANDATORY:
             self._return(batch, exchange, key)
         count = batch.count
@@ -243,9 +261,9 @@ class Channel:
             self.broker.when_durable(
                 published.lsn, lambda failure: self._confirmed(confirm, failure)
             )
-        elif published.lsn is not None:
-            # Nobody waits for it, but it must not linger either: the next commit takes it.
-            self.broker.touch()
+        # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
+        self.broker.touch()
+        return published.accepted == count
 
     def _route(
         self,
@@ -328,17 +346,15 @@ class Channel:
             self.send(render_content(self.number, encode(method), raw, body, frame_max))
 
     def _counts(self, delivery: Delivery) -> bool:
-        """Whether the messages carry their delivery count, as those of quorum queues do."""
-        attributes = delivery.view.partition.topic.attributes.get("amqp")
-        return (
-            delivery.attempts > 1
-            and attributes is not None
-            and attributes["arguments"].get("x-queue-type") == "quorum"
-        )
+        """Whether the messages carry their delivery count, as redelivered ones of quorum queues."""
+        return delivery.attempts > 1 and is_quorum(delivery.view.partition.topic)
 
-    def _parts(self, delivery: Delivery, index: int) -> tuple[str, str, bytes, bytes]:
+    def _parts(
+        self, delivery: Delivery, index: int, *, got: bool = False
+    ) -> tuple[str, str, bytes, bytes]:
         record = delivery.batch.record(index)
-        count = delivery.attempts - 1 if self._counts(delivery) else None
+        always = got and is_quorum(delivery.view.partition.topic)
+        count = delivery.attempts - 1 if always or self._counts(delivery) else None
         exchange, key, raw = amqp_parts(
             record.envelope,
             record.envelope_format,
@@ -367,7 +383,7 @@ class Channel:
         if not no_ack:
             run = UnackedRun(tag, tag, getter, delivery.view, delivery.start, now_ms)
             self.unacked.add(run)
-        exchange, key, raw, body = self._parts(delivery, delivery.first)
+        exchange, key, raw, body = self._parts(delivery, delivery.first, got=True)
         method = BasicGetOk(tag, delivery.attempts > 1, exchange, key, subscription.ready)
         return render_content(self.number, encode(method), raw, body, self.connection.frame_max)
 
@@ -459,6 +475,14 @@ class Channel:
         for target in targets:
             self.connection.consumer_gone(target)
         self.broker.touch()
+
+
+def _reason(expiration: str | None) -> str:
+    """Why a text is no time to live, in RabbitMQ's words."""
+    text = expiration or ""
+    if text[:1] == "-" and text[1:].isdecimal():
+        return f"{{value_negative,{text}}}"
+    return "no_integer"
 
 
 class Transaction:

@@ -9,6 +9,8 @@ from braidmq.engine.routing import errors as routing
 from braidmq.engine.routing.bindings import Destination
 from braidmq.engine.routing.bindings import exchange as to_exchange
 from braidmq.engine.routing.bindings import topic as to_topic
+from braidmq.engine.routing.effects import ExchangeInfo
+from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Credit, Mode, Topic
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel, Transaction
 from braidmq.gateways.amqp.confirms import Confirms
@@ -21,7 +23,11 @@ from braidmq.gateways.amqp.errors import (
 )
 from braidmq.gateways.amqp.queues import (
     SUBSCRIPTION,
+    check_properties,
+    describe_difference,
+    is_quorum,
     mode_of,
+    queue_type,
     require_equivalent,
     server_name,
     settings_of,
@@ -48,9 +54,7 @@ class Commands:
     def run(self, channel: Channel, method: m.Method) -> None:
         handler = HANDLERS.get(type(method))
         if handler is None:
-            raise ConnectionError_(
-                ReplyCode.COMMAND_INVALID, f"unexpected method {type(method).__name__}"
-            )
+            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "unimplemented method")
         handler(self, channel, method)
         self._broker.touch()
 
@@ -59,7 +63,7 @@ class Commands:
             self._connection.send_method(0, m.ConnectionUpdateSecretOk())
             return
         raise ConnectionError_(
-            ReplyCode.COMMAND_INVALID, f"unexpected method {type(method).__name__}"
+            ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running"
         )
 
     def _reply(self, channel: Channel, answer: m.Method, nowait: bool = False) -> None:
@@ -78,20 +82,24 @@ class Commands:
     # --- exchanges ---
 
     def exchange_declare(self, channel: Channel, method: m.ExchangeDeclare) -> None:
-        router = self._broker.engine.exchanges.router(channel.vhost)
-        name = method.exchange
-        if method.passive:
-            try:
-                router.exchange(name)
-            except routing.ExchangeNotFound:
-                raise no_exchange(name, channel.vhost) from None
-            self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
-            return
+        name = _one_line(method.exchange)
         if not name:
             raise access_refused("operation not permitted on the default exchange")
+        if method.passive:
+            self._exchange(channel, name)
+            self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+            return
         self._connection.require_configure("exchange", name)
         arguments = dict(method.arguments)
         alternate = arguments.get("alternate-exchange")
+        if self._is_declared(channel, name, method):
+            self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+            return
+        if alternate is not None and not isinstance(alternate, str):
+            raise precondition_failed(
+                f"invalid type '{wire_name(alternate)}' for arg 'alternate-exchange' in exchange "
+                f"'{name}' in vhost '{channel.vhost}'"
+            )
         try:
             self._broker.engine.exchanges.declare(
                 channel.vhost,
@@ -101,30 +109,55 @@ class Commands:
                 auto_delete=method.auto_delete,
                 internal=method.internal,
                 arguments=arguments,
-                alternate_exchange=alternate if isinstance(alternate, str) else None,
+                alternate_exchange=alternate,
             )
         except routing.UnknownKind:
+            word = "unknown" if method.type else "invalid"
             raise ConnectionError_(
-                ReplyCode.COMMAND_INVALID, f"unknown exchange type '{method.type}'"
+                ReplyCode.COMMAND_INVALID, f"{word} exchange type '{method.type}'"
             ) from None
         except routing.ReservedName:
             raise access_refused(
                 f"exchange name '{name}' contains reserved prefix 'amq.*'"
             ) from None
-        except routing.ExchangeMismatch as error:
-            raise precondition_failed(
-                f"inequivalent arg '{error.differing}' for exchange '{name}' in vhost "
-                f"'{channel.vhost}': received {_quoted(error.received)} but current is "
-                f"{_quoted(error.current)}"
-            ) from None
         self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+
+    def _exchange(self, channel: Channel, name: str) -> ExchangeInfo:
+        try:
+            return self._broker.engine.exchanges.router(channel.vhost).exchange(name)
+        except routing.ExchangeNotFound:
+            raise no_exchange(name, channel.vhost) from None
+
+    def _is_declared(self, channel: Channel, name: str, method: m.ExchangeDeclare) -> bool:
+        """Whether the exchange exists; then it must be as declared, in what RabbitMQ compares."""
+        try:
+            current = self._broker.engine.exchanges.router(channel.vhost).exchange(name)
+        except routing.ExchangeNotFound:
+            return False
+        alternate = method.arguments.get("alternate-exchange")
+        for what, received, is_now in (
+            ("type", method.type, current.kind),
+            ("durable", method.durable, current.durable),
+            ("auto_delete", method.auto_delete, current.auto_delete),
+            ("internal", method.internal, current.internal),
+            ("alternate-exchange", alternate, current.alternate_exchange),
+        ):
+            if received != is_now:
+                new, old = describe_difference(received, is_now)
+                raise precondition_failed(
+                    f"inequivalent arg '{what}' for exchange '{name}' in vhost '{channel.vhost}': "
+                    f"received {new} but current is {old}"
+                )
+        return True
 
     def exchange_delete(self, channel: Channel, method: m.ExchangeDelete) -> None:
         name = method.exchange
         if not name:
             raise access_refused("operation not permitted on the default exchange")
         if name.startswith(RESERVED):
-            raise access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+            raise access_refused(
+                f"deletion of system exchange '{name}' in vhost '{channel.vhost}' not allowed"
+            )
         self._connection.require_configure("exchange", name)
         try:
             self._broker.engine.exchanges.delete(channel.vhost, name, if_unused=method.if_unused)
@@ -147,15 +180,15 @@ class Commands:
     def _bind_exchange(
         self, channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind, *, bind: bool
     ) -> None:
-        router = self._broker.engine.exchanges.router(channel.vhost)
         for name in (method.destination, method.source):
             if not name:
                 raise access_refused("operation not permitted on the default exchange")
-        for name in (method.source, method.destination):
-            try:
-                info = router.exchange(name)
-            except routing.ExchangeNotFound:
-                raise no_exchange(name, channel.vhost) from None
+        try:
+            info = [self._exchange(channel, n) for n in (method.source, method.destination)][-1]
+        except ChannelError:
+            if bind:
+                raise
+            return  # what is not there is not bound
         self._connection.require_write(method.destination)
         self._connection.require_read(method.source)
         destination = to_exchange(method.destination)
@@ -172,9 +205,14 @@ class Commands:
     # --- queues ---
 
     def queue_declare(self, channel: Channel, method: m.QueueDeclare) -> None:
-        name = method.queue
+        name = _one_line(method.queue)
         engine = self._broker.engine
         if method.passive:
+            if self._is_reply_address(channel, name):
+                self._reply(channel, m.QueueDeclareOk(name, 0, 1), method.nowait)
+                return
+            if not name:
+                raise no_queue(name, channel.vhost)
             topic = self._queue(channel, name)
             channel.last_queue = topic.name
             self._declared(channel, topic, method.nowait)
@@ -204,6 +242,14 @@ class Commands:
         engine, now_ms = self._broker.engine, self._broker.now_ms()
         arguments = dict(method.arguments)
         settings = settings_of(arguments, name, channel.vhost)
+        check_properties(
+            arguments,
+            name,
+            channel.vhost,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+        )
         self._connection.gateway.require_queue_room(channel.vhost)
         durable = method.durable and not method.exclusive
         topic = engine.create_topic(
@@ -230,6 +276,7 @@ class Commands:
 
     def _declared(self, channel: Channel, topic: Topic, nowait: bool) -> None:
         subscription = topic.subscriptions[SUBSCRIPTION]
+        topic.last_used_ms = self._broker.now_ms()
         self._reply(
             channel,
             m.QueueDeclareOk(topic.name, subscription.ready, len(subscription.consumers)),
@@ -268,9 +315,16 @@ class Commands:
     def _bind_queue(
         self, channel: Channel, method: m.QueueBind | m.QueueUnbind, *, bind: bool
     ) -> None:
-        topic = self._queue(channel, method.queue)
         if not method.exchange:
+            self._queue(channel, method.queue)
             raise access_refused("operation not permitted on the default exchange")
+        try:
+            self._exchange(channel, method.exchange)
+            topic = self._queue(channel, method.queue)
+        except ChannelError as error:
+            if bind or error.reply_code != ReplyCode.NOT_FOUND or not method.queue:
+                raise
+            return  # what is not there is not bound
         self._connection.require_write(topic.name)
         self._connection.require_read(method.exchange)
         key = method.routing_key
@@ -328,10 +382,17 @@ class Commands:
             return
         self._connection.require_configure("queue", topic.name)
         subscription = topic.subscriptions[SUBSCRIPTION]
-        if method.if_unused and subscription.consumers:
-            raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
+        if is_quorum(topic) and (method.if_unused or method.if_empty):
+            flag = "if-unused" if method.if_unused else "if-empty"
+            raise ConnectionError_(
+                ReplyCode.NOT_IMPLEMENTED,
+                f"cannot delete queue '{topic.name}' in vhost '{channel.vhost}'. queue.delete "
+                f"operations with {flag} flag set are not supported by quorum queues",
+            )
         if method.if_empty and subscription.ready:
             raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' not empty")
+        if method.if_unused and subscription.consumers:
+            raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
         count = subscription.ready
         self._connection.gateway.registry.disown(channel.vhost, topic.name)
         self._broker.engine.delete_topic(topic)
@@ -352,6 +413,7 @@ class Commands:
             channel.pause(self._connection.write_paused)
         else:
             channel.prefetch = method.prefetch_count
+            channel.credit.limit = UNLIMITED  # as in RabbitMQ, it lifts the channel's own limit
         self._reply(channel, m.BasicQosOk())
 
     def basic_consume(self, channel: Channel, method: m.BasicConsume) -> None:
@@ -367,9 +429,17 @@ class Commands:
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise precondition_failed(
-                f"invalid arg 'x-priority' for queue '{topic.name}' in vhost '{channel.vhost}'"
+                f"invalid arg 'x-priority' for queue '{topic.name}' in vhost '{channel.vhost}': "
+                f'"expected integer, got {wire_name(priority)}"'
+            )
+        if is_quorum(topic) and channel.credit.limit != UNLIMITED:
+            raise ConnectionError_(
+                ReplyCode.NOT_IMPLEMENTED,
+                f"queue '{topic.name}' in vhost '{channel.vhost}' does not support global qos",
             )
         subscription = self._subscription_for(channel, topic, method)
+        if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
+            raise _in_exclusive_use(topic)
         try:
             target.consumer = self._broker.engine.attach(
                 subscription,
@@ -382,9 +452,7 @@ class Commands:
                 tag=target,
             )
         except ExclusiveConsumer:
-            raise access_refused(
-                f"queue '{topic.name}' in vhost '{channel.vhost}' in exclusive use"
-            ) from None
+            raise _in_exclusive_use(topic) from None
         channel.consumers[tag] = target
         if not channel.active or self._connection.write_paused:
             target.consumer.paused = True
@@ -395,7 +463,13 @@ class Commands:
     def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:
         """Queues have one subscription; a stream is read by each consumer from where it likes."""
         offset = method.arguments.get("x-stream-offset")
-        if offset is None or topic.policy.retention.until_acked:
+        if offset is not None and topic.policy.retention.until_acked:
+            kind = queue_type(topic.attributes.get("amqp", {}).get("arguments", {}))
+            raise precondition_failed(
+                f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost "
+                f"'{channel.vhost}' of queue type rabbit_{kind}_queue"
+            )
+        if offset is None:
             return topic.subscriptions[SUBSCRIPTION]
         start: int | str
         if isinstance(offset, bool):
@@ -435,6 +509,7 @@ class Commands:
     def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
         topic = self._queue(channel, method.queue)
         self._connection.require_read(topic.name)
+        topic.last_used_ms = self._broker.now_ms()
         data = channel.get(topic, method.no_ack)
         if data is None:
             self._connection.send_method(channel.number, m.BasicGetEmpty())
@@ -484,9 +559,10 @@ class Commands:
         channel.transaction = None
         for verb, runs in transaction.answers:
             channel.answer(verb, runs)
-        for publish in transaction.publishes:
-            channel.publish_to(*publish)
+        taken = [channel.publish_to(*publish) for publish in transaction.publishes]
         channel.transaction = Transaction()
+        if not all(taken):
+            raise precondition_failed("partial tx completion")
         self._reply(channel, m.TxCommitOk())
 
     def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
@@ -506,8 +582,14 @@ class Commands:
             raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "active=false")
         self._connection.send_method(channel.number, m.ChannelFlowOk(True))
 
-    def channel_flow_ok(self, channel: Channel, method: m.ChannelFlowOk) -> None:
-        """We never ask for it; an answer changes nothing."""
+    def access_request(self, channel: Channel, method: m.AccessRequest) -> None:
+        """Of AMQP 0-8: RabbitMQ grants it to whoever still asks."""
+        self._connection.send_method(channel.number, m.AccessRequestOk(1))
+
+    def _is_reply_address(self, channel: Channel, name: str) -> bool:
+        if name == REPLY_TO:
+            return True
+        return self._connection.replies.find(name.encode()) is not None
 
 
 _LIGHT = (m.BasicQosOk,)
@@ -537,16 +619,17 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.TxCommit: Commands.tx_commit,
     m.TxRollback: Commands.tx_rollback,
     m.ChannelFlow: Commands.channel_flow,
-    m.ChannelFlowOk: Commands.channel_flow_ok,
+    m.AccessRequest: Commands.access_request,
 }
 
 
-def _quoted(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return f"'{'true' if value else 'false'}'"
-    return f"'{value}'"
+def _one_line(name: str) -> str:
+    """RabbitMQ takes line breaks out of the names of what is declared."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _in_exclusive_use(topic: Topic) -> ChannelError:
+    return access_refused(f"queue '{topic.name}' in vhost '{topic.namespace}' in exclusive use")
 
 
 def _storable(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -60,5 +60,5 @@ class Confirms:
 
     def _nacks(self, count: int) -> list[bytes]:
         self._last_tag += count
-        # ``multiple`` would take in earlier tags only if they were open: they are confirmed.
-        return [method_frame(self._channel, BasicNack(self._last_tag, multiple=count > 1))]
+        # All before are confirmed, so ``multiple`` takes in just these; RabbitMQ always says it.
+        return [method_frame(self._channel, BasicNack(self._last_tag, multiple=True))]

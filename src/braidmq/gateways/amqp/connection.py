@@ -31,7 +31,6 @@ from braidmq.wire.amqp.methods import (
     ConnectionCloseOk,
     ConnectionOpen,
     ConnectionOpenOk,
-    ConnectionSecureOk,
     ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
@@ -47,6 +46,7 @@ from braidmq.wire.amqp.scan import (
     EVENT_ERROR,
     EVENT_FRAME,
     EVENT_PUBLISH,
+    describe_octets,
     scan,
 )
 from braidmq.wire.amqp.tables import Table, decode_table
@@ -123,6 +123,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._contents: dict[int, Content] = {}
         self._closing_channels: set[int] = set()
         self._commands = Commands(self)
+        self._mechanism = "PLAIN"
         self._write_paused = False
         self._read_paused = False
         self._lost = False
@@ -174,6 +175,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
                     return
             used = self._read_frames(start, size)
             self._tail = bytes(_receive_view[used:size])
+        except _HandshakeBroken:
+            # Before it is open, RabbitMQ hangs up without a word, and clients know that.
+            self._closing = True
+            self.transport.close()
         except AmqpError as error:
             self._tail = b""
             self.close(error)
@@ -209,18 +214,23 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _read_frames(self, start: int, size: int) -> int:
         if self._closing:
             return self._read_while_closing(start, size)
+        fast = self._opened and not self._contents
+        at = start + self._scan(start, size, fast)
+        if fast and self._contents and not self._closing and at < size:
+            # What looked like the start of a whole publish may be out of order by now.
+            at += self._scan(at, size, fast=False)
+        return at if not self._closing else size
+
+    def _scan(self, start: int, size: int, fast: bool) -> int:
+        """Handle the frames between; returns how many bytes they took."""
         events, used = scan(
-            _receive_view[start:],
-            size - start,
-            self.frame_max,
-            self.broker.now_ms(),
-            self._opened and not self._contents,
+            _receive_view[start:], size - start, self.frame_max, self.broker.now_ms(), fast
         )
         for event in events:
             self._handle(event)
             if self._closing:
                 break
-        return start + used if not self._closing else size
+        return used
 
     def _read_while_closing(self, start: int, size: int) -> int:
         """After our connection.close only its answer counts."""
@@ -241,6 +251,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             raise ConnectionError_(ReplyCode(event[1]), event[2])
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
         try:
+            if kind != EVENT_FRAME and channel_number in self._contents:
+                raise self._not_content(channel_number)
             if kind == EVENT_PUBLISH:
                 self._handle_publish(channel_number, *event[2:])
             elif kind == EVENT_ACK:
@@ -275,32 +287,60 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return channel
 
     def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == FrameKind.METHOD:
-            self._handle_method(number, decode(payload))
-        elif kind == FrameKind.HEARTBEAT:
+        if kind == FrameKind.METHOD and len(payload) >= 4:
+            method = self._decode(payload)
+            if method is not None:
+                self._handle_method(number, method)
+        elif kind == FrameKind.HEARTBEAT and not payload:
             if number:
-                raise ConnectionError_(ReplyCode.COMMAND_INVALID, "heartbeat on a channel")
-        elif kind in (FrameKind.HEADER, FrameKind.BODY):
+                self._refuse_frame(ReplyCode.UNEXPECTED_FRAME, f"type {kind}, all octets = <<>>")
+        elif (kind == FrameKind.HEADER and len(payload) >= 14) or kind == FrameKind.BODY:
             self._handle_content(kind, number, payload)
         else:
-            raise FrameError(f"frame of unknown type {kind}")
+            octets = describe_octets(payload)
+            self._refuse_frame(
+                ReplyCode.FRAME_ERROR, f"type {kind}, all octets = {octets}: unknown_frame"
+            )
+
+    def _refuse_frame(self, code: ReplyCode, text: str) -> None:
+        """A frame that no method is to blame for."""
+        self.close(ConnectionError_(code, text))
+
+    def _decode(self, payload: bytes) -> Method | None:
+        try:
+            return decode(payload)
+        except FrameError as error:
+            if "UTF-8" in error.text:
+                self._refuse_frame(ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr")
+                return None
+            octets = describe_octets(payload[4:])
+            error.text = f"cannot decode {octets}"
+            raise
+
+    def _not_content(self, number: int) -> ConnectionError_:
+        """Something else came where the rest of a message must."""
+        content = self._contents.pop(number)
+        missing = "content body" if content.size >= 0 else "content header for class 60"
+        name = missing.removesuffix(" for class 60")
+        return ConnectionError_(
+            ReplyCode.UNEXPECTED_FRAME,
+            f"expected {missing}, got non {name} frame instead",
+            class_id=60,
+            method_id=40,
+        )
 
     def _handle_method(self, number: int, method: Method) -> None:
         if number in self._contents and not isinstance(method, ConnectionClose | ConnectionCloseOk):
-            del self._contents[number]
-            raise ConnectionError_(
-                ReplyCode.UNEXPECTED_FRAME,
-                "expected content header for class 60, got non content header frame instead",
-            )
+            raise self._not_content(number)
         if number == 0:
             self._handle_connection_method(method)
             return
         if not self._opened:
-            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "the connection is not open")
+            raise _HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
             return
-        if isinstance(method, ChannelCloseOk):
+        if isinstance(method, ChannelCloseOk) and number in self._closing_channels:
             self._closing_channels.discard(number)
             return
         channel = self._channel(number)
@@ -322,12 +362,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _open_channel(self, number: int) -> None:
         if number in self.channels:
             raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
-        if number > self.channel_max:
-            raise ConnectionError_(
+        if len(self.channels) >= self.channel_max:
+            error = ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
-                f"number of channels opened ({number}) has reached the negotiated channel_max "
-                f"({self.channel_max})",
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                f"channel_max ({self.channel_max})",
             )
+            self.close(error)
+            return
         self._closing_channels.discard(number)
         self.channels[number] = Channel(self, number)
         self.send_method(number, ChannelOpenOk())
@@ -335,33 +377,40 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _handle_content(self, kind: int, number: int, payload: bytes) -> None:
         content = self._contents.get(number)
         if content is None:
-            if number in self._closing_channels:
-                return
-            raise ConnectionError_(
-                ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
-            )
+            if number not in self._closing_channels:
+                self._refuse_frame(
+                    ReplyCode.UNEXPECTED_FRAME,
+                    "expected method frame, got non method frame instead",
+                )
+            return
+        if (kind == FrameKind.HEADER) != (content.size < 0):
+            raise self._not_content(number)
         if kind == FrameKind.HEADER:
-            if content.size >= 0:
-                raise ConnectionError_(
-                    ReplyCode.UNEXPECTED_FRAME, "expected content body, got content header instead"
-                )
-            content.size, content.properties = split_content_header(payload)
-            if content.size > self.gateway.message_bytes_max:
-                del self._contents[number]
-                raise ChannelError(
-                    ReplyCode.PRECONDITION_FAILED,
-                    f"message size {content.size} is larger than configured max size "
-                    f"{self.gateway.message_bytes_max}",
-                )
+            self._begin_content(number, content, payload)
+        elif len(content.body) + len(payload) > content.size:
+            raise self._not_content(number)
         else:
             content.body += payload
-        if content.size < 0:
-            raise ConnectionError_(
-                ReplyCode.UNEXPECTED_FRAME, "expected content header, got content body instead"
-            )
-        if len(content.body) >= content.size:
+        if len(content.body) == content.size:
             del self._contents[number]
             self._complete(number, content)
+
+    def _begin_content(self, number: int, content: Content, payload: bytes) -> None:
+        class_id, weight = struct.unpack_from(">HH", payload)
+        if class_id != 60 or weight:
+            error = self._not_content(number)
+            if class_id != 60:
+                error.text = f"expected content header for class 60, got one for class {class_id}"
+                error.text += " instead"
+            raise error
+        content.size, content.properties = split_content_header(payload)
+        if content.size > self.gateway.message_bytes_max:
+            del self._contents[number]
+            raise ChannelError(
+                ReplyCode.PRECONDITION_FAILED,
+                f"message size {content.size} is larger than configured max size "
+                f"{self.gateway.message_bytes_max}",
+            )
 
     def _complete(self, number: int, content: Content) -> None:
         """Put an assembled message through the scanner, so that there is one way in."""
@@ -384,6 +433,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
     # --- the handshake ---
 
     def _handle_connection_method(self, method: Method) -> None:
+        if isinstance(method, ConnectionClose) and not self._opened:
+            raise _HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._release()
             self.send_method(0, ConnectionCloseOk())
@@ -397,14 +448,15 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _await_start_ok(self, method: Method) -> None:
         if not isinstance(method, ConnectionStartOk):
-            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.start-ok")
+            raise _HandshakeBroken
         self.client_properties = dict(method.client_properties)
+        self._mechanism = method.mechanism
         user, password = _credentials(method)
         self._state = self._refuse_meanwhile
         self.broker.loop.create_task(self._log_in(user, password))
 
     def _refuse_meanwhile(self, method: Method) -> None:
-        raise ConnectionError_(ReplyCode.COMMAND_INVALID, "not logged in yet")
+        raise _HandshakeBroken
 
     async def _log_in(self, user: str, password: str) -> None:
         try:
@@ -422,8 +474,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if self._lost:
             return
         text = (
-            "Login was refused using authentication mechanism PLAIN. For details see the broker"
-            " logfile."
+            f"Login was refused using authentication mechanism {self._mechanism}. For details see"
+            " the broker logfile."
         )
         capabilities = self.client_properties.get("capabilities") or {}
         if capabilities.get("authentication_failure_close"):
@@ -432,27 +484,21 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.transport.close()
 
     def _await_tune_ok(self, method: Method) -> None:
-        if isinstance(method, ConnectionSecureOk) or not isinstance(method, ConnectionTuneOk):
-            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.tune-ok")
-        if method.frame_max and not FRAME_BYTES_MIN <= method.frame_max <= FRAME_MAX:
-            word = "lower than 4096" if method.frame_max < FRAME_BYTES_MIN else "higher than ours"
-            raise ConnectionError_(
-                ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {method.frame_max} is {word}"
-            )
-        if method.channel_max > CHANNEL_MAX:
-            raise ConnectionError_(
-                ReplyCode.NOT_ALLOWED,
-                f"negotiated channel_max = {method.channel_max} is higher than the maximum allowed "
-                f"value ({CHANNEL_MAX})",
-            )
-        self.frame_max = method.frame_max or FRAME_MAX
-        self.channel_max = method.channel_max or CHANNEL_MAX
+        # As RabbitMQ, which offers limits and so takes no "unlimited" for an answer.
+        if (
+            not isinstance(method, ConnectionTuneOk)
+            or not FRAME_BYTES_MIN <= method.frame_max <= FRAME_MAX
+            or not 1 <= method.channel_max <= CHANNEL_MAX
+        ):
+            raise _HandshakeBroken
+        self.frame_max = method.frame_max
+        self.channel_max = method.channel_max
         self.heartbeat_s = method.heartbeat
         self._state = self._await_open
 
     def _await_open(self, method: Method) -> None:
         if not isinstance(method, ConnectionOpen):
-            raise ConnectionError_(ReplyCode.COMMAND_INVALID, "expected connection.open")
+            raise _HandshakeBroken
         vhost = method.virtual_host
         if not self.accounts.has_namespace(vhost):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
@@ -537,7 +583,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         )
 
     def shut_down(self) -> None:
-        """The node stops."""
+        """The node stops. A socket closed with input unread would be reset, and what we said lost:
+        who logged in is read on until it answers, or the gateway's patience ends."""
         if self._opened and not self._closing:
             self.close(
                 ConnectionError_(
@@ -545,7 +592,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
                     "broker forced connection closure with reason 'shutdown'",
                 )
             )
-        self.transport.close()
+        else:
+            self.transport.close()
 
     # --- output ---
 
@@ -630,7 +678,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)
-        if now - self.last_received > 2 * self.heartbeat_s and not self._read_paused:
+        # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
+        if now - self.last_received > 3 * self.heartbeat_s and not self._read_paused:
             self.transport.abort()
 
 
@@ -651,19 +700,23 @@ def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
     return 0, 0
 
 
+class _HandshakeBroken(Exception):
+    """The peer does not follow the handshake."""
+
+
 def _credentials(method: ConnectionStartOk) -> tuple[str, str]:
     try:
         if method.mechanism == "PLAIN":
-            _, user, password = method.response.split(b"\0")
+            identity, user, password = method.response.split(b"\0")
+            if identity:
+                raise _HandshakeBroken
             return user.decode(), password.decode()
         if method.mechanism == "AMQPLAIN":
             table = decode_table(struct.pack(">I", len(method.response)) + method.response)
             return _text(table["LOGIN"]), _text(table["PASSWORD"])
     except (ValueError, KeyError, AttributeError):
-        raise ConnectionError_(ReplyCode.SYNTAX_ERROR, "malformed credentials") from None
-    raise ConnectionError_(
-        ReplyCode.NOT_ALLOWED, f"unknown authentication mechanism '{method.mechanism}'"
-    )
+        raise _HandshakeBroken from None
+    raise _HandshakeBroken
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from braidmq.engine.policy import QUEUE_SETTINGS, merge
+from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
 
@@ -31,11 +32,52 @@ def mode_of(arguments: Arguments) -> Mode:
     return Mode.SINGLE_ACTIVE if arguments.get("x-single-active-consumer") else Mode.SHARED
 
 
+def queue_type(arguments: Arguments) -> str:
+    return str(arguments.get("x-queue-type") or "classic")
+
+
+def is_quorum(topic: Topic) -> bool:
+    attributes = topic.attributes.get("amqp")
+    return attributes is not None and queue_type(attributes["arguments"]) == "quorum"
+
+
+ONLY = {
+    "x-delivery-limit": ("quorum",),
+    "x-max-age": ("stream",),
+    "x-max-priority": ("classic",),
+    "x-queue-mode": ("classic",),
+    "x-message-ttl": ("classic", "quorum"),
+}
+"""Arguments that not every type of queue has."""
+
+
+def check_properties(
+    arguments: Arguments,
+    queue: str,
+    vhost: str,
+    *,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+) -> None:
+    """Replicated types of queue are durable and nobody's own."""
+    if queue_type(arguments) not in ("quorum", "stream"):
+        return
+    wrong = {"non-durable": not durable, "exclusive-owner": exclusive, "auto-delete": auto_delete}
+    for name, refused in wrong.items():
+        if refused:
+            raise precondition_failed(
+                f"invalid property '{name}' for queue '{queue}' in vhost '{vhost}'"
+            )
+
+
 def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
     """Topic settings for a queue's arguments. Raises PRECONDITION_FAILED for wrong ones."""
     check = _Checker(arguments, queue, vhost)
     own: dict[str, Any] = {}
     dead: dict[str, Any] = {}
+    check.choice("x-queue-type", QUEUE_TYPES, "\"unsupported queue type '{}'\"")
+    check.only_where_known()
     if (ttl := check.number("x-message-ttl", 0, TTL_MS_MAX)) is not None:
         own["ttl_ms"] = max(ttl, 1)  # 0 is no TTL here; a ready consumer still gets it in time
     if (expires := check.number("x-expires", 1, TTL_MS_MAX)) is not None:
@@ -44,27 +86,34 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
         own["max_messages"] = length
     if (size := check.number("x-max-length-bytes", 0)) is not None:
         own["max_bytes"] = size
-    if (overflow := check.choice("x-overflow", tuple(OVERFLOWS))) is not None:
+    if (overflow := check.choice("x-overflow", tuple(OVERFLOWS), "invalid_overflow")) is not None:
         own["overflow"] = OVERFLOWS[overflow]
-    if (levels := check.number("x-max-priority", 0, 255)) is not None:
+    if (levels := check.number("x-max-priority", 0, 255, "max_value_exceeded")) is not None:
         own |= {"priority": "strict", "priority_levels": levels + 1}
-    if (exchange := check.text("x-dead-letter-exchange")) is not None:
+    exchange = arguments.get("x-dead-letter-exchange")
+    if exchange is not None:
+        if not isinstance(exchange, str):
+            raise precondition_failed(
+                f"invalid type '{wire_name(exchange)}' for arg 'x-dead-letter-exchange' in queue "
+                f"'{queue}' in vhost '{vhost}'"
+            )
         dead["exchange"] = exchange
     if (key := check.text("x-dead-letter-routing-key")) is not None:
         if exchange is None:
-            raise precondition_failed(
-                f"invalid arg 'x-dead-letter-routing-key' for queue '{queue}' in vhost '{vhost}': "
-                f"routing_key_but_no_dlx_defined"
-            )
+            raise check.wrong("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
         dead["routing_key"] = key
-    check.choice("x-queue-type", QUEUE_TYPES)
-    check.choice("x-queue-mode", ("default", "lazy"))
+    check.choice("x-queue-mode", ("default", "lazy"), "\"unsupported queue mode '{}'\"")
+    version = arguments.get("x-queue-version")
+    if version not in (None, 1, 2):
+        raise check.wrong("x-queue-version", f"\"unsupported queue version '{version}'\"")
     check.boolean("x-single-active-consumer")
-    if (limit := check.number("x-delivery-limit", 0)) is not None:
+    limit = arguments.get("x-delivery-limit")
+    if isinstance(limit, int) and limit >= 0:
         own["retry"] = {"base_ms": 0, "attempts": limit + 1}
     if dead:
         own["dead_letter"] = dead
-    if arguments.get("x-queue-type") == "stream":
+    own["limits_count"] = "ready"
+    if queue_type(arguments) == "stream":
         own["retention"] = {"until_acked": False}
     return merge(QUEUE_SETTINGS, own)
 
@@ -74,55 +123,50 @@ class _Checker:
         self._arguments = arguments
         self._where = f"for queue '{queue}' in vhost '{vhost}'"
 
-    def number(self, name: str, least: int, most: int | None = None) -> int | None:
+    def only_where_known(self) -> None:
+        kind = queue_type(self._arguments)
+        for name, kinds in ONLY.items():
+            if name in self._arguments and kind not in kinds:
+                raise precondition_failed(
+                    f"invalid arg '{name}' {self._where} of queue type rabbit_{kind}_queue"
+                )
+
+    def number(
+        self, name: str, least: int, most: int | None = None, too_large: str = "value_too_large"
+    ) -> int | None:
         value = self._arguments.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(name, f"{{unacceptable_type,{_type_name(value)}}}")
+            raise self.wrong(name, f'"expected integer, got {wire_name(value)}"')
         if value < least:
-            reason = "value_zero" if least == 1 and value == 0 else "value_negative"
-            raise self._wrong(name, f"{{{reason},{value}}}" if value else reason)
+            reason = "value_zero" if value == 0 else "value_negative"
+            raise self.wrong(name, f"{{{reason},{value}}}")
         if most is not None and value > most:
-            raise self._wrong(name, f"{{value_too_big,{value}}}")
+            raise self.wrong(name, f"{{{too_large},{value}}}")
         return value
 
     def text(self, name: str) -> str | None:
         value = self._arguments.get(name)
         if value is None:
             return None
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
         if not isinstance(value, str):
-            raise self._wrong(name, f"{{unacceptable_type,{_type_name(value)}}}")
+            raise self.wrong(name, f"{{unacceptable_type,{wire_name(value)}}}")
         return value
 
-    def choice(self, name: str, known: tuple[str, ...]) -> str | None:
+    def choice(self, name: str, known: tuple[str, ...], complaint: str) -> str | None:
         value = self.text(name)
         if value is not None and value not in known:
-            raise self._wrong(name, f'unsupported value "{value}"')
+            raise self.wrong(name, complaint.format(value))
         return value
 
     def boolean(self, name: str) -> None:
         value = self._arguments.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self._wrong(name, f"{{unacceptable_type,{_type_name(value)}}}")
+            raise self.wrong(name, f"{{unacceptable_type,{wire_name(value)}}}")
 
-    def _wrong(self, name: str, reason: str) -> Exception:
+    def wrong(self, name: str, reason: str) -> Exception:
         return precondition_failed(f"invalid arg '{name}' {self._where}: {reason}")
-
-
-def _type_name(value: object) -> str:
-    names = {
-        str: "longstr",
-        bytes: "binary",
-        bool: "bool",
-        float: "double",
-        list: "array",
-        dict: "table",
-        int: "long",
-    }
-    return names.get(type(value), "void")
 
 
 EQUIVALENT = (
@@ -135,8 +179,10 @@ EQUIVALENT = (
     "x-max-priority",
     "x-overflow",
     "x-queue-mode",
-    "x-queue-type",
     "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-version",
+    "x-queue-master-locator",
     "x-delivery-limit",
 )
 """Arguments that must be the same when a queue is declared again; others may differ."""
@@ -157,22 +203,27 @@ def require_equivalent(
             raise _inequivalent(topic, name, _word(new), _word(old))
     for name in EQUIVALENT:
         old_value, new_value = was.get(name), arguments.get(name)
-        if name == "x-queue-type":
-            old_value, new_value = old_value or "classic", new_value or "classic"
+        if name == "x-queue-type" and (old_value or "classic") == (new_value or "classic"):
+            continue
         if old_value != new_value:
-            raise _inequivalent(topic, name, _argument(new_value), _argument(old_value))
+            raise _inequivalent(topic, name, *describe_difference(new_value, old_value))
 
 
-def _word(value: bool) -> str:
-    return f"'{'true' if value else 'false'}'"
+def describe_difference(received: object, current: object) -> tuple[str, str]:
+    """Two values as RabbitMQ's texts have them: with their type where one of them is missing."""
+    if received is None or current is None:
+        return _typed(received), _typed(current)
+    return _word(received), _word(current)
 
 
-def _argument(value: object) -> str:
-    if value is None:
-        return "none"
-    text = {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else value
-    kinds = {bool: "bool", int: "signedint", str: "longstr"}
-    return f"the value '{text}' of type '{kinds.get(type(value), 'longstr')}'"
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "'true'" if value else "'false'"
+    return f"'{value}'"
+
+
+def _typed(value: object) -> str:
+    return "none" if value is None else f"the value {_word(value)} of type '{wire_name(value)}'"
 
 
 def _inequivalent(topic: Topic, name: str, received: str, current: str) -> Exception:

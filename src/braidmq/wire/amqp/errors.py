@@ -28,7 +28,9 @@ class AmqpError(BraidError):
     def reply_text(self) -> str:
         """``NOT_FOUND - no queue 'q'``, cut to what a short string can carry."""
         whole = f"{self.reply_code.name} - {self.text}".encode(errors="replace")
-        return whole[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
+        if len(whole) > SHORT_STRING_BYTES_MAX:
+            whole = whole[: SHORT_STRING_BYTES_MAX - 3] + b"..."
+        return whole.decode(errors="ignore")
 
 
 class ChannelError(AmqpError):

@@ -169,7 +169,7 @@ cdef class Publisher:
 
     def render(self, Py_ssize_t count, uint64_t now_ns):
         """The next ``count`` publishes, all stamped with ``now_ns``."""
-        cdef Py_ssize_t kinds = len(self.templates), i, at = self.turn, total = 0
+        cdef Py_ssize_t kinds = len(self.templates), _i, at = self.turn, total = 0
         cdef bytes one = self.templates[0], out
         cdef uint8_t *p
         if self.window and count > self.window - <Py_ssize_t>(self.published + 1 - self.oldest):
@@ -177,13 +177,13 @@ cdef class Publisher:
         if kinds == 1:
             total = count * len(one)
         else:
-            for i in range(count):
+            for _i in range(count):
                 one = self.templates[at]
                 total += len(one)
                 at = at + 1 if at + 1 < kinds else 0
         out = PyBytes_FromStringAndSize(NULL, total)
         p = <uint8_t *>PyBytes_AS_STRING(out)
-        for i in range(count):
+        for _i in range(count):
             if kinds > 1:
                 one = self.templates[self.turn]
                 self.turn = self.turn + 1 if self.turn + 1 < kinds else 0
@@ -283,7 +283,7 @@ cdef class Arrivals:
             free(self.seen)
 
     cdef int grow(self, Seen *seen, uint64_t sequence) except -1:
-        cdef uint64_t wanted = max(2 * seen.capacity, 4096, sequence + 1)
+        cdef uint64_t wanted = 2 * max(seen.capacity, sequence + 1)
         cdef uint8_t *bits
         wanted = (wanted + 7) // 8 * 8
         bits = <uint8_t *>realloc(seen.bits, wanted // 8)

@@ -15,8 +15,10 @@ FLAG_USER_ID: int
 FLAG_REPLY_TO: int
 FLAG_BAD_EXPIRATION: int
 FLAG_BAD_PROPERTIES: int
+FLAG_BAD_MODE: int
 ENVELOPE_AMQP: int
 
+def describe_octets(data: bytes) -> str: ...
 def scan(
     data: Buffer, size: int, frame_max: int, now_ms: int, fast: bool = True
 ) -> tuple[list[tuple[Any, ...]], int]: ...

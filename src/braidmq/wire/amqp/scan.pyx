@@ -40,6 +40,7 @@ FLAG_USER_ID = 32
 FLAG_REPLY_TO = 64
 FLAG_BAD_EXPIRATION = 128
 FLAG_BAD_PROPERTIES = 256
+FLAG_BAD_MODE = 512
 
 ENVELOPE_AMQP = 1
 
@@ -53,6 +54,7 @@ cdef enum:
     REPLY_TO = 64        # asks for direct reply-to
     BAD_EXPIRATION = 128
     BAD_PROPERTIES = 256
+    BAD_MODE = 512       # neither transient nor persistent
 
 cdef enum:
     FRAME_METHOD = 1
@@ -109,7 +111,7 @@ cdef bint read_properties(Publish *found) noexcept:
     if end - p < 2:
         return False
     flags = be16(p)
-    if flags & 1:
+    if flags & 3:
         return False  # more than 14 properties are not defined for this class
     p += 2
     for bit in range(15, 1, -1):
@@ -130,6 +132,8 @@ cdef bint read_properties(Publish *found) noexcept:
                 return False
             if bit == 12:
                 persistent = p[0] == 2
+                if p[0] != 1 and p[0] != 2:
+                    found.flags |= BAD_MODE
             else:
                 found.priority = p[0]
             p += 1
@@ -155,16 +159,16 @@ cdef bint read_properties(Publish *found) noexcept:
 
 
 cdef int64_t decimal(const uint8_t *p, int length) noexcept:
-    """A number of milliseconds as text, at most 32 bits; -1 for anything else."""
+    """A number of milliseconds as text; -1 for anything else."""
     cdef int64_t value = 0
     cdef int i
-    if length == 0 or length > 10:
+    if length == 0 or length > 15:
         return -1
     for i in range(length):
         if p[i] < 48 or p[i] > 57:
             return -1
         value = 10 * value + p[i] - 48
-    return value if value <= 0xffffffff else -1
+    return value
 
 
 cdef Found read_publish(
@@ -195,14 +199,14 @@ cdef Found read_publish(
     if p[0] != FRAME_HEADER or p[1] != data[at + 1] or p[2] != data[at + 2]:
         return NOT_A_RUN
     header_length = be32(p + 3)
-    if header_length < 14 or <uint64_t>header_length + FRAME_OVERHEAD > frame_max:
+    if header_length < 14 or header_length > frame_max:
         return NOT_A_RUN
     if size - next_frame < header_length + FRAME_OVERHEAD:
         return INCOMPLETE
-    if p[7 + header_length] != FRAME_END or be16(p + 7) != 60:
+    if p[7 + header_length] != FRAME_END or be16(p + 7) != 60 or be16(p + 9) != 0:
         return NOT_A_RUN
     body_length = be64(p + 11)
-    if body_length > frame_max - FRAME_OVERHEAD:
+    if body_length > frame_max:
         return NOT_A_RUN
     found.properties = p + 19
     found.properties_length = header_length - 12
@@ -228,6 +232,35 @@ cdef Found read_publish(
     if not read_properties(found):
         found.flags |= BAD_PROPERTIES
     return COMPLETE
+
+
+cdef bint is_text(const uint8_t *short_string):
+    """Whether it is UTF-8, as names must be."""
+    cdef const char *text = <const char *>short_string + 1
+    cdef Py_ssize_t i
+    for i in range(short_string[0]):
+        if text[i] & 0x80:
+            break
+    else:
+        return True
+    try:
+        text[:short_string[0]].decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+cdef str octets(const uint8_t *data, Py_ssize_t length):
+    return describe_octets(data[:min(length, 255)])
+
+
+def describe_octets(bytes data):
+    """Bytes as RabbitMQ puts them into its error texts."""
+    if not data:
+        return "<<>>"
+    if all(32 <= byte < 127 for byte in data):
+        return f'<<"{data.decode("ascii")}">>'
+    return f"<<{','.join(map(str, data))}>>"
 
 
 cdef class Run:
@@ -312,33 +345,38 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
     cdef bint in_acks = False, multiple
     cdef uint16_t ack_channel = 0
     cdef uint64_t ack_first = 0, ack_last = 0, tag
+    cdef str fault = None
     while size - at >= 7:
         kind = base[at]
         channel = be16(base + at + 1)
         length = be32(base + at + 3)
-        if <uint64_t>length + FRAME_OVERHEAD > frame_max:
-            run.finish(events)
-            events.append((3, 501, f"frame of {<uint64_t>length + FRAME_OVERHEAD} bytes, "
-                                   f"at most {frame_max} were agreed"))
-            return events, at
+        # RabbitMQ compares the payload alone with the agreed maximum: clients may send that much.
+        if length > frame_max:
+            fault = (f"type {kind}, all octets = <<>>: "
+                     f"{{frame_too_large,{length},{frame_max - FRAME_OVERHEAD}}}")
+            break
         if size - at < <Py_ssize_t>length + FRAME_OVERHEAD:
             break
         if base[at + 7 + length] != FRAME_END:
-            run.finish(events)
-            events.append((3, 501, "frame does not end with the frame-end octet"))
-            return events, at
+            fault = (f"type {kind}, all octets = {octets(base + at + 7, length)}: "
+                     f"{{invalid_frame_end_marker,{base[at + 7 + length]}}}")
+            break
         ids = be32(base + at + 7) if kind == FRAME_METHOD and length >= 4 else 0
         if fast and ids == PUBLISH and channel:
             outcome = read_publish(base, at, size, frame_max, &found)
             if outcome == INCOMPLETE:
                 break
+            if outcome == COMPLETE and not run.takes(channel, &found):
+                run.finish(events)
+                # Other names are left to the decoder of methods, which refuses them.
+                if is_text(found.exchange) and is_text(found.key):
+                    run.begin(channel, &found)
+                else:
+                    outcome = NOT_A_RUN
             if outcome == COMPLETE:
                 if in_acks:
                     events.append((2, ack_channel, ack_first, ack_last, False))
                     in_acks = False
-                if not run.takes(channel, &found):
-                    run.finish(events)
-                    run.begin(channel, &found)
                 run.add(&found, now_ms)
                 at = found.end
                 continue
@@ -346,7 +384,10 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
         if fast and ids == ACK and length == 13:
             tag = be64(base + at + 11)
             multiple = base[at + 19] & 1
-            if in_acks and (channel != ack_channel or multiple or tag != ack_last + 1):
+            # Tag 0 stands for itself: it does not come after the largest.
+            if in_acks and (
+                channel != ack_channel or multiple or tag != ack_last + 1 or tag == 0
+            ):
                 events.append((2, ack_channel, ack_first, ack_last, False))
                 in_acks = False
             if multiple:
@@ -368,4 +409,6 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
     if in_acks:
         events.append((2, ack_channel, ack_first, ack_last, False))
     run.finish(events)
+    if fault is not None:
+        events.append((3, 501, fault))
     return events, at

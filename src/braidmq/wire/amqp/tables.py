@@ -252,6 +252,14 @@ def _writer_for(value: FieldValue) -> "_Writer":
     raise TypeError(f"no field type for {type(value).__name__}")
 
 
+class Long(int):
+    """An integer that is written with 64 bits however small it is."""
+
+
+def _write_long(value: int, _depth: int) -> bytes:
+    return struct.pack(">cq", b"l", value)
+
+
 def _write_int(value: int, _depth: int) -> bytes:
     if -(1 << 31) <= value < 1 << 31:
         return struct.pack(">ci", b"I", value)
@@ -282,6 +290,7 @@ def _write_datetime(value: datetime, _depth: int) -> bytes:
 _Writer: TypeAlias = Callable[..., bytes]
 # bool stands before int, whose subclass it is.
 _WRITERS: Final[dict[type, _Writer]] = {
+    Long: _write_long,
     bool: lambda value, _depth: b"t\x01" if value else b"t\x00",
     int: _write_int,
     str: lambda value, _depth: b"S" + write_long_string(value.encode()),

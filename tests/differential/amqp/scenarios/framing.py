@@ -239,15 +239,14 @@ def content_interleaved_over_channels(c: Client) -> Observation:
     connection = c.connect()
     one, two = connection.channel(1), connection.channel(2)
     q = one.queue(c.name("q"))
-    frames = []
-    for number in (1, 2):
-        frames.append(
-            [
-                method("basic.publish", number, routing_key=q),
-                wire.frame(wire.HEADER, number, wire.header_payload(2, {})),
-                wire.frame(wire.BODY, number, str(number).encode() * 2),
-            ]
-        )
+    frames = [
+        [
+            method("basic.publish", number, routing_key=q),
+            wire.frame(wire.HEADER, number, wire.header_payload(2, {})),
+            wire.frame(wire.BODY, number, str(number).encode() * 2),
+        ]
+        for number in (1, 2)
+    ]
     connection.raw(b"".join(a + b for a, b in zip(*frames, strict=True)))
     two.sync()
     return sorted([one.got(q)["body"], one.got(q)["body"]])
@@ -282,4 +281,4 @@ def error_on_one_connection_leaves_others(c: Client) -> Observation:
 @scenario
 def names_that_are_not_utf8(c: Client) -> Observation:
     ch = c.channel()
-    return ch("queue.declare", queue=c.prefix.encode() + b"\xff\xfe", auto_delete=True, exclusive=True)
+    return ch("queue.declare", queue=c.prefix.encode() + b"\xff\xfe", exclusive=True)

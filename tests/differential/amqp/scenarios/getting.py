@@ -10,7 +10,7 @@ def filled(c: Client, bodies: str = "abc") -> tuple[Channel, str]:
     q = ch.queue(c.name("q"))
     for body in bodies:
         ch.pub("", q, body)
-    ch.sync()
+    ch.depth_is(q, len(bodies))
     return ch, q
 
 

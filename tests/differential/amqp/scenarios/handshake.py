@@ -313,9 +313,9 @@ def silent_client_is_dropped(c: Client) -> Observation:
 @scenario
 def client_heartbeats_keep_it_open(c: Client) -> Observation:
     connection = c.connect(heartbeat=1)
-    for _ in range(7):
+    for _ in range(6):
         connection.raw(wire.frame(wire.HEARTBEAT, 0, b""))
-        connection.rest(quiet_s=0.5)
+        connection.wait(lambda: False, 0.5)
     return connection.channel()("basic.qos")
 
 
@@ -323,9 +323,9 @@ def client_heartbeats_keep_it_open(c: Client) -> Observation:
 def any_traffic_counts_as_heartbeat(c: Client) -> Observation:
     connection = c.connect(heartbeat=1)
     ch = connection.channel()
-    for _ in range(7):
+    for _ in range(6):
         ch.sync()
-        connection.rest(quiet_s=0.5)
+        connection.wait(lambda: False, 0.5)
     return ch("basic.qos")
 
 

@@ -43,23 +43,39 @@ def no_properties(c: Client) -> Observation:
 
 @scenario
 def empty_values_are_kept(c: Client) -> Observation:
-    return through(c, "a", content_type="", headers={}, delivery_mode=0, message_id="")
+    return through(c, "a", content_type="", headers={}, priority=0, message_id="", timestamp=0)
 
 
 @scenario
-def unusual_delivery_mode_and_priority(c: Client) -> Observation:
-    return through(c, "a", delivery_mode=9, priority=255)
+def delivery_modes(c: Client) -> Observation:
+    return [through(c, "a", delivery_mode=mode) for mode in (1, 2)]
+
+
+@scenario
+def delivery_mode_zero(c: Client) -> Observation:
+    return through(c, "a", delivery_mode=0)
+
+
+@scenario
+def delivery_mode_unknown(c: Client) -> Observation:
+    return through(c, "a", delivery_mode=9)
+
+
+@scenario
+def priority_of_255(c: Client) -> Observation:
+    return through(c, "a", priority=255)
 
 
 @scenario
 def header_types(c: Client) -> Observation:
     headers = {
-        "text": "é", "true": True, "false": False, "octet": Typed("b", -5), "short": Typed("s", -500),
-        "int": Typed("I", -70_000), "long": Typed("l", -(2**40)), "float": Typed("f", 0.5),
+        "text": "é", "true": True, "false": False, "octet": Typed("b", -5),
+        "short": Typed("s", -500), "int": Typed("I", -70_000), "long": Typed("l", -(2**40)),
+        "float": Typed("f", 0.5),
         "double": Typed("d", 0.25), "time": Typed("T", 1_700_000_000), "void": None,
         "bytes": b"\x00\xff", "decimal": Typed("D", (2, 314)), "table": {"a": {"b": 1}},
-        "array": [1, "two", [3], {"four": 4}], "uoctet": Typed("B", 200), "ushort": Typed("u", 60_000),
-        "uint": Typed("i", 4_000_000_000),
+        "array": [1, "two", [3], {"four": 4}], "uoctet": Typed("B", 200),
+        "ushort": Typed("u", 60_000), "uint": Typed("i", 4_000_000_000),
     }  # fmt: skip
     seen = through(c, "a", headers=headers)
     seen["props"]["headers"]["time"] = seen["props"]["headers"]["time"].replace("T:", "time ")
@@ -228,7 +244,8 @@ def confirm_many(c: Client) -> Observation:
     ch.ok("confirm.select")
     for number in range(50):
         ch.pub("", q, str(number), delivery_mode=1 + number % 2)
-    return [ch.settled(50), ch.depth(q)]
+    outcome = ch.settled(50)
+    return [len(outcome), sorted(set(outcome)), ch.depth(q)]
 
 
 @scenario

@@ -1,0 +1,1 @@
+"""A load generator for any AMQP 0-9-1 broker, on our own kernels."""

@@ -1,0 +1,50 @@
+"""The broker's process, found by its port, and what /proc says of it."""
+
+import os
+from pathlib import Path
+
+LISTEN = "0A"
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class BrokerProcess:
+    """All its threads, living and ended. RabbitMQ is one process too: its Erlang machine."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.name = Path(f"/proc/{pid}/comm").read_text().strip()
+
+    @classmethod
+    def listening_on(cls, port: int) -> "BrokerProcess | None":
+        """None when it is on another machine, or not ours to look at."""
+        inodes = _listening_inodes(port)
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            try:
+                links = [str(link.readlink()) for link in folder.iterdir()]
+            except OSError:
+                continue
+            if any(link.startswith("socket:[") and link[8:-1] in inodes for link in links):
+                return cls(int(folder.parent.name))
+        return None
+
+    def cpu_s(self) -> float:
+        # After the name, which may hold blanks; fields 14 and 15 of proc(5) are utime and stime.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_S
+
+    def rss_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+def _listening_inodes(port: int) -> set[str]:
+    found = set()
+    for table in ("tcp", "tcp6"):
+        path = Path(f"/proc/net/{table}")
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            fields = line.split()
+            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found

@@ -1,0 +1,96 @@
+"""What a client sees on BraidMQ is what it sees on RabbitMQ.
+
+RabbitMQ's side is in ``expected.json``; ``known_differences.py`` says where we differ and why.
+"""
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.differential.amqp import expectations
+from tests.differential.amqp.client import Observation
+from tests.differential.amqp.known_differences import KNOWN_DIFFERENCES
+from tests.differential.amqp.registry import JOBS, load, observe_all
+
+from braidmq.testing.live import live_node
+
+NAMES = sorted(load())
+RABBITMQ_PORT = os.environ.get("BRAID_RABBITMQ_PORT")
+
+needs_gateway = pytest.mark.skipif(
+    importlib.util.find_spec("braidmq.gateways.amqp") is None, reason="no AMQP gateway yet"
+)
+needs_rabbitmq = pytest.mark.skipif(
+    RABBITMQ_PORT is None, reason="BRAID_RABBITMQ_PORT names no RabbitMQ to compare with"
+)
+
+# The first test runs the scenarios of all; a broker that answers nothing takes 6 s for each step.
+pytestmark = pytest.mark.timeout(900)
+
+
+def wanted(session: pytest.Session, test: str) -> list[str]:
+    """Scenarios of the tests selected: ``-k`` runs no others."""
+    return [
+        item.callspec.params["name"]
+        for item in session.items
+        if isinstance(item, pytest.Function) and item.originalname == test
+    ]
+
+
+def observed(names: list[str], port: int) -> dict[str, Observation]:
+    seen, _ = observe_all(names, "127.0.0.1", port, JOBS)
+    plain: dict[str, Observation] = json.loads(json.dumps(seen))
+    return plain
+
+
+@pytest.fixture(scope="module")
+def on_braidmq(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Observation]]:
+    with live_node(tmp_path_factory.mktemp("differential")) as node:
+        names = wanted(request.session, test_braidmq_answers_as_rabbitmq.__name__)
+        yield observed(names, node.ports["amqp_port"])
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(request: pytest.FixtureRequest) -> dict[str, Observation]:
+    assert RABBITMQ_PORT is not None
+    names = wanted(request.session, test_rabbitmq_answers_as_recorded.__name__)
+    return observed(names, int(RABBITMQ_PORT))
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Observation]:
+    return expectations.read()
+
+
+def test_every_scenario_is_recorded(expected: dict[str, Observation]) -> None:
+    assert sorted(expected) == NAMES
+
+
+def test_known_differences_name_scenarios_and_reasons() -> None:
+    assert set(KNOWN_DIFFERENCES) <= set(NAMES)
+    assert all(reason.strip() for reason in KNOWN_DIFFERENCES.values())
+
+
+@needs_gateway
+@pytest.mark.parametrize("name", NAMES)
+def test_braidmq_answers_as_rabbitmq(
+    name: str, on_braidmq: dict[str, Observation], expected: dict[str, Observation]
+) -> None:
+    if name in KNOWN_DIFFERENCES:
+        assert "failed" not in on_braidmq[name], "a known difference is no crash of the scenario"
+        assert on_braidmq[name] != expected[name], "no difference any more: take it off the list"
+    else:
+        assert on_braidmq[name] == expected[name]
+
+
+@needs_rabbitmq
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("name", NAMES)
+def test_rabbitmq_answers_as_recorded(
+    name: str, on_rabbitmq: dict[str, Observation], expected: dict[str, Observation]
+) -> None:
+    assert on_rabbitmq[name] == expected[name]
