@@ -83,7 +83,7 @@ class Dispatching:
                 self._serve_by_key(subscription, now_ms, out)
             return
         total = 0
-        while True:
+        while subscription.ready:
             progress = 0
             for consumer, turn in self._turns(subscription):
                 given = self._serve_one(subscription, consumer, turn, now_ms, out)
@@ -110,7 +110,9 @@ class Dispatching:
             for each in subscription.consumers
             if self._may_serve(subscription, each) and self._has_room(each)
         ]
-        if not able:
+        if len(able) == 1:
+            yield able[0], RUN_MESSAGES_MAX
+        if len(able) <= 1:
             return
         if subscription.mode is Mode.ASSIGNED:
             # Nobody else may have what is theirs: there is no precedence among them.

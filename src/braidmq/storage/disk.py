@@ -318,8 +318,13 @@ Node = MemoryContent | MemoryDirectory
 
 def put(data: bytearray, position: int, chunk: Buffer) -> None:
     """As pwrite: a gap before ``position`` becomes zeros."""
+    end = position + len(chunk)
+    if end <= len(data):
+        with memoryview(data) as whole:
+            whole[position:end] = chunk  # straight into place: a slice of a bytearray copies first
+        return
     data.extend(bytes(max(0, position - len(data))))
-    data[position : position + len(chunk)] = chunk
+    data[position:end] = chunk
 
 
 def resize(data: bytearray, size: int) -> None:
@@ -341,7 +346,7 @@ class MemoryFile:
         return self._content
 
     def write(self, data: Buffer, position: int) -> None:
-        self._disk.change_bytes(self.content, position, bytes(data))
+        self._disk.change_bytes(self.content, position, data)
 
     def sync(self) -> None:
         self._disk.sync_contents([self.content])
@@ -395,8 +400,8 @@ class MemoryDisk:
             else:
                 self._names[path] = node
 
-    def change_bytes(self, content: MemoryContent, position: int, data: bytes) -> None:
-        if data:  # as on a real disk, writing nothing beyond the end does not grow a file
+    def change_bytes(self, content: MemoryContent, position: int, data: Buffer) -> None:
+        if len(data):  # as on a real disk, writing nothing beyond the end does not grow a file
             with self._mutex:
                 put(content.data, position, data)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from braidmq.storage.disk import (
+    Buffer,
     MemoryContent,
     MemoryDirectory,
     MemoryDisk,
@@ -247,9 +248,10 @@ class FaultyDisk(MemoryDisk):
         super().change_names(changes)
         self._unsynced[UnsyncedNames(changes)] = None
 
-    def change_bytes(self, content: MemoryContent, position: int, data: bytes) -> None:
+    def change_bytes(self, content: MemoryContent, position: int, data: Buffer) -> None:
         with self._mutex:
             fault = self._due("write")
+            data = bytes(data)
             through = data if fault is None else data[: fault.partial]
             super().change_bytes(content, position, through)
             if through:

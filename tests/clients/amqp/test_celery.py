@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import kombu.pools
 import pytest
 from celery import chain, chord, group
 from celery.events import EventReceiver
@@ -81,8 +82,10 @@ def application(environment: dict[str, str]) -> Iterator[ModuleType]:
     try:
         yield tasks
     finally:
+        if "rpc" in environment["CELERY_BACKEND"]:
+            tasks.app.backend.result_consumer.stop()
+        kombu.pools.reset()
         tasks.app.close()
-        tasks.app.pool.force_close_all()
 
 
 @pytest.fixture(scope="module")
