@@ -22,6 +22,7 @@ KERNELS = {
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],
     "braidmq.engine.timer_wheel": [],
+    "braidmq.engine.timing": [],
     "braidmq.engine.routing.rendezvous": [],
     "braidmq.engine.routing.topic_trie": [],
 }

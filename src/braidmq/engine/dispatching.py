@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 from braidmq.engine.core import Core, Timer
-from braidmq.engine.delivery import live_prefix
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import key_slots
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import State
+from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_TIMED

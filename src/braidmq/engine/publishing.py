@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from braidmq.engine.core import Core, Timer
-from braidmq.engine.delivery import timed_records
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
 from braidmq.engine.settling import Settling
+from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import FLAG_TIMED, RecordBatch

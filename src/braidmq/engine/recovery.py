@@ -18,10 +18,11 @@ from braidmq.engine.core import (
     Timer,
     TopicRecord,
 )
-from braidmq.engine.delivery import DeliveryState, timed_records
+from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
 from braidmq.engine.settling import NOTE, RESET_NOTE
 from braidmq.engine.states import State
+from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.journal import Kind

@@ -21,8 +21,8 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
     "lifetimes.ttl_and_priorities": _HEAD,
     "lifetimes.max_length_zero_with_a_consumer": (
-        "a queue of length 0 takes nothing, also when a consumer is waiting: limits are applied when"
-        " a message arrives, deliveries are made once per turn of the loop"
+        "a queue of length 0 takes nothing, also when a consumer is waiting: limits are applied"
+        " when a message arrives, deliveries are made once per turn of the loop"
     ),
     "lifetimes.priority_and_max_length_drop_the_head": (
         "RabbitMQ drops the most important message first; we drop the least important"
@@ -33,6 +33,4 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "quorum.requeued_goes_behind_what_waits": (
         "classic and quorum queues are one thing here: a requeued message keeps its place"
     ),
-    "reply_to.answer_to_no_one": "RabbitMQ answers with an internal error (541); we return it",
-    "quorum.stream_max_age_invalid": "RabbitMQ answers with an internal error (541)",
 }

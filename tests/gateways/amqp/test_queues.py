@@ -10,6 +10,7 @@ from braidmq.engine.policy import QUEUE_SETTINGS, make_policy, merge
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.queues import (
     EQUIVALENT,
+    check_properties,
     mode_of,
     require_equivalent,
     server_name,
@@ -19,6 +20,7 @@ from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
 
 TOO_MUCH = 1 << 40
+QUORUM = {"x-queue-type": "quorum"}
 
 
 def refused(arguments) -> str:
@@ -54,8 +56,9 @@ def refused(arguments) -> str:
             {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
             {"dead_letter": {"exchange": "", "routing_key": "dead"}},
         ),
-        ({"x-delivery-limit": 0}, {"retry": {"attempts": 1}}),
-        ({"x-delivery-limit": 4}, {"retry": {"attempts": 5}}),
+        ({**QUORUM, "x-delivery-limit": 0}, {"retry": {"attempts": 1}}),
+        ({**QUORUM, "x-delivery-limit": 4}, {"retry": {"attempts": 5}}),
+        ({"x-queue-version": 2}, {}),
         ({"x-queue-type": "classic"}, {}),
         ({"x-queue-type": "quorum"}, {}),
         ({"x-queue-type": "stream"}, {"retention": {"until_acked": False}}),
@@ -67,7 +70,7 @@ def refused(arguments) -> str:
 )
 def test_settings(arguments, own):
     found = settings_of(arguments, "q", "/")
-    assert found == merge(QUEUE_SETTINGS, own)
+    assert found == merge(QUEUE_SETTINGS, {"limits_count": "ready"}, own)
     make_policy(found)
 
 
@@ -80,7 +83,7 @@ def test_an_empty_queue_is_requeued_at_once_and_forever():
 
 
 def test_settings_are_not_shared():
-    settings_of({"x-dead-letter-exchange": "dlx", "x-delivery-limit": 1}, "q", "/")
+    settings_of({**QUORUM, "x-dead-letter-exchange": "dlx", "x-delivery-limit": 1}, "q", "/")
     assert "exchange" not in QUEUE_SETTINGS["dead_letter"]
     assert QUEUE_SETTINGS["retry"]["attempts"] == 0
 
@@ -101,20 +104,20 @@ def test_any_arguments_make_a_policy_or_are_refused(arguments):
     try:
         found = settings_of(arguments, "q", "/")
     except ChannelError as error:
-        (name,) = re.findall(r"^invalid arg '(.+)' for queue 'q' in vhost '/': ", error.text)
+        (name,) = re.findall(r"^invalid (?:arg|type .+ for arg) '([^']+)' ", error.text)
         assert name in arguments
     else:
         make_policy(found)
 
 
 NUMBERS = ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority"]
-TEXTS = ["x-overflow", "x-queue-type", "x-queue-mode", "x-dead-letter-exchange"]
+TEXTS = ["x-overflow", "x-queue-type", "x-queue-mode"]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, -1) for name in [*NUMBERS, "x-delivery-limit"]),
+        *((name, -1) for name in NUMBERS),
         *((name, value) for name in NUMBERS for value in ("5", True, 1.0, [], b"5")),
         *((name, value) for name in TEXTS for value in (5, False, {}, [])),
         ("x-expires", 0),
@@ -127,6 +130,7 @@ TEXTS = ["x-overflow", "x-queue-type", "x-queue-mode", "x-dead-letter-exchange"]
         ("x-single-active-consumer", "true"),
         ("x-single-active-consumer", 1),
         ("x-dead-letter-routing-key", "without an exchange"),
+        ("x-queue-version", 3),
     ],
 )
 def test_wrong_arguments(name, value):
@@ -137,8 +141,18 @@ def test_wrong_arguments(name, value):
     ("name", "value", "reason"),
     [
         ("x-message-ttl", -1, "{value_negative,-1}"),
+        ("x-message-ttl", TOO_MUCH, "{value_too_large,1099511627776}"),
+        ("x-message-ttl", 1.0, '"expected integer, got double"'),
         ("x-expires", -5, "{value_negative,-5}"),
+        ("x-expires", 0, "{value_zero,0}"),
         ("x-max-length", -1, "{value_negative,-1}"),
+        ("x-max-length", "5", '"expected integer, got longstr"'),
+        ("x-max-priority", 256, "{max_value_exceeded,256}"),
+        ("x-overflow", "drop-tail", "invalid_overflow"),
+        ("x-overflow", 5, "{unacceptable_type,signedint}"),
+        ("x-queue-mode", "busy", "\"unsupported queue mode 'busy'\""),
+        ("x-queue-type", "heap", "\"unsupported queue type 'heap'\""),
+        ("x-queue-version", 3, "\"unsupported queue version '3'\""),
         ("x-single-active-consumer", "true", "{unacceptable_type,longstr}"),
         ("x-dead-letter-routing-key", "k", "routing_key_but_no_dlx_defined"),
     ],
@@ -146,6 +160,53 @@ def test_wrong_arguments(name, value):
 def test_reasons_as_rabbitmq_gives_them(name, value, reason):
     """Recorded from RabbitMQ: tests/differential/amqp/expected.json."""
     assert refused({name: value}) == f"invalid arg '{name}' for queue 'q' in vhost '/': {reason}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("x-delivery-limit", 3, "classic"),
+        ("x-delivery-limit", 3, "stream"),
+        ("x-max-age", "1h", "classic"),
+        ("x-max-age", "1h", "quorum"),
+        ("x-max-priority", 5, "quorum"),
+        ("x-queue-mode", "lazy", "quorum"),
+        ("x-message-ttl", 5, "stream"),
+    ],
+)
+def test_arguments_of_other_types_of_queue(name, value, kind):
+    assert refused({name: value, "x-queue-type": kind}) == (
+        f"invalid arg '{name}' for queue 'q' in vhost '/' of queue type rabbit_{kind}_queue"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(5, "signedint"), (False, "bool"), ({}, "table"), ([], "array")]
+)
+def test_a_dead_letter_exchange_is_text(value, kind):
+    assert refused({"x-dead-letter-exchange": value}) == (
+        f"invalid type '{kind}' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"
+    )
+
+
+SOUND = {"durable": True, "exclusive": False, "auto_delete": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"durable": False}, "non-durable"),
+        ({"exclusive": True}, "exclusive-owner"),
+        ({"auto_delete": True}, "auto-delete"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_replicated_queues_are_durable_and_nobodys_own(changed, name, kind):
+    check_properties({}, "q", "/", **{**SOUND, **changed})
+    check_properties({"x-queue-type": kind}, "q", "/", **SOUND)
+    with pytest.raises(ChannelError) as caught:
+        check_properties({"x-queue-type": kind}, "q", "/", **{**SOUND, **changed})
+    assert caught.value.text == f"invalid property '{name}' for queue 'q' in vhost '/'"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +243,8 @@ SAMPLES = {
     "x-queue-type": ("quorum", "stream"),
     "x-single-active-consumer": (True, False),
     "x-delivery-limit": (3, 4),
+    "x-queue-version": (1, 2),
+    "x-queue-master-locator": ("min-masters", "client-local"),
 }
 
 
@@ -242,6 +305,17 @@ def test_another_value(name, old, new):
             {},
             {"x-dead-letter-exchange": "d"},
             "received the value 'd' of type 'longstr' but current is none",
+        ),
+        ({"x-expires": 60_000}, {"x-expires": 60_001}, "received '60001' but current is '60000'"),
+        (
+            {"x-single-active-consumer": True},
+            {"x-single-active-consumer": False},
+            "received 'false' but current is 'true'",
+        ),
+        (
+            {"x-queue-mode": "default"},
+            {"x-queue-mode": "lazy"},
+            "received 'lazy' but current is 'default'",
         ),
     ],
 )

@@ -123,7 +123,7 @@ class UnackedMachine(RuleBasedStateMachine):
         assert bool(self.unacked) == bool(self.model)
 
 
-UnackedMachine.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+UnackedMachine.TestCase.settings = settings(deadline=None, max_examples=80, stateful_step_count=30)
 TestUnacked = UnackedMachine.TestCase
 
 
@@ -142,6 +142,18 @@ def spans(runs: list[UnackedRun]) -> list[tuple[int, int, int, int]]:
 def test_one_from_the_middle(unacked):
     assert spans(unacked.take(5, 5)[0]) == [(5, 5, 104, 105)]
     assert spans(list(unacked)) == [(1, 4, 100, 104), (6, 10, 105, 110), (11, 20, 0, 10)]
+
+
+def test_parts_remember_when_they_were_delivered():
+    unacked = Unacked()
+    assert unacked.oldest_ms is None
+    unacked.add(UnackedRun(1, 3, CONSUMERS[0], VIEWS[0], 0, 70))
+    unacked.add(UnackedRun(4, 6, CONSUMERS[0], VIEWS[0], 3, 80))
+    runs, _ = unacked.take(2, 2)
+    assert [run.at_ms for run in (*runs, *unacked)] == [70, 70, 70, 80]
+    assert unacked.oldest_ms == 70
+    unacked.take_through(3)
+    assert unacked.oldest_ms == 80
 
 
 def test_a_range_over_two_runs(unacked):

@@ -128,7 +128,7 @@ def head_at(data: bytes, at: int, frame_max: int) -> Head | None:
         return None
     kind, channel, length = struct.unpack_from(">BHI", data, at)
     end = at + length + OVERHEAD
-    if length + OVERHEAD > frame_max:
+    if length > frame_max:  # as RabbitMQ counts: the payload alone
         raise Unreadable
     if len(data) < end:
         return Head(kind, channel, length, None, end)
@@ -208,7 +208,7 @@ def _content(data: bytes, method: Head, frame_max: int) -> tuple[bytes, bytes, i
         return None
     if size == 0:
         return properties, b"", header.end
-    if size + OVERHEAD > frame_max:
+    if size > frame_max:
         return None
     body = _follower(data, method, BODY, header.end, frame_max)
     if body is None or body.length != size:
@@ -237,6 +237,7 @@ def _publish(channel: int, method: BasicPublish, raw: bytes, body: bytes, now_ms
     if values is None:
         return Publish(channel, flags | kernel.FLAG_BAD_PROPERTIES, exchange, key, record)
     record = record._replace(priority=values.get("priority", b"\0")[0])
+    flags |= kernel.FLAG_BAD_MODE if values.get("delivery_mode", b"\1") not in b"\1\2" else 0
     if values.get("delivery_mode") != b"\2":
         flags |= kernel.FLAG_TRANSIENT
         record = record._replace(flags=FLAG_TRANSIENT)
@@ -299,9 +300,9 @@ def raw_properties(raw: bytes) -> dict[str, bytes] | None:
 
 
 def milliseconds(text: bytes) -> int | None:
-    if not 1 <= len(text) <= 10 or not all(48 <= each <= 57 for each in text):
+    if not 1 <= len(text) <= 15 or not all(48 <= each <= 57 for each in text):
         return None
-    return int(text) if int(text) < 1 << 32 else None
+    return int(text)
 
 
 # --- the renderer ---

@@ -201,7 +201,7 @@ cdef Found read_publish(
     header_length = be32(p + 3)
     if header_length < 14 or header_length > frame_max:
         return NOT_A_RUN
-    if size - next_frame < header_length + FRAME_OVERHEAD:
+    if size - next_frame < <Py_ssize_t>header_length + FRAME_OVERHEAD:
         return INCOMPLETE
     if p[7 + header_length] != FRAME_END or be16(p + 7) != 60 or be16(p + 9) != 0:
         return NOT_A_RUN
@@ -211,7 +211,7 @@ cdef Found read_publish(
     found.properties = p + 19
     found.properties_length = header_length - 12
     found.body_length = body_length
-    next_frame += header_length + FRAME_OVERHEAD
+    next_frame += <Py_ssize_t>header_length + FRAME_OVERHEAD
     found.end = next_frame
     if body_length:
         if size - next_frame < 7:
