@@ -18,7 +18,9 @@ from braidmq.engine.envelope import (
     decode_headers,
     register_format,
 )
+from braidmq.model.errors import BraidError
 from braidmq.storage.record import Record
+from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.amqp.tables import Long
 
@@ -63,7 +65,7 @@ def amqp_parts(
         exchange, key, raw = split_amqp(envelope)
         if delivery_count is None:
             return exchange, key, raw
-        properties = decode_properties(raw)
+        properties = readable_properties(raw)
     else:
         exchange, key = b"", topic.encode()
         properties = amqp_from_native(decode_headers(envelope), record)
@@ -79,13 +81,13 @@ def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) ->
     table: dict[str, Any] = {}
     for name, value in headers:
         field = name.replace("-", "_")
-        if field in NAMED:
-            named[field] = value.decode("utf-8", "replace")
+        text = value.decode("utf-8", "replace")
+        if field in NAMED and len(text.encode()) <= SHORT_STRING_BYTES_MAX:
+            named[field] = text
         else:
-            try:
-                table[name] = value.decode()
-            except UnicodeDecodeError:
-                table[name] = value
+            # AMQP's names hold 255 bytes; a longer one is cut rather than the message lost.
+            short = name.encode()[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
+            table[short] = text if text.encode() == value else value
     if record is not None and record.key is not None:
         table["x-key"] = record.key.decode("utf-8", "replace")
     return Properties(
@@ -98,7 +100,7 @@ def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) ->
 
 def native_from_amqp(envelope: bytes) -> list[tuple[str, bytes]]:
     """AMQP properties as native headers."""
-    properties = decode_properties(split_amqp(envelope)[2])
+    properties = readable_properties(split_amqp(envelope)[2])
     found = [
         (name.replace("_", "-"), str(value).encode())
         for name in NAMED
@@ -129,31 +131,39 @@ REASONS = {"max-attempts": "delivery_limit", "max-age": "delivery_limit"}
 
 
 def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
-    """``x-death``: the newest first, one entry for each queue and reason, with a count."""
+    """``x-death``: the newest first, one entry for each queue and reason, with a count.
+
+    Properties that can't be read or written back are a client's doing and no reason to lose the
+    message: it goes on as it came.
+    """
+    reason = REASONS.get(death.reason, death.reason)
+    try:
+        return _annotated(record, death, reason)
+    except (BraidError, ValueError):
+        return AMQP, record.envelope, [(death.topic, reason)]
+
+
+def _annotated(record: Record, death: Death, reason: str) -> tuple[int, bytes, Deaths]:
     exchange, key, raw = split_amqp(record.envelope)
     properties = decode_properties(raw)
     headers: dict[str, Any] = dict(properties.headers or {})
-    reason = REASONS.get(death.reason, death.reason)
-    entries = [dict(each) for each in headers.get("x-death", []) if isinstance(each, Mapping)]
-    same = [e for e in entries if e.get("queue") == death.topic and e.get("reason") == reason]
+    entries = _deaths_in(headers.get("x-death"))
+    same = [e for e in entries if (e["queue"], e["reason"]) == (death.topic, reason)]
     rest = [e for e in entries if e not in same]
     copies = headers.get("CC")
-    keys = [key.decode(), *(copies if isinstance(copies, list) else [])]
     entry: dict[str, Any] = {
-        "count": Long((same[0].get("count", 0) if same else 0) + 1),
         "reason": reason,
         "queue": death.topic,
         "time": datetime.fromtimestamp(death.at_ms // 1000, UTC),
         "exchange": exchange.decode(),
-        "routing-keys": keys,
+        "routing-keys": [key.decode(), *(copies if isinstance(copies, list) else [])],
     }
     if same:
-        entry = {**same[0], "count": entry["count"]}
+        entry = dict(same[0])
+    entry["count"] = Long(sum(e["count"] for e in same) + 1)
     if properties.expiration is not None:
         # It would expire again at once: the property goes, and is kept here.
         entry["original-expiration"] = properties.expiration
-    for old in rest:
-        old["count"] = Long(old.get("count", 1))
     headers["x-death"] = [entry, *rest]
     if not entries:
         headers["x-first-death-exchange"] = exchange.decode()
@@ -168,13 +178,36 @@ def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     return AMQP, amqp_envelope(exchange, key, properties), deaths
 
 
+def _deaths_in(header: object) -> list[dict[str, Any]]:
+    """The entries of an ``x-death`` header that are what RabbitMQ or we would write."""
+    found = []
+    for each in header if isinstance(header, list) else []:
+        if isinstance(each, Mapping) and {"queue", "reason"} <= each.keys():
+            count = each.get("count")
+            times = count if isinstance(count, int) and 0 < count < 1 << 62 else 1
+            found.append({**each, "count": Long(times)})
+    return found
+
+
+def readable_properties(raw: bytes) -> Properties:
+    """The properties, or none where a client sent what can't be read."""
+    try:
+        return decode_properties(raw)
+    except BraidError:
+        return Properties()
+
+
 def amqp_headers(record: Record) -> dict[str, Any]:
-    return dict(decode_properties(split_amqp(record.envelope)[2]).headers or {})
+    return dict(readable_properties(split_amqp(record.envelope)[2]).headers or {})
 
 
 def amqp_routing_keys(record: Record) -> list[bytes]:
     copies = amqp_headers(record).get("CC")
-    more = [str(each).encode() for each in copies] if isinstance(copies, list) else []
+    more = [
+        each.encode() if isinstance(each, str) else each
+        for each in (copies if isinstance(copies, list) else [])
+        if isinstance(each, str | bytes)
+    ]
     return [split_amqp(record.envelope)[1], *more]
 
 

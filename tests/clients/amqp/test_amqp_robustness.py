@@ -113,6 +113,30 @@ def test_random_bytes_after_the_handshake(node: LiveNode, neighbour: Callable[[]
     neighbour()
 
 
+def test_a_flood_after_the_error_is_thrown_away(
+    node: LiveNode, neighbour: Callable[[], None]
+) -> None:
+    with RawClient(node) as client:
+        client.open(1)
+        client.send(struct.pack(">BHI", 1, 1, 0xFFFFFFFF) + b"\xff" * 4_000_000)
+        assert client.expect(m.ConnectionClose).reply_code == 501
+        neighbour()
+        client.send(b"\xff" * 4_000_000)
+        neighbour()
+
+
+def test_what_comes_behind_a_close_does_not_cost_its_answer(node: LiveNode, name: str) -> None:
+    """amqplib, for one, sends acks of its channels behind connection.close."""
+    with RawClient(node) as client:
+        client.open(1)
+        client.declare(name)
+        client.method(0, m.ConnectionClose())
+        for _ in range(50):
+            client.send(content_frames(1, m.BasicPublish("", name), b"x" * 100_000))
+        client.expect(m.ConnectionCloseOk, 0)
+        client.expect_end()
+
+
 def test_flipped_bits_in_good_traffic(node: LiveNode, neighbour: Callable[[], None]) -> None:
     source = random.Random(6)
     good = b"".join(

@@ -139,9 +139,6 @@ class Channel:
             self._confirmed(self.confirms.expect(batch.count, batch.count), None)
 
     def _publish_checked(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
-        if flags & FLAG_BAD_PROPERTIES:
-            decode_properties(amqp_parts(batch.record(0).envelope)[2])
-            raise ConnectionError_(ReplyCode.FRAME_ERROR, "content header can't be read")
         properties = decode_properties(amqp_parts(batch.record(0).envelope)[2])
         if flags & FLAG_BAD_EXPIRATION:
             raise precondition_failed(
@@ -170,7 +167,12 @@ class Channel:
             raise precondition_failed(
                 f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_name(value)}}}'
             )
-        return [each.encode() if isinstance(each, str) else bytes(each) for each in value]
+        for each in value:
+            if not isinstance(each, str | bytes):
+                raise precondition_failed(
+                    f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_name(each)}}}'
+                )
+        return [each.encode() if isinstance(each, str) else each for each in value]
 
     def _rewritten(
         self,
@@ -408,6 +410,8 @@ class Channel:
     def answer(self, verb: str, runs: list[UnackedRun]) -> None:
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         for run in runs:
+            if run.view.partition.topic.deleted:
+                continue  # its queue is gone, and so are its messages
             if verb == "ack":
                 engine.ack(run.consumer, run.view, run.start, run.stop)
             elif verb == "requeue":
@@ -447,7 +451,6 @@ class Channel:
         """Its queue is gone: tell the client, if it wants to know."""
         if self.consumers.pop(target.tag, None) is None:
             return
-        self.unacked.take_of(target.consumer)
         if self.connection.wants_cancel_notify:
             self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
 

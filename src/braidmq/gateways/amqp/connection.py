@@ -120,6 +120,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._header_seen = False
         self._opened = False
         self._closing = False
+        self._hung_up = False
         self._contents: dict[int, Content] = {}
         self._closing_channels: set[int] = set()
         self._commands = Commands(self)
@@ -233,14 +234,18 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return used
 
     def _read_while_closing(self, start: int, size: int) -> int:
-        """After our connection.close only its answer counts."""
+        """After our connection.close only its answer counts, and after close-ok nothing."""
+        if self._hung_up:
+            return size
         events, used = scan(_receive_view[start:], size - start, FRAME_MAX, 0, False)
         for event in events:
-            if event[0] == EVENT_FRAME and event[3][:4] in (b"\0\x0a\0\x33", b"\0\x0a\0\x32"):
-                if event[3][:4] == b"\0\x0a\0\x32":
-                    self.send_method(0, ConnectionCloseOk())
-                    self.flush()
+            if event[0] == EVENT_ERROR:
+                return size  # what can't be read must not pile up until we are rid of it
+            if event[3][:4] == b"\0\x0a\0\x33":
                 self.transport.close()
+            elif event[3][:4] == b"\0\x0a\0\x32":
+                self._hang_up()
+                return size
         return start + used
 
     # --- events ---
@@ -436,11 +441,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if isinstance(method, ConnectionClose) and not self._opened:
             raise _HandshakeBroken
         if isinstance(method, ConnectionClose):
-            self._release()
-            self.send_method(0, ConnectionCloseOk())
-            self.flush()
             self._closing = True
-            self.transport.close()
+            self._release()
+            self._hang_up()
         elif self._state is not None:
             self._state(method)
         else:
@@ -570,7 +573,23 @@ class AmqpConnection(asyncio.BufferedProtocol):
             ConnectionClose(error.reply_code, error.reply_text, error.class_id, error.method_id),
         )
         self.flush()
-        self.broker.loop.call_later(HANDSHAKE_S, self.transport.close)
+        self._let_go_later()
+
+    def _hang_up(self) -> None:
+        """Answer connection.close. The peer may have more under way, as amqplib's acks: with input
+        unread the socket would be reset and the answer lost, so the peer closes it first."""
+        self.send_method(0, ConnectionCloseOk())
+        self.flush()
+        self._hung_up = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._let_go_later()
+        else:
+            self.transport.close()
+
+    def _let_go_later(self) -> None:
+        self._deadline.cancel()
+        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self.transport.abort)
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
         self.channels.pop(channel.number, None)
@@ -601,7 +620,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.send(method_frame(channel, method))
 
     def send(self, data: bytes) -> None:
-        if self._lost:
+        if self._lost or self._hung_up:
             return
         self._out.append(data)
         self._out_bytes += len(data)

@@ -9,6 +9,7 @@ from braidmq.engine.policy import QUEUE_SETTINGS, merge
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
+from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
 SUBSCRIPTION = "queue"
 """The one subscription of a topic that is an AMQP queue."""
@@ -97,18 +98,18 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
                 f"invalid type '{wire_name(exchange)}' for arg 'x-dead-letter-exchange' in queue "
                 f"'{queue}' in vhost '{vhost}'"
             )
-        dead["exchange"] = exchange
+        dead["exchange"] = check.short(exchange, "x-dead-letter-exchange")
     if (key := check.text("x-dead-letter-routing-key")) is not None:
         if exchange is None:
             raise check.wrong("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
-        dead["routing_key"] = key
+        dead["routing_key"] = check.short(key, "x-dead-letter-routing-key")
     check.choice("x-queue-mode", ("default", "lazy"), "\"unsupported queue mode '{}'\"")
     version = arguments.get("x-queue-version")
     if version not in (None, 1, 2):
         raise check.wrong("x-queue-version", f"\"unsupported queue version '{version}'\"")
     check.boolean("x-single-active-consumer")
     limit = arguments.get("x-delivery-limit")
-    if isinstance(limit, int) and limit >= 0:
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
         own["retry"] = {"base_ms": 0, "attempts": limit + 1}
     if dead:
         own["dead_letter"] = dead
@@ -152,6 +153,12 @@ class _Checker:
             return None
         if not isinstance(value, str):
             raise self.wrong(name, f"{{unacceptable_type,{wire_name(value)}}}")
+        return value
+
+    def short(self, value: str, name: str) -> str:
+        """Names and keys are short strings on the wire."""
+        if len(value.encode()) > SHORT_STRING_BYTES_MAX:
+            raise self.wrong(name, f'"longer than {SHORT_STRING_BYTES_MAX} bytes"')
         return value
 
     def choice(self, name: str, known: tuple[str, ...], complaint: str) -> str | None:
