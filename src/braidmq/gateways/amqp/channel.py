@@ -167,12 +167,9 @@ class Channel:
             raise precondition_failed(
                 f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_name(value)}}}'
             )
-        for each in value:
-            if not isinstance(each, str | bytes):
-                raise precondition_failed(
-                    f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_name(each)}}}'
-                )
-        return [each.encode() if isinstance(each, str) else each for each in value]
+        # As RabbitMQ: what can't be a key is passed over.
+        texts = [each for each in value if isinstance(each, str | bytes)]
+        return [each.encode() if isinstance(each, str) else each for each in texts]
 
     def _rewritten(
         self,
