@@ -44,6 +44,7 @@ class Broker:
         self.listeners: list[EffectListener] = []
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
         self._turn_due = False
+        self._now_ms = 0
         self._flushable: dict[Flushable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
@@ -57,12 +58,15 @@ class Broker:
         return self.engine.pressure.level is Level.BLOCKED
 
     def now_ms(self) -> int:
-        return self.clock.now_ms()
+        """One time for all that happens in a turn: a message that lives for a millisecond is not
+        expired by how long the turn takes."""
+        return self._now_ms if self._turn_due else self.clock.now_ms()
 
     def touch(self) -> None:
-        """Something was done with the engine: a turn is due."""
+        """Something is done with the engine: a turn is due."""
         if not self._turn_due:
             self._turn_due = True
+            self._now_ms = self.clock.now_ms()
             self.loop.call_soon(self._turn)
 
     def flush_later(self, connection: Flushable) -> None:
@@ -94,9 +98,9 @@ class Broker:
         await future
 
     def _turn(self) -> None:
-        self._turn_due = False
         engine = self.engine
         now_ms = self.now_ms()
+        self._turn_due = False
         engine.advance(now_ms)
         for delivery in engine.dispatch(now_ms):
             receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]

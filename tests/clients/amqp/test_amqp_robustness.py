@@ -73,8 +73,8 @@ BODY = m.frame(FrameKind.BODY, 1, b"abc")
         pytest.param(PUBLISH + HEADER + PUBLISH, 505, id="method-instead-of-body"),
         pytest.param(m.method_frame(7, m.BasicQos()), 504, id="channel-not-open"),
         pytest.param(m.method_frame(1, m.ChannelOpen()), 504, id="channel-opened-twice"),
-        pytest.param(m.method_frame(0, m.BasicQos()), 503, id="channel-method-on-zero"),
-        pytest.param(m.method_frame(0, m.ConnectionTuneOk()), 503, id="handshake-again"),
+        pytest.param(m.method_frame(0, m.BasicQos()), 504, id="channel-method-on-zero"),
+        pytest.param(m.method_frame(0, m.ConnectionTuneOk()), 504, id="handshake-again"),
         pytest.param(m.method_frame(1, m.QueueDeclareOk("x", 0, 0)), 503, id="an-answer"),
     ],
 )

@@ -166,6 +166,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return _receive_view[tail:]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.broker.touch()
         self.last_received = self.broker.loop.time()
         size = len(self._tail) + nbytes
         start = 0
