@@ -21,7 +21,7 @@ serve: setup
 	$(BIN)/braid serve
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 LISTEN = "0A"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -19,14 +20,10 @@ class BrokerProcess:
         """None when it is on another machine, or not ours to look at."""
         inodes = _listening_inodes(port)
         found: dict[int, BrokerProcess] = {}
-        for folder in Path("/proc").glob("[0-9]*/fd"):
-            try:
-                links = [str(link.readlink()) for link in folder.iterdir()]
-                if any(link.startswith("socket:[") and link[8:-1] in inodes for link in links):
-                    process = cls(int(folder.parent.name))
-                    found[process.rss_bytes()] = process
-            except OSError:
-                continue  # it has ended, or is not ours to look at
+        for folder in Path("/proc").glob("[0-9]*"):
+            if _holds(folder / "fd", inodes):
+                process = cls(int(folder.name))
+                found[process.rss_bytes()] = process
         # A helper that was forked meanwhile holds the socket for a moment too; it is small.
         return found[max(found)] if found else None
 
@@ -36,10 +33,23 @@ class BrokerProcess:
         return (int(fields[11]) + int(fields[12])) * TICK_S
 
     def rss_bytes(self) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        return 0
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def _holds(folder: Path, inodes: set[str]) -> bool:
+    """Whether a process has one of these sockets open."""
+    try:
+        links = list(folder.iterdir())
+    except OSError:
+        return False  # it has ended, or is not ours to look at
+    for link in links:
+        try:
+            name = str(link.readlink())
+        except OSError:
+            continue  # this one was closed meanwhile; a busy process always has some of those
+        if name.startswith("socket:[") and name[8:-1] in inodes:
+            return True
+    return False
 
 
 def _listening_inodes(port: int) -> set[str]:

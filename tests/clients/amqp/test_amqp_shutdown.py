@@ -1,4 +1,4 @@
-"""SIGTERM while clients are busy: each is told why, nothing is lost, nothing is complained about."""
+"""SIGTERM while clients are busy: each is told why, nothing is lost, nobody complains."""
 
 import threading
 from collections.abc import Callable

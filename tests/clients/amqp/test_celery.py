@@ -133,7 +133,7 @@ def test_a_group(tasks: ModuleType) -> None:
 def test_chords_are_what_the_rpc_backend_cannot_do(tasks: ModuleType) -> None:
     """Celery's own limit, with any broker: only another result backend has them."""
     work = chord([tasks.add.s(1, 1), tasks.add.s(2, 2)])
-    with pytest.raises(NotImplementedError, match="rpc.*does not support chords"):
+    with pytest.raises(NotImplementedError, match=r"rpc.*does not support chords"):
         work(tasks.total.s())
 
 

@@ -6,7 +6,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import amqp
 import pytest
 from amqp.exceptions import (
     AccessRefused,
@@ -16,6 +15,7 @@ from amqp.exceptions import (
     ResourceLocked,
 )
 
+import amqp
 from braidmq.testing.live import LiveNode
 
 WAIT_S = 20
@@ -68,7 +68,10 @@ def test_publish_get_and_consume(confirming: amqp.Channel, name: str) -> None:
     assert (message.body, message.delivery_info["redelivered"]) == (b"1", False)
     assert message.delivery_info["message_count"] == 2
     confirming.basic_ack(message.delivery_tag)
-    assert [each.body for each in take(confirming, name, 2)] == [b"", b"3"]
+    assert [each.body for each in take(confirming, name, 2)] == [
+        "",
+        b"3",
+    ]  # py-amqp's word for nothing
     assert confirming.basic_get(name) is None
 
 
@@ -91,7 +94,7 @@ def test_headers_of_every_type(channel: amqp.Channel, name: str) -> None:
         "bool": True,
         "none": None,
         "decimal": Decimal("3.14"),
-        "time": datetime(2024, 2, 29, 12),  # noqa: DTZ001  (py-amqp gives back what it takes)
+        "time": datetime(2024, 2, 29, 12),
         "list": [1, "two", [3.5, None]],
         "table": {"deep": {"deeper": [True]}},
     }
@@ -158,7 +161,7 @@ def test_recover(channel: amqp.Channel, name: str) -> None:
 
 
 def test_transactions(channel: amqp.Channel, name: str) -> None:
-    channel.queue_declare(name)
+    channel.queue_declare(name, auto_delete=False)
     channel.tx_select()
     publish(channel, name, b"undone")
     channel.tx_rollback()

@@ -164,6 +164,11 @@ class ModelRouter:
                 return tuple(sorted(topics)), via_alternate
 
 
+def _kind(value: object) -> object:
+    """Integers and floats are one kind, truth values are not numbers."""
+    return "number" if type(value) in (int, float) else type(value)
+
+
 def headers_match(arguments: Mapping[str, object], headers: Mapping[str, object]) -> bool:
     form = arguments.get("x-match", "all")
     verdicts = []
@@ -171,6 +176,6 @@ def headers_match(arguments: Mapping[str, object], headers: Mapping[str, object]
         if name == "x-match" or (name.startswith("x-") and "-with-x" not in str(form)):
             continue
         there = name in headers
-        same = there and type(headers[name]) is type(value) and headers[name] == value
+        same = there and _kind(headers[name]) == _kind(value) and headers[name] == value
         verdicts.append(there if value is None else same)
     return all(verdicts) if str(form).startswith("all") else any(verdicts)

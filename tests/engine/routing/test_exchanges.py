@@ -87,7 +87,7 @@ def test_each_kind_reads_the_key_its_own_way():
         ({"x-match": "all-with-x"}, {}, True),
         # types count
         ({"a": 1}, {"a": True}, False),
-        ({"a": 1}, {"a": 1.0}, False),
+        ({"a": 1}, {"a": 1.0}, True),  # as in RabbitMQ, numbers are numbers
         ({"a": 1}, {"a": "1"}, False),
         ({"a": "t"}, {"a": b"t"}, False),
         ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, True),
@@ -118,7 +118,7 @@ def test_headers_against_the_oracle(arguments, form, headers):
 
 @pytest.mark.parametrize("form", ["most", "", 1, None, b"all", ["all"]])
 def test_other_forms_of_x_match_are_refused(form):
-    with pytest.raises(InvalidArgument, match="all, any, all-with-x, any-with-x"):
+    with pytest.raises(InvalidArgument, match="Invalid x-match field"):
         Headers({}).check(bound("q", b"", {"x-match": form}))
 
 
