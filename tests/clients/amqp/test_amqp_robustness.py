@@ -232,6 +232,25 @@ def test_a_consumer_that_stops_reading_costs_no_memory(
         assert publisher.declare(name, passive=True).message_count == 0
 
 
+@pytest.mark.parametrize("count", [11, 12, 15, 20, 30, 60])
+def test_a_consumer_that_paused_for_a_while_goes_on(node: LiveNode, name: str, count: int) -> None:
+    """Some of what is due fits into the socket, and what is left is more or less than the mark."""
+    with RawClient(node) as publisher, RawClient(node, 4096) as sleeper:
+        publisher.open(1)
+        publisher.declare(name, durable=True)
+        publisher.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        fill(publisher, name, 100_000, count)
+        sleeper.open(1)
+        sleeper.ask(1, m.BasicConsume(name, no_ack=True), m.BasicConsumeOk)
+        settled_count(publisher, name)
+        publisher.publish(1, name, b"one more")
+        for _ in range(count):
+            sleeper.expect(m.BasicDeliver)
+            sleeper.content()
+        sleeper.expect(m.BasicDeliver)
+        assert sleeper.content()[1] == b"one more"
+
+
 def fill(client: RawClient, queue: str, body_bytes: int, count: int) -> None:
     """Publish numbered messages, a megabyte at a time, each time waiting for the confirm."""
     step = max(MIB // body_bytes, 1)

@@ -126,6 +126,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._commands = Commands(self)
         self._mechanism = "PLAIN"
         self._write_paused = False
+        self._socket_full = False
         self._read_paused = False
         self._lost = False
         self.last_received = self.last_sent = self.broker.loop.time()
@@ -626,8 +627,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._out.append(data)
         self._out_bytes += len(data)
         self.broker.flush_later(self)
-        if self._out_bytes > OUTPUT_HIGH_BYTES and not self._write_paused:
-            self.pause_writing()
+        if self._out_bytes > OUTPUT_HIGH_BYTES:
+            self._pause_consumers()
 
     def flush(self) -> None:
         if not self._out or self._lost:
@@ -637,16 +638,25 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self.last_sent = self.broker.loop.time()
         self.transport.write(data)
-        if self._write_paused and not self.transport.get_write_buffer_size():
-            self.resume_writing()
+        if not self._socket_full:
+            # What is left unsent is below the mark: the transport will not say that it drained.
+            self._resume_consumers()
 
     def pause_writing(self) -> None:
+        self._socket_full = True
+        self._pause_consumers()
+
+    def resume_writing(self) -> None:
+        self._socket_full = False
+        self._resume_consumers()
+
+    def _pause_consumers(self) -> None:
         if not self._write_paused:
             self._write_paused = True
             for channel in self.channels.values():
                 channel.pause(True)
 
-    def resume_writing(self) -> None:
+    def _resume_consumers(self) -> None:
         if self._write_paused:
             self._write_paused = False
             for channel in self.channels.values():
