@@ -11,10 +11,12 @@ from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
-from braidmq.engine.topics import Delivery
+from braidmq.engine.topics import Delivery, Topic
+from braidmq.gateways.gathering import Gathered, Gathering, Publisher
 from braidmq.model.clock import Clock
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
+from braidmq.storage.record import RecordBatch
 from braidmq.storage.workers import Workers
 
 LAZY_COMMIT_S = 0.05
@@ -43,6 +45,7 @@ class Broker:
         self.loop = loop
         self.listeners: list[EffectListener] = []
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
+        self._gathering = Gathering(engine)
         self._turn_due = False
         self._now_ms = 0
         self._flushable: dict[Flushable, None] = {}
@@ -68,6 +71,21 @@ class Broker:
             self._turn_due = True
             self._now_ms = self.clock.now_ms()
             self.loop.call_soon(self._turn)
+
+    def gather(
+        self, topic: Topic, durable: bool, batch: RecordBatch, publisher: Publisher | None
+    ) -> None:
+        """Publish, together with what else goes to this topic just now."""
+        self._await(self._gathering.add(topic, durable, batch, publisher, self.now_ms()))
+        self.touch()
+
+    def settle(self) -> None:
+        """Append what was gathered: before anything else is done with the engine."""
+        self._await(self._gathering.settle(self.now_ms()))
+
+    def _await(self, appended: tuple[Gathered, Lsn | None] | None) -> None:
+        if appended is not None and appended[0].tickets:
+            self.when_durable(appended[1], appended[0].confirmed)
 
     def flush_later(self, connection: Flushable) -> None:
         """A connection has output: it is written at the end of this turn, in one piece."""
@@ -100,6 +118,7 @@ class Broker:
     def _turn(self) -> None:
         engine = self.engine
         now_ms = self.now_ms()
+        self.settle()
         self._turn_due = False
         engine.advance(now_ms)
         for delivery in engine.dispatch(now_ms):

@@ -100,6 +100,8 @@ class Router:
         self._cached = self._cache.get
         self._asked: set[str] = set()
         self._key_only: dict[str, bool] = {}
+        self.generation = 0
+        """Rises whenever any answer may have changed."""
         default = ExchangeInfo(DEFAULT_EXCHANGE, "direct")
         self._exchanges[DEFAULT_EXCHANGE] = _Entry(default, Default(NO_ARGUMENTS))
         for info in PREDECLARED:
@@ -363,6 +365,7 @@ class Router:
         return True
 
     def _changed(self, name: str) -> None:
+        self.generation += 1
         self._key_only.clear()
         if name in self._asked:
             self._cache.clear()

@@ -14,6 +14,7 @@ from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
+from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
 from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
 NO_ROUTE = 312
+ROUTES_MAX = 4096
+"""Routes that a channel remembers; the router remembers them too, but not the topics."""
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
 ONE_BY_ONE = (
@@ -94,6 +97,8 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_tag: str | None = None
         self.reply_address: str | None = None
+        self._routes: dict[tuple[bytes, bytes], list[Topic]] = {}
+        self._routes_generation = -1
         self._next_tag = 1
         self._getters: dict[str, Consumer] = {}
 
@@ -229,11 +234,48 @@ class Channel:
     ) -> None:
         name = exchange.decode()
         self.connection.require_write(name)
-        topics = self._route(name, keys or [key], headers)
+        if keys is None and headers is None:
+            topics = self._route_by_key(name, exchange, key)
+        else:
+            topics = self._route(name, keys or [key], headers)
         if self.transaction is not None:
             self.transaction.publishes.append((flags, exchange, key, batch, topics))
             return
+        if len(topics) == 1 and can_gather(topics[0], batch):
+            self.connection.published(batch.count)
+            confirming = None if self.confirms is None else self
+            self.broker.gather(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
+            return
+        self.broker.settle()
         self.publish_to(flags, exchange, key, batch, topics)
+
+    def _route_by_key(self, name: str, exchange: bytes, key: bytes) -> list[Topic]:
+        """As ``_route``, remembered while no binding changes and the topics live."""
+        router = self.broker.engine.exchanges.router(self.vhost)
+        if router.generation != self._routes_generation:
+            self._routes.clear()
+            self._routes_generation = router.generation
+        topics = self._routes.get((exchange, key))
+        if topics is None or any(topic.deleted for topic in topics):
+            topics = self._route(name, [key], None)
+            if topics and router.routes_by_key_only(name) and len(self._routes) < ROUTES_MAX:
+                self._routes[exchange, key] = topics
+        return topics
+
+    # --- as the broker's gathering knows a publisher ---
+
+    def expect(self, count: int) -> Confirm:
+        assert self.confirms is not None
+        return self.confirms.expect(count, count)
+
+    def expect_more(self, ticket: object, count: int) -> None:
+        assert isinstance(ticket, Confirm)
+        ticket.count += count
+        ticket.accepted += count
+
+    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+        assert isinstance(ticket, Confirm)
+        self._confirmed(ticket, failure)
 
     def publish_to(
         self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]

@@ -4,9 +4,14 @@ A confirm may only say "everything up to here" when everything up to here is con
 ready early waits for what was published before it.
 """
 
+import struct
 from collections import deque
 
-from braidmq.wire.amqp.methods import BasicAck, BasicNack, method_frame
+from braidmq.wire.amqp.constants import FRAME_END
+from braidmq.wire.amqp.methods import BasicNack, method_frame
+
+ACK_FRAME = struct.Struct(">BHIHHQBB")
+"""kind, channel, length, class, method, delivery tag, multiple, end"""
 
 
 class Confirm:
@@ -56,7 +61,8 @@ class Confirms:
     def _ack(self, count: int) -> bytes:
         if not count:
             return b""
-        return method_frame(self._channel, BasicAck(self._last_tag, multiple=count > 1))
+        # Written by hand, because a publisher with a window of one gets one for each message.
+        return ACK_FRAME.pack(1, self._channel, 13, 60, 80, self._last_tag, count > 1, FRAME_END)
 
     def _nacks(self, count: int) -> list[bytes]:
         self._last_tag += count

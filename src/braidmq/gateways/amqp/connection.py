@@ -155,6 +155,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _release(self) -> None:
         """Give back everything that is tied to this connection."""
+        self.broker.settle()
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
@@ -254,6 +255,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _handle(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
+        if kind != EVENT_PUBLISH:
+            self.broker.settle()
         if kind == EVENT_ERROR:
             raise ConnectionError_(ReplyCode(event[1]), event[2])
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
