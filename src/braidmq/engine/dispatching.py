@@ -82,7 +82,7 @@ class Dispatching:
             while ready != (ready := subscription.ready):
                 self._serve_by_key(subscription, now_ms, out)
             return
-        total = 0
+        total, size, seen = 0, 0, len(out)
         while subscription.ready:
             progress = 0
             for consumer, turn in self._turns(subscription):
@@ -94,7 +94,9 @@ class Dispatching:
             if not progress:
                 return
             total += progress
-            if total >= RUN_MESSAGES_MAX:
+            size += sum(_size(delivery) for delivery in out[seen:])
+            seen = len(out)
+            if total >= RUN_MESSAGES_MAX or size >= RUN_BYTES_MAX:
                 # Others have their turn first, and sockets a chance to say that they are full.
                 self._again.append(subscription)
                 return
