@@ -26,7 +26,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/cython-lint src
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src  # it calls pycodestyle by name
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

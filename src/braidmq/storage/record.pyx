@@ -289,7 +289,7 @@ cdef class RecordBatch:
         self, value, *, key=None, envelope=b"", uint8_t envelope_format=0, uint8_t flags=0,
         uint8_t priority=0, int64_t timestamp_ms=0, int64_t expires_at_ms=0, int64_t due_at_ms=0,
     ):
-        """Encode one record. The slow path: runs are encoded by the kernels or ``extend_values``."""
+        """Encode one record. The slow path: kernels or ``extend_values`` encode runs."""
         cdef const unsigned char[::1] key_view = None, value_view = None, envelope_view = envelope
         cdef const unsigned char *key_data = NULL
         cdef const unsigned char *value_data = NULL
@@ -527,7 +527,9 @@ cdef class RecordBatch:
             if whole_record(self.data, self.positions[i], self.size, True) < 0:
                 raise BadRecord(self.positions[i], "header checksum differs")
 
-    def index_points(self, Py_ssize_t position, Py_ssize_t interval, Py_ssize_t since, int64_t time):
+    def index_points(
+        self, Py_ssize_t position, Py_ssize_t interval, Py_ssize_t since, int64_t time
+    ):
         """Entries for a sparse index, of records that will stand at ``position`` in their file.
 
         A record gets an entry when ``interval`` bytes have passed since the last one, which stood
@@ -609,10 +611,9 @@ def decode_columns(
     buffers in the order of ``braidmq.storage.reader.COLUMNS``.
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
-    cdef Py_ssize_t size = data.shape[0], at = 0, length, rows = 0, i
+    cdef Py_ssize_t size = data.shape[0], at = 0, length, rows = 0
     cdef Py_ssize_t key_total = 0, envelope_total = 0, value_total = 0
     cdef const RecordHeader *header
-    cdef const unsigned char *body
     cdef uint32_t *chosen
     rows_max = min(rows_max, size // HEADER_BYTES)
     chosen = <uint32_t *>malloc(max(rows_max, 1) * sizeof(uint32_t))
