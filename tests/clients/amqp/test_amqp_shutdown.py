@@ -120,8 +120,9 @@ def test_a_client_that_does_not_answer_the_close_does_not_hold_up_the_stop(
         stuck.open(1)
         stuck.send(content_frames(1, m.BasicPublish("", name), b"x" * 100_000) * 100)
         stuck.method(1, m.BasicConsume(name, no_ack=True, nowait=True))
-        while deaf.declare(name, passive=True).message_count:
-            pass
+        seen = deaf.declare(name, passive=True)
+        while not seen.consumer_count or seen.message_count >= 100:
+            seen = deaf.declare(name, passive=True)
         assert node.stop() == 0
         assert deaf.expect(m.ConnectionClose).reply_code == 320
         assert node.lines[-1] == "stopped"
