@@ -171,11 +171,11 @@ def test_a_read_gives_about_as_much_as_asked_but_never_nothing() -> None:
         if flushed:
             store.checkpoint()
             log.evict()
-        one = log.read(5, 1)
-        assert [record.offset for record in run_records(one)] == [5]
         some = log.read(5, 500)
         size = sum(r.batch.position_at(r.stop) - r.batch.position_at(r.first) for r in some)
         assert 300 < size <= 500
+        one = log.read(5, 1)
+        assert [record.offset for record in run_records(one)] == [5]
 
 
 def test_a_start_within_a_segment_hides_what_is_below() -> None:

@@ -169,7 +169,8 @@ class PartitionLog:
     # --- reading ---
 
     def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
-        """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record.
+        """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record;
+        fewer where an earlier read of the same segment ended.
 
         Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
         all) are skipped.
@@ -208,6 +209,9 @@ class PartitionLog:
 
     def _read_segment(self, segment: Segment, offset: int, bytes_max: int) -> Run | None:
         """The run at or after ``offset``, or None when the rest of the segment has no record."""
+        recent = self._files.recent(segment.path, offset)
+        if recent is not None:
+            return cut_run(recent, recent.find(offset), bytes_max)
         file = self._files.get(segment.path)
         position = self._index(segment).position_of(offset)
         # The index leads to at most one interval before the record.
@@ -218,6 +222,7 @@ class PartitionLog:
                 raise CorruptData(segment.path, position, "the file ends within a record")
             first = batch.find(offset)
             if first < batch.count:
+                self._files.keep(segment.path, batch)
                 return cut_run(batch, first, bytes_max)
             position += batch.size
         return None

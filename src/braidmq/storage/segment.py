@@ -194,13 +194,36 @@ def decode_index(segment: Segment, data: bytes) -> SegmentIndex | None:
     return index
 
 
+RECENT_READS = 16
+"""Pieces of segments kept between reads, of about a megabyte each."""
+
+
 class OpenFiles:
-    """The segment files most recently used, kept open: partitions may outnumber descriptors."""
+    """The segment files most recently used, kept open: partitions may outnumber descriptors.
+
+    And what was last read of a few of them: whoever drains a backlog takes less at a time than one
+    read brings, and should not verify the rest twice.
+    """
 
     def __init__(self, disk: Disk, limit: int = 256) -> None:
         self._disk = disk
         self._limit = limit
         self._open: OrderedDict[str, File] = OrderedDict()
+        self._recent: OrderedDict[str, RecordBatch] = OrderedDict()
+
+    def recent(self, path: str, offset: int) -> RecordBatch | None:
+        """What was last read of a segment, when ``offset`` is in it."""
+        batch = self._recent.get(path)
+        if batch is None or not batch.base_offset <= offset < batch.next_offset:
+            return None
+        self._recent.move_to_end(path)
+        return batch
+
+    def keep(self, path: str, batch: RecordBatch) -> None:
+        self._recent[path] = batch
+        self._recent.move_to_end(path)
+        if len(self._recent) > RECENT_READS:
+            self._recent.popitem(last=False)
 
     def get(self, path: str) -> File:
         file = self._open.get(path)
@@ -213,6 +236,7 @@ class OpenFiles:
         return file
 
     def forget(self, path: str) -> None:
+        self._recent.pop(path, None)
         file = self._open.pop(path, None)
         if file is not None:
             file.close()
