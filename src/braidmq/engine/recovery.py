@@ -210,6 +210,8 @@ class Recovery:
                         )
                 at = last
         leave_out(state, at, log.next_offset)
+        # What was left out may have closed the gap above the floor, which then passed the cursor.
+        state.settle_early(state.cursor, state.settled.floor)
         for start, stop in state.settled.ranges_above_floor():
             state.settle_early(start, stop)
         state.rebuild_done()
