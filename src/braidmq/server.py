@@ -117,6 +117,9 @@ class Node:
         assert self._broker is not None, "nothing is committed before the node runs"
         await self._broker.durable(lsn)
 
+    def failure(self) -> StorageError | None:
+        return self._store.failure()
+
     def close(self) -> None:
         self.logins.close()
         self._store.close()
@@ -145,6 +148,8 @@ def serve(config: Config) -> None:
         # A commit that is done waits for the loop to let go of the interpreter: at most this long.
         sys.setswitchinterval(0.0005)
         uvloop.run(node.run())
+    if (failure := node.failure()) is not None:
+        raise failure  # a supervisor must learn that this was no ordinary stop
     say("stopped")
 
 

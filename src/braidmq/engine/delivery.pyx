@@ -9,7 +9,7 @@
          │                 │ settled early, no record)       │
     ─────┴─────────────────┴─────────────────────────────────┴───
 
-A fresh message costs nothing here; one that was delivered has an entry of 28 bytes until it is
+A fresh message costs nothing here; one that was delivered has an entry of 24 bytes until it is
 settled. Entries live in blocks of 64 consecutive offsets, so that runs are runs of memory. Which
 state follows which is the table of ``braidmq.engine.states``.
 

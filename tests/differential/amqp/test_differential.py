@@ -3,7 +3,6 @@
 RabbitMQ's side is in ``expected.json``; ``known_differences.py`` says where we differ and why.
 """
 
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -19,9 +18,6 @@ from braidmq.testing.live import live_node
 NAMES = sorted(load())
 RABBITMQ_PORT = os.environ.get("BRAID_RABBITMQ_PORT")
 
-needs_gateway = pytest.mark.skipif(
-    importlib.util.find_spec("braidmq.gateways.amqp") is None, reason="no AMQP gateway yet"
-)
 needs_rabbitmq = pytest.mark.skipif(
     RABBITMQ_PORT is None, reason="BRAID_RABBITMQ_PORT names no RabbitMQ to compare with"
 )
@@ -75,7 +71,6 @@ def test_known_differences_name_scenarios_and_reasons() -> None:
     assert all(reason.strip() for reason in KNOWN_DIFFERENCES.values())
 
 
-@needs_gateway
 @pytest.mark.parametrize("name", NAMES)
 def test_braidmq_answers_as_rabbitmq(
     name: str, on_braidmq: dict[str, Observation], expected: dict[str, Observation]
