@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
 .PHONY: setup serve test lint bench-storage bench-engine bench-amqp clean
 
@@ -13,7 +13,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml setup.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev]"
 	touch $(STAMP)
 

@@ -151,3 +151,16 @@ def test_nothing_is_left_for_later_in_a_comment() -> None:
 def test_only_the_command_line_prints() -> None:
     quiet = [path for path in sources() if PACKAGE / "cli" not in path.parents]
     assert not [named(path) for path in quiet if PRINT.search(path.read_text())]
+
+
+def test_compiled_modules_are_not_older_than_their_source() -> None:
+    """An extension beside a module is what gets imported: a stale one would be tested instead."""
+    lines = (ROOT / "compiled.txt").read_text().splitlines()
+    modules = [ROOT / line for line in lines if not line.startswith("#")]
+    stale = [
+        named(module)
+        for module in modules
+        for built in module.parent.glob(f"{module.stem}.*.so")
+        if built.stat().st_mtime < module.stat().st_mtime
+    ]
+    assert not stale, "run make setup"

@@ -5,17 +5,16 @@ Nothing here knows a clock: the time comes with every call.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import msgspec
 
 from braidmq.engine.effects import Effect
 from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import Template
+from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import (
     Consumer,
-    Mode,
     PartitionView,
     Subscription,
     Topic,
@@ -53,27 +52,6 @@ class Timer(IntEnum):
     """the node; retention and compaction in the background"""
     GROUP = 8
     """group; a session or a revocation may be over"""
-
-
-class TopicRecord(msgspec.Struct, array_like=True):
-    """A topic in the catalogue."""
-
-    id: int
-    namespace: str
-    name: str
-    settings: dict[str, Any]
-    partitions: list[int]
-    created_ms: int
-    attributes: dict[str, Any] = {}
-
-
-class SubscriptionRecord(msgspec.Struct, array_like=True):
-    id: int
-    topic: int
-    name: str
-    mode: str
-    starts: list[int]
-    """Where it began in each partition."""
 
 
 class Core:
@@ -165,6 +143,3 @@ class Core:
         """It may have something to deliver."""
         if subscription.consumers:
             self.dirty[subscription] = None
-
-
-__all__ = ["Core", "Mode", "SubscriptionRecord", "Timer", "TopicRecord"]

@@ -77,9 +77,10 @@ class Dispatching:
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
         if subscription.mode is Mode.KEY_ORDERED:
-            ready = -1
+            before = -1
             # One look reaches no further than the window; expired messages fill it too.
-            while ready != (ready := subscription.ready):
+            while before != subscription.ready:
+                before = subscription.ready
                 self._serve_by_key(subscription, now_ms, out)
             return
         total, size, seen = 0, 0, len(out)

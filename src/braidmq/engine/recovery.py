@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidmq.engine.administration import Administration
-from braidmq.engine.core import (
-    CANCELLED,
-    SUBSCRIPTIONS,
-    TEMPLATES,
-    TOPICS,
-    Core,
-    SubscriptionRecord,
-    Timer,
-    TopicRecord,
-)
+from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
+from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settling import NOTE, RESET_NOTE
 from braidmq.engine.states import State
 from braidmq.engine.timing import timed_records

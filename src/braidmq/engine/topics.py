@@ -9,7 +9,7 @@ together.
 """
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
@@ -283,7 +283,7 @@ class KeySlots:
     """Key-ordered delivery: keys fall into slots, and a slot sticks to one consumer while any of
     its messages is unsettled after being delivered."""
 
-    SLOTS = 1024
+    SLOTS: ClassVar[int] = 1024
     __slots__ = ("owner", "pending", "slot_of")
 
     def __init__(self) -> None:

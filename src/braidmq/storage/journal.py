@@ -28,7 +28,7 @@ from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
 from braidmq.model.ids import Epoch, Lsn
 from braidmq.model.limits import KIB, MIB
 from braidmq.storage.crc32c import crc32c
-from braidmq.storage.disk import Disk, File
+from braidmq.storage.disk import Buffer, Disk, File
 from braidmq.storage.journal_entry import (
     ENTRY_HEADER_SIZE,
     ENTRY_VERSION,
@@ -78,7 +78,7 @@ class Entry:
     lsn: int
     kind: int
     meta: bytes
-    payload: memoryview
+    payload: Buffer
 
 
 Waiter = Callable[[StorageFailed | None], None]

@@ -1,34 +1,32 @@
 """Unanswered deliveries against a dict from tag to message."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from braidmq.engine.engine import Engine
+from braidmq.engine.topics import Consumer, Credit, PartitionView
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
+from braidmq.storage.disk import MemoryDisk
 
 
-class Named:
-    """Stands for a consumer or a view: only which one it is matters."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return True  # takes ``is``, not ``==``
-
-    __hash__ = None  # type: ignore[assignment]
+def consumers_and_views() -> tuple[list[Consumer], list[PartitionView]]:
+    engine = Engine.open(MemoryDisk(), 0)
+    topic = engine.create_topic("/", "q", {"partitions": 2}, now_ms=0)
+    subscription = engine.subscribe(topic, "s", now_ms=0)
+    consumers = [engine.attach(subscription, now_ms=0, credits=[Credit()]) for _ in range(3)]
+    return consumers, subscription.views
 
 
-CONSUMERS: list[Any] = [Named("a"), Named("b"), Named("c")]
-VIEWS: list[Any] = [Named("one"), Named("two")]
+CONSUMERS, VIEWS = consumers_and_views()
 
 
 class Message(NamedTuple):
-    consumer: str
-    view: str
+    consumer: Consumer
+    view: PartitionView
     offset: int
 
 
@@ -40,7 +38,7 @@ def flat(runs: list[UnackedRun]) -> dict[int, Message]:
         assert run.stop - run.start == run.last_tag - run.first_tag + 1
         for i, tag in enumerate(range(run.first_tag, run.last_tag + 1)):
             assert tag not in found
-            found[tag] = Message(run.consumer.name, run.view.name, run.start + i)
+            found[tag] = Message(run.consumer, run.view, run.start + i)
     assert list(found) == sorted(found)
     return found
 
@@ -60,12 +58,14 @@ class UnackedMachine(RuleBasedStateMachine):
         count=st.integers(1, 7),
         skipped=st.sampled_from([0, 0, 1, 3]),
     )
-    def add(self, consumer: Any, view: Any, start: int, count: int, skipped: int) -> None:
+    def add(
+        self, consumer: Consumer, view: PartitionView, start: int, count: int, skipped: int
+    ) -> None:
         first = self.next_tag + skipped  # tags that went to consumers without acknowledgement
         self.next_tag = first + count
         self.unacked.add(UnackedRun(first, first + count - 1, consumer, view, start))
         for i in range(count):
-            self.model[first + i] = Message(consumer.name, view.name, start + i)
+            self.model[first + i] = Message(consumer, view, start + i)
 
     @rule(first=st.integers(0, 60), count=st.integers(1, 12))
     def take(self, first: int, count: int) -> None:
@@ -101,11 +101,11 @@ class UnackedMachine(RuleBasedStateMachine):
         self.taken.append(runs)
 
     @rule(consumer=st.sampled_from(CONSUMERS))
-    def take_of(self, consumer: Any) -> None:
+    def take_of(self, consumer: Consumer) -> None:
         expected = {
             tag: self.model.pop(tag)
             for tag, message in sorted(self.model.items())
-            if message.consumer == consumer.name
+            if message.consumer is consumer
         }
         assert flat(self.unacked.take_of(consumer)) == expected
 

@@ -504,6 +504,7 @@ class Channel:
     def close(self) -> None:
         """What was delivered and not answered goes back to its queues."""
         self.closing = True
+        self.connection.replies.forget(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()

@@ -2,7 +2,6 @@
 
 import secrets
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from braidmq.wire.amqp.methods import BasicDeliver, encode
 from braidmq.wire.amqp.render import render_content
@@ -15,8 +14,7 @@ PREFIX = "amq.rabbitmq.reply-to"
 
 class Replies:
     def __init__(self) -> None:
-        self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
-        self._addresses: dict[int, str] = {}
+        self._channels: dict[str, Channel] = {}
 
     def address(self, channel: "Channel") -> str:
         """The name under which a channel gets answers; the same for all its requests."""
@@ -25,6 +23,11 @@ class Replies:
             address = channel.reply_address = f"{PREFIX}.{secrets.token_urlsafe(24)}"
             self._channels[address] = channel
         return address
+
+    def forget(self, channel: "Channel") -> None:
+        """It is closed: nobody can answer it any more."""
+        if channel.reply_address is not None:
+            self._channels.pop(channel.reply_address, None)
 
     def find(self, key: bytes) -> "Channel | None":
         """The channel that waits for answers under this routing key."""
