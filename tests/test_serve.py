@@ -152,7 +152,7 @@ def test_a_bad_config_is_refused_before_anything_is_made(tmp_path: Path) -> None
     config.write_text("[listeners]\nhtpp_port = 1\n")
     line = refused(serve_command(tmp_path / "data", config=config))
     assert line == (
-        f"braid: error: {config}: unknown key listeners.htpp_port."
+        f"braid: error: {config}:2: unknown key listeners.htpp_port."
         " Did you mean listeners.http_port?"
     )
     assert not (tmp_path / "data").exists()

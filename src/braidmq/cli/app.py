@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, namespaces, permissions, users
+from braidmq.cli import bench, config, namespaces, permissions, users
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.add_typer(users.app)
 app.add_typer(permissions.app)
 app.add_typer(namespaces.app)
+app.add_typer(config.app)
 app.add_typer(bench.app)
 
 
@@ -92,7 +93,7 @@ def serve(
     amqp_port: Annotated[
         int | None,
         typer.Option(
-            help="AMQP 0-9-1 over TCP; 0 turns it off. Accepted but not served yet.",
+            help="AMQP 0-9-1 over TCP; 0 turns it off.",
             show_default=str(LISTENERS.amqp_port),
         ),
     ] = None,
@@ -113,15 +114,17 @@ def serve(
     http_port: Annotated[
         int | None,
         typer.Option(
-            help="HTTP: /health, /ready and administration; 0 turns it off.",
+            help="HTTP: /health, /ready, /metrics and the API under /v1; 0 turns it off.",
             show_default=str(LISTENERS.http_port),
         ),
     ] = None,
-    config: Annotated[
+    config_file: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with the tables node, listeners and storage. Flags win over it;"
-            " a key it does not know is an error.",
+            "--config",
+            envvar="BRAID_CONFIG",
+            help="TOML file with everything that can be set; `braid config show --defaults` prints"
+            " one. Variables such as BRAID_LISTENERS_HTTP_PORT win over it, and flags over them.",
             show_default="no file",
         ),
     ] = None,
@@ -138,9 +141,11 @@ def serve(
     """Run a node until SIGTERM or Ctrl-C.
 
     Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
-    `stopped`. Exits 0 after a clean stop, 2 if something is set up wrongly, 3 if storage failed.
+    `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at
+    most for node.shutdown_deadline_s; a second signal ends it at once. Exits 0 after a clean stop,
+    2 if something is set up wrongly, 3 if storage failed.
     """
-    overrides = {
+    flags = {
         "node.data_dir": data_dir,
         "node.dev": dev,
         "listeners.host": host,
@@ -149,7 +154,7 @@ def serve(
         "listeners.ws_port": ws_port,
         "listeners.http_port": http_port,
     }
-    settings = load(config, overrides)
+    settings = load(config_file, flags)
     # Here and not above: `braid --version` should not wait for an event loop and a web server.
     from braidmq import server
 

@@ -4,7 +4,10 @@ Consumers keep draining throughout. Between two levels lies a gap, so that a val
 around a mark does not switch back and forth.
 """
 
-from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from braidmq.engine.effects import Level, PressureChanged
 from braidmq.model.limits import GIB, MIB
@@ -13,13 +16,37 @@ RELEASE = 0.9
 """A level is left once the value is below this part of its mark."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watermarks:
-    memory_slow_bytes: int = 768 * MIB
-    memory_block_bytes: int = 1 * GIB
-    disk_slow_bytes: int = 2 * GIB
-    """Free space at which publishers are slowed."""
-    disk_block_bytes: int = 512 * MIB
+class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When publishers are held back, so that consumers can drain before memory or disk runs out."""
+
+    memory_slow_bytes: Annotated[
+        int, Meta(ge=0, description="Records in memory at which publishers are slowed.")
+    ] = 768 * MIB
+    memory_block_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Records in memory at which publishers are blocked; not below"
+            " `memory_slow_bytes`.",
+        ),
+    ] = 1 * GIB
+    disk_slow_bytes: Annotated[
+        int, Meta(ge=0, description="Free disk space at which publishers are slowed.")
+    ] = 2 * GIB
+    disk_block_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Free disk space at which publishers are blocked; not above"
+            " `disk_slow_bytes`.",
+        ),
+    ] = 512 * MIB
+
+    def __post_init__(self) -> None:
+        if self.memory_slow_bytes > self.memory_block_bytes:
+            raise ValueError("memory_slow_bytes is above memory_block_bytes")
+        if self.disk_slow_bytes < self.disk_block_bytes:
+            raise ValueError("disk_slow_bytes is below disk_block_bytes")
 
 
 class Pressure:

@@ -1,0 +1,57 @@
+"""``braid config``: what a node would run with, and whether a file is right."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="config",
+    help="What a node would run with, and whether a configuration file is right.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="The TOML file to look at.")]) -> None:
+    """Check a configuration file: exits 0 if a node would take it, 2 if not.
+
+    Every mistake is a line on stderr that begins with the file and the line it stands in. The
+    environment is left aside.
+    """
+    from braidmq.config.loading import BadSettings, load
+
+    try:
+        load(file, environment={})
+    except BadSettings as error:
+        for mistake in error.mistakes:
+            sys.stderr.write(f"{mistake}\n")
+        raise typer.Exit(2) from None
+    print(f"{file} is right")
+
+
+@app.command()
+def show(
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar="BRAID_CONFIG", help="TOML file to read.", show_default="no file"),
+    ] = None,
+    defaults: Annotated[
+        bool,
+        typer.Option("--defaults", help="The defaults, whatever file and environment say."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON without comments.")] = False,
+) -> None:
+    """Print the configuration a node would run with here: file, environment, defaults.
+
+    It is TOML with a comment for every key, and can be kept as a file.
+    """
+    from braidmq.config import Config, load, reference
+
+    effective = Config() if defaults else load(config)
+    if as_json:
+        print(json.dumps(reference.as_tree(effective), indent=2))
+    else:
+        sys.stdout.write(reference.as_toml(effective))

@@ -1,0 +1,6 @@
+"""What an operator may set: the tables, where they are read from, and their reference."""
+
+from braidmq.config.loading import load
+from braidmq.config.settings import Config, ListenerSettings, NodeSettings, flag_of
+
+__all__ = ["Config", "ListenerSettings", "NodeSettings", "flag_of", "load"]

@@ -1,0 +1,103 @@
+"""The configuration as text: TOML that says what every key means, and the page of the docs.
+
+``python -m braidmq.config.reference`` writes docs/configuration.md.
+"""
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from braidmq.config.settings import SECTIONS, Config, Key, keys_of
+
+WIDTH = 98
+
+INTRODUCTION = """\
+# Configuration
+
+Made from the code by `python -m braidmq.config.reference > docs/configuration.md`; a test compares.
+
+A node runs without any of this. What it takes, it takes from, in order:
+
+1. flags of `braid serve` (`braid serve --help`), for the keys that have one;
+2. environment variables: `BRAID_`, the section, the key, as `BRAID_LISTENERS_HTTP_PORT=8081`;
+3. a TOML file, given as `--config FILE` or `BRAID_CONFIG=FILE`;
+4. the defaults below.
+
+`braid config check FILE` says what is wrong with a file, with the line of each mistake, and exits
+with 0 or 2. `braid config show` prints what a node would run with here, `braid config show
+--defaults` the reference: both as TOML that can be kept as a file. Keys, sections and `BRAID_`
+variables that don't exist are errors, so that a misspelt limit is not taken for none. (In
+Kubernetes a service called `braid` adds variables of that name to pods; `enableServiceLinks: false`
+stops it.)
+
+A file that is wrong changes nothing: the node does not start and touches no directory.
+"""
+
+
+def as_tree(config: Config) -> dict[str, dict[str, Any]]:
+    tree: dict[str, dict[str, Any]] = msgspec.to_builtins(config)
+    return tree
+
+
+def as_toml(config: Config) -> str:
+    """Every key with its meaning and value; it loads as the same configuration."""
+    return "\n".join(_section_toml(config, section) for section in SECTIONS)
+
+
+def _section_toml(config: Config, section: str) -> str:
+    lines = [*_commented(SECTIONS[section].__doc__ or ""), f"[{section}]"]
+    for key in keys_of(section):
+        value = getattr(getattr(config, section), key.name)
+        lines += ["", *_commented(described(key)), f"{key.name} = {_toml(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def described(key: Key) -> str:
+    text = key.meta.description or ""
+    limits = ", ".join(_limits(key))
+    return f"{text} {limits[:1].upper()}{limits[1:]}." if limits else text
+
+
+def _limits(key: Key) -> Iterator[str]:
+    if key.meta.gt is not None:
+        yield f"more than {key.meta.gt}"
+    if key.meta.ge:
+        yield f"at least {key.meta.ge}"
+    if key.meta.le is not None:
+        yield f"at most {key.meta.le}"
+
+
+def _commented(text: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_on_hyphens=False,
+    )
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # A JSON string is a TOML basic string, except that TOML wants one more character escaped.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def as_markdown() -> str:
+    defaults = Config()
+    parts = [INTRODUCTION]
+    for section in SECTIONS:
+        parts.append(f"\n## [{section}]\n\n{SECTIONS[section].__doc__}\n\n")
+        parts.append("| key | default | |\n|---|---|---|\n")
+        for key in keys_of(section):
+            value = _toml(getattr(getattr(defaults, section), key.name))
+            parts.append(f"| `{key.name}` | `{value}` | {described(key)} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

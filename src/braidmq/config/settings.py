@@ -1,0 +1,117 @@
+"""The tables of the configuration, and the names of their keys everywhere else."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, get_args
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp.settings import AmqpSettings
+from braidmq.logs import LogSettings
+from braidmq.metrics.settings import MetricsSettings
+from braidmq.storage.settings import StorageSettings
+
+VARIABLE_PREFIX = "BRAID_"
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The node as a whole."""
+
+    data_dir: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Where messages are kept; made if missing. One node per directory."
+            " Confirms are as fast as this disk can sync.",
+        ),
+    ] = "./data"
+    dev: Annotated[
+        bool,
+        Meta(
+            description="Development node: lets anyone in with any user and password, and lets"
+            " them do everything."
+        ),
+    ] = False
+    shutdown_deadline_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long a node that was told to stop waits for consumers to answer for"
+            " what they have, and for requests under way. Docker kills after 10 s.",
+        ),
+    ] = 8.0
+
+
+def _port(what: str) -> Meta:
+    return Meta(ge=0, le=65_535, description=f"{what}; 0 turns it off.")
+
+
+class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where clients connect."""
+
+    # Loopback by default: a broker open to the network is a choice.
+    host: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Address every listener binds. The default is this machine only; 0.0.0.0"
+            " opens the node to the network.",
+        ),
+    ] = "127.0.0.1"
+    amqp_port: Annotated[int, _port("AMQP 0-9-1 over TCP")] = 5672
+    mqtt_port: Annotated[int, _port("MQTT over TCP, accepted but not served yet")] = 1883
+    ws_port: Annotated[int, _port("MQTT over WebSocket, accepted but not served yet")] = 8083
+    http_port: Annotated[int, _port("HTTP: /health, /ready, /metrics and the API under /v1")] = 8080
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    node: NodeSettings = NodeSettings()
+    listeners: ListenerSettings = ListenerSettings()
+    storage: StorageSettings = StorageSettings()
+    pressure: Watermarks = Watermarks()
+    amqp: AmqpSettings = AmqpSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    field.name: field.type for field in msgspec.structs.fields(Config)
+}
+
+
+class Key(NamedTuple):
+    """One thing that can be set."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    meta: Meta
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return f"{VARIABLE_PREFIX}{self.section}_{self.name}".upper()
+
+
+def keys_of(section: str) -> list[Key]:
+    found = []
+    for field in msgspec.structs.fields(SECTIONS[section]):
+        meta = next(each for each in get_args(field.type) if isinstance(each, Meta))
+        found.append(Key(section, field.name, field.type, field.default, meta))
+    return found
+
+
+def all_keys() -> Iterator[Key]:
+    for section in SECTIONS:
+        yield from keys_of(section)
+
+
+def flag_of(key: str) -> str:
+    """``listeners.http_port`` is set by ``--http-port``."""
+    return "--" + key.rpartition(".")[2].replace("_", "-")

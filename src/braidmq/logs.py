@@ -1,0 +1,119 @@
+"""The log: one line an event, for people or for machines, with who it is about.
+
+The standard library's ``logging`` carries it. Facts that belong to a line go in ``extra``, by name:
+``log.info("login refused", extra={"user": name})``; whose doing it is comes from ``about``, which a
+gateway sets before it handles what a connection sent. Passwords and message bodies never go in.
+"""
+
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import IO, Annotated, Any, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
+
+ROOT = "braidmq"
+LEVELS = ("debug", "info", "warning", "error")
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["human", "json"]
+
+TRACE = logging.getLogger("braidmq.trace")
+"""What was asked for by name, connection by connection: it is shown whatever the level."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The log, on stderr. What a node says of its start and stop is on stdout too."""
+
+    level: Annotated[
+        Level,
+        Meta(
+            description="The least important lines shown: `debug`, `info`, `warning` or `error`."
+            " It can be changed at run time: `PUT /v1/log-level`."
+        ),
+    ] = "info"
+    format: Annotated[
+        Format, Meta(description="`human` for a terminal; `json` for machines, an object a line.")
+    ] = "human"
+
+
+class Subject(Protocol):
+    """Somebody whose doing a line may be."""
+
+    def log_fields(self) -> dict[str, Any]: ...
+
+
+about: ContextVar[Subject | None] = ContextVar("about", default=None)
+
+_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The facts of a line: who it is about, then what it says of its own."""
+    subject = about.get()
+    found = dict(subject.log_fields()) if subject is not None else {}
+    found |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+    return found
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class HumanFormat(logging.Formatter):
+    """``2026-04-01T12:00:00.000Z info  gateways.amqp.connection opened  connection=3 …``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        name = record.name.removeprefix(f"{ROOT}.")
+        line = f"{_time_of(record)} {record.levelname.lower():<7} {name}: {record.getMessage()}"
+        facts = " ".join(f"{key}={_shown(value)}" for key, value in fields_of(record).items())
+        if facts:
+            line = f"{line}  {facts}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+class JsonFormat(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _shown(value: object) -> str:
+    """One word, or quoted: what a peer sent must not be able to forge another line."""
+    text = str(value)
+    plain = text and text.isprintable() and not any(mark in text for mark in ' "=')
+    return text if plain else msgspec.json.encode(text).decode()
+
+
+FORMATS: dict[str, type[logging.Formatter]] = {"human": HumanFormat, "json": JsonFormat}
+
+
+def configure(settings: LogSettings, stream: IO[str] | None = None) -> None:
+    """Have everything logged in this process go one way. Libraries speak up from warnings on."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(FORMATS[settings.format]())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a log that can't be written is no reason to write more
+    TRACE.setLevel(logging.INFO)
+    set_level(settings.level)
+
+
+def set_level(level: str) -> None:
+    logging.getLogger(ROOT).setLevel(level.upper())
+
+
+def level() -> str:
+    return logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel()).lower()

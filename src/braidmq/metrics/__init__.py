@@ -1,0 +1,1 @@
+"""What a node counts, as Prometheus reads it."""

@@ -1,0 +1,26 @@
+"""What an operator may set about metrics."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`GET /metrics`, for Prometheus."""
+
+    public: Annotated[
+        bool,
+        Meta(
+            description="Whether anyone may read /metrics. If not, it takes a user with the tag"
+            " `monitoring` or `administrator`."
+        ),
+    ] = True
+    topics_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Topics and subscriptions have series of their own while there are no more"
+            " topics than this; beyond it only the sums of each namespace are given.",
+        ),
+    ] = 1000
