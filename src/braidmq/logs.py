@@ -1,8 +1,9 @@
 """The log: one line an event, for people or for machines, with who it is about.
 
 The standard library's ``logging`` carries it. Facts that belong to a line go in ``extra``, by name:
-``log.info("login refused", extra={"user": name})``; whose doing it is comes from ``about``, which a
-gateway sets before it handles what a connection sent. Passwords and message bodies never go in.
+``logger.info("login refused", extra={"user": name})``; whose doing it is comes from ``about``,
+which a gateway sets before it handles what a connection sent. Passwords and message bodies never
+go in.
 """
 
 import logging
@@ -109,6 +110,10 @@ def configure(settings: LogSettings, stream: IO[str] | None = None) -> None:
     logging.raiseExceptions = False  # a log that can't be written is no reason to write more
     TRACE.setLevel(logging.INFO)
     set_level(settings.level)
+
+
+def is_json() -> bool:
+    return any(isinstance(each.formatter, JsonFormat) for each in logging.getLogger().handlers)
 
 
 def set_level(level: str) -> None:

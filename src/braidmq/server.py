@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing, contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -14,24 +17,30 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from braidmq import logs
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.admin import admin_routes
 from braidmq.gateways.http.app import make_app
+from braidmq.gateways.http.operations import operations_routes
+from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.ids import Lsn
+from braidmq.model.limits import MIB
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.storage.disk import RealDisk
 
+logger = logging.getLogger(__name__)
+
 BACKLOG_CONNECTIONS = 1024
 """Connections the kernel holds for us between two turns of the loop."""
 
-HTTP_DRAIN_S = 5
-"""How long a request under way may hold up a shutdown; Docker kills after 10 s."""
+PROGRESS_EVERY_S = 1.0
+"""A recovery that takes no longer than this says nothing before it is done."""
 
 OPEN_WARNING = (
     "WARNING --dev: ANYONE who reaches this node may do ANYTHING: passwords and permissions are"
@@ -40,14 +49,15 @@ OPEN_WARNING = (
 
 
 class Listener(Protocol):
-    """One open port. ``start`` returns once it accepts; ``stop`` once it has let go."""
+    """One open port. ``start`` returns once it accepts; ``stop`` once it has let go, which takes
+    no longer than ``deadline_s``."""
 
     @property
     def name(self) -> str: ...
     @property
     def url(self) -> str: ...
     async def start(self) -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self, deadline_s: float) -> None: ...
 
 
 class Node:
@@ -69,15 +79,24 @@ class Node:
         disk = _open_disk(Path(config.node.data_dir))
         clock = SystemClock()
         try:
-            return cls(config, Engine.open(disk, clock.now_ms(), config.storage), clock)
+            engine = Engine.open(
+                disk, clock.now_ms(), config.storage, config.pressure, RecoveryProgress()
+            )
+            return cls(config, engine, clock)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
     def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
-        amqp = AmqpGateway(broker, self.accounts, self.logins)
+        amqp = AmqpGateway(broker, self.accounts, self.logins, self._config.amqp)
         admin = admin_routes(self.accounts, self.logins, self.commit, self._clock)
-        http = make_app(self._store.failure, self.unready, admin)
+        operations = operations_routes(
+            self.logins,
+            self._clock,
+            Metrics(self._engine, {"amqp": amqp}, self._config.metrics),
+            amqp.connection,
+        )
+        http = make_app(self._store.failure, self.unready, [*operations, *admin])
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
@@ -92,25 +111,30 @@ class Node:
         return None if self._listening else "listeners are starting or stopping"
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT; a second one does not wait for the first."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, _on_signal, number, stop)
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
         self._broker = broker = Broker(self._engine, self._clock, loop)
-        async with AsyncExitStack() as stack:
-            stack.callback(broker.stop)
+        started: list[Listener] = []
+        try:
             for listener in self._build_listeners(broker):
                 await listener.start()
-                stack.push_async_callback(listener.stop)
+                started.append(listener)
                 say(f"{listener.name:<7} listening on {listener.url}")
             self._listening = True
             say("ready")
             await stop.wait()
+        finally:
             self._listening = False
+            # All at once: each has the whole time, and together they take no longer.
+            deadline_s = self._config.node.shutdown_deadline_s
+            await asyncio.gather(*(each.stop(deadline_s) for each in started))
+            broker.stop()
 
     async def commit(self, lsn: Lsn) -> None:
         """Wait until an entry is durable. Raises StorageFailed if it never will be."""
@@ -134,12 +158,40 @@ class Node:
         )
 
 
+class RecoveryProgress:
+    """Says how far recovery is, for whoever waits for the node: nothing listens before its end."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._said_s = now_s()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._now_s() - self._said_s < PROGRESS_EVERY_S:
+            return
+        self._said_s = self._now_s()
+        if what.startswith("bytes "):
+            amount = f"{done // MIB} of {total // MIB} MiB {what.removeprefix('bytes ')}"
+        else:
+            amount = f"{done} of {total} {what}"
+        say(f"storage recovering: {amount}, {100 * done // max(total, 1)} %")
+
+
+def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        # What was confirmed is on disk already; whoever asks twice does not want to wait.
+        say("stopped at once")
+        os._exit(128 + number)
+    logger.info("stopping", extra={"signal": number.name})
+    stop.set()
+
+
 def serve(config: Config) -> None:
     """Run a node in this process until it is told to stop.
 
     Recovery comes before the loop: there is nothing to serve yet, and Ctrl-C ends it at once.
     That is safe, because recovering again is what a crash would need too.
     """
+    logs.configure(config.log)
     with closing(Node.open(config)) as node:
         # What start-up made is there to stay: collecting garbage need not look at it again.
         gc.collect()
@@ -157,6 +209,9 @@ def say(line: str) -> None:
     # Flushed: scripts and tests wait for these lines through a pipe.
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    if logs.is_json():
+        # Machines read the log, and want all of it there.
+        logger.info(line)
 
 
 def _open_disk(root: Path) -> RealDisk:
@@ -232,8 +287,8 @@ class AmqpListener:
     async def start(self) -> None:
         await self._gateway.start(bind(self._host, self._port, "listeners.amqp_port"))
 
-    async def stop(self) -> None:
-        await self._gateway.stop()
+    async def stop(self, deadline_s: float) -> None:
+        await self._gateway.stop(deadline_s)
 
 
 def at_host(host: str) -> str:
@@ -264,7 +319,6 @@ class HttpListener:
             lifespan="off",
             ws="none",
             server_header=False,
-            timeout_graceful_shutdown=HTTP_DRAIN_S,
         )
         self._server = _Uvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
@@ -274,8 +328,9 @@ class HttpListener:
             up.cancel()
             await self._serving  # it ended before it was up: raise what ended it
 
-    async def stop(self) -> None:
+    async def stop(self, deadline_s: float) -> None:
         assert self._server is not None, "stopped before it was started"
         assert self._serving is not None
+        self._server.config.timeout_graceful_shutdown = deadline_s  # type: ignore[assignment]
         self._server.should_exit = True
         await self._serving

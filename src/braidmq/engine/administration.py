@@ -1,5 +1,6 @@
 """Making, changing and removing topics, templates, subscriptions and consumers."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ from braidmq.model.ids import SubscriptionId
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.store import PARTITIONS
+
+logger = logging.getLogger(__name__)
 
 Position = int | str
 """An offset, ``earliest``, ``latest``, or ``@`` and a time in ms."""
@@ -93,6 +96,7 @@ class Administration:
         self.register(topic)
         self._core.save_topic(topic)
         self.arm_idle(topic, now_ms)
+        _log_topic("topic created", topic)
         return topic
 
     def register(self, topic: Topic) -> None:
@@ -138,8 +142,10 @@ class Administration:
             del core.partitions[partition.log.id]
             if not topic.durable:
                 core.store.delete_partition(partition.log.id)
+        core.totals.keep_topic(topic)
         core.effects.append(TopicDeleted(topic))
         self.on_deleted(topic)
+        _log_topic("topic deleted", topic)
 
     def require(self, topic: Topic) -> None:
         """Callers may hold on to a topic that is gone."""
@@ -418,6 +424,7 @@ class Administration:
             view.partition.views.remove(view)
             self.set_wanted(view.partition)
         del core.subscriptions[subscription.id]
+        core.totals.keep_subscription(subscription)
         del subscription.topic.subscriptions[subscription.name]
         core.dirty.pop(subscription, None)
         if subscription.durable:
@@ -507,3 +514,10 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+
+
+def _log_topic(what: str, topic: Topic) -> None:
+    # Those that are not durable come and go with connections: no news to most.
+    level = logging.INFO if topic.durable else logging.DEBUG
+    facts = {"topic": topic.name, "namespace": topic.namespace}
+    logger.log(level, what, extra=facts)

@@ -13,6 +13,7 @@ from braidmq.engine.errors import UnknownPartition, UnknownSubscription, Unknown
 from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.timer_wheel import TimerWheel
+from braidmq.engine.timing import Ages
 from braidmq.engine.topics import (
     Consumer,
     PartitionView,
@@ -20,6 +21,7 @@ from braidmq.engine.topics import (
     Topic,
     TopicPartition,
 )
+from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.catalogue import Change
 from braidmq.storage.store import COUNTERS, Store
@@ -68,6 +70,9 @@ class Core:
         self.dirty: dict[Subscription, None] = {}
         """Subscriptions that may have something to deliver, in the order they came to it."""
         self.effects: list[Effect] = []
+        self.totals = Totals()
+        self.ages = Ages()
+        """Of messages when they were first delivered."""
         self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer", "group"), 1)
 
     def next_id(self, kind: str) -> int:

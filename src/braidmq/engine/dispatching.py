@@ -289,6 +289,8 @@ class Dispatching:
         subscription.delivered += count
         if attempts:
             subscription.redelivered += count
+        else:
+            self._core.ages.observe(batch, first, stop, now_ms)
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count

@@ -37,6 +37,7 @@ from braidmq.engine.topics import (
 )
 from braidmq.model.ids import SubscriptionId
 from braidmq.storage.disk import Disk
+from braidmq.storage.journal import Progress
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
@@ -80,22 +81,23 @@ class Engine:
         now_ms: int,
         settings: StorageSettings | None = None,
         marks: Watermarks | None = None,
+        progress: Progress = lambda what, done, total: None,
     ) -> "Engine":
         """Recover a data directory and go on where it stopped."""
         notes = DeliveryNotes()
-        store = Store.open(disk, settings, [notes])
+        store = Store.open(disk, settings, [notes], progress)
         try:
             engine = cls(store, notes, now_ms, marks)
-            engine._restore(now_ms)
+            engine._restore(now_ms, progress)
         except BaseException:
             store.close()
             raise
         return engine
 
-    def _restore(self, now_ms: int) -> None:
+    def _restore(self, now_ms: int, progress: Progress) -> None:
         self.core.restore_ids()
         self.exchanges.restore()
-        self._recovery.run(now_ms)
+        self._recovery.run(now_ms, progress)
         self.groups.restore()
         self._administration.drop_orphans()
         for topic in self.core.topics.values():

@@ -17,7 +17,7 @@ from braidmq.engine.states import State
 from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.journal import Kind
+from braidmq.storage.journal import Kind, Progress
 from braidmq.storage.record import FLAG_TIMED
 
 Note = tuple[int, int, int, int, int]
@@ -89,7 +89,7 @@ class Recovery:
         self._timed_from: dict[PartitionId, int] = {}
         """From where on the records of a partition that have times of their own have timers."""
 
-    def run(self, now_ms: int) -> None:
+    def run(self, now_ms: int, progress: Progress) -> None:
         catalogue = self._core.store.catalogue
         for key, value in catalogue.items(TEMPLATES):
             namespace, _, name = key.partition("\0")
@@ -98,7 +98,9 @@ class Recovery:
         self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
             self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord))
-        for _, value in catalogue.items(SUBSCRIPTIONS):
+        subscriptions = list(catalogue.items(SUBSCRIPTIONS))
+        for done, (_, value) in enumerate(subscriptions):
+            progress("subscriptions", done, len(subscriptions))
             self._restore_subscription(
                 msgspec.msgpack.decode(value, type=SubscriptionRecord), now_ms
             )

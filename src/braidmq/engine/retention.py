@@ -48,6 +48,7 @@ class Retainer:
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
         self.records_compacted = 0
+        self.records_retired = 0
         core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
 
     def run_due(self, now_ms: int) -> None:
@@ -123,6 +124,7 @@ class Retainer:
         """Forget a partition's records below ``start``, read or not."""
         for view in partition.views:
             self._leave_behind(view, start)
+        self.records_retired += start - partition.log.start_offset
         self._core.store.advance_start(partition.log, start)
 
     def _leave_behind(self, view: PartitionView, start: int) -> None:

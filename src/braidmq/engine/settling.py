@@ -4,6 +4,7 @@ Every answer goes through the table of ``states``: the kernel changes only what 
 and only messages that are in flight at whoever answers.
 """
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -21,6 +22,8 @@ from braidmq.storage.store import Settled
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets
     from braidmq.engine.publishing import Publishing
+
+logger = logging.getLogger(__name__)
 
 NOTE = struct.Struct("<QQqqHBq")
 """subscription, partition, start, stop, attempts, state, deadline"""
@@ -65,13 +68,15 @@ class Settling:
         delay_ms: int | None = None,
     ) -> int:
         """Try again later: after the topic's back-off, or after ``delay_ms``."""
-        return self._fail(view, Event.NACK, start, stop, now_ms, consumer, error, delay_ms)
+        count = self._fail(view, Event.NACK, start, stop, now_ms, consumer, error, delay_ms)
+        view.subscription.nacked += count
+        return count
 
     def requeue(
         self, consumer: Consumer, view: PartitionView, start: int, stop: int, now_ms: int
     ) -> int:
         """Ready again at once, in the old place."""
-        return self._fail(view, Event.NACK, start, stop, now_ms, consumer, "", 0)
+        return self.nack(consumer, view, start, stop, now_ms, delay_ms=0)
 
     def reject(
         self,
@@ -83,7 +88,9 @@ class Settling:
         error: str = "",
     ) -> int:
         """Give up at once."""
-        return self._give_up(view, Event.REJECT, start, stop, consumer, "rejected", error, now_ms)
+        count = self._give_up(view, Event.REJECT, start, stop, consumer, "rejected", error, now_ms)
+        view.subscription.rejected += count
+        return count
 
     def extend(
         self, consumer: Consumer, view: PartitionView, start: int, stop: int, until_ms: int
@@ -278,6 +285,8 @@ class Settling:
         if dead_letter:
             self._bury(view, ranges, reason, 0, "", now_ms)
         else:
+            topic, dropped = view.partition.topic, sum(stop - start for start, stop in ranges)
+            self._core.totals.of(topic.namespace).dropped[reason] += dropped
             self.settle(view, ranges)
 
     def _bury(
@@ -291,6 +300,7 @@ class Settling:
     ) -> None:
         """Move messages to where the topic wants its dead, in one step with settling them."""
         topic = view.partition.topic
+        totals = self._core.totals.of(topic.namespace)
         death = Death(
             reason=reason,
             namespace=topic.namespace,
@@ -304,14 +314,19 @@ class Settling:
         for start, stop in ranges:
             settled = (view.subscription.id, view.partition_id, start, stop)
             records = list(self.records(view.partition, start, stop))
-            if self.move_dead(topic, records, death, now_ms, [settled], view):
+            buried = self.move_dead(topic, records, death, now_ms, [settled], view)
+            if logger.isEnabledFor(logging.DEBUG):
+                _log_deaths(view, start, stop, reason, buried)
+            if buried:
                 view.subscription.dead_lettered += len(records)
+                totals.buried[reason] += len(records)
                 if not view.subscription.durable:
                     view.state.settled.add(start, stop)
                 self.release(view.partition)
                 if view.subscription.keys is not None:
                     forget_keys(view, [(start, stop)])
             else:
+                totals.dropped[reason] += len(records)
                 self.settle(view, [(start, stop)])
 
     def move_dead(
@@ -350,7 +365,8 @@ class Settling:
             at_ms=now_ms,
         )
         records = [batch.record(index) for index in range(first, batch.count)]
-        self.move_dead(topic, records, death, now_ms, [], None)
+        if self.move_dead(topic, records, death, now_ms, [], None):
+            self._core.totals.of(topic.namespace).buried[death.reason] += len(records)
 
     def records(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Record]:
         for run in self.runs(partition, start, stop):
@@ -388,6 +404,20 @@ class Settling:
                         self.skip(view, found[0], found[1])
                         continue
                     self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+
+
+def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:
+    topic = view.partition.topic
+    facts = {
+        "namespace": topic.namespace,
+        "topic": topic.name,
+        "partition": view.partition.number,
+        "first_offset": start,
+        "last_offset": stop - 1,
+        "subscription": view.subscription.name,
+        "reason": reason,
+    }
+    logger.debug("messages dead-lettered" if buried else "messages given up", extra=facts)
 
 
 def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequence[Settled]]:

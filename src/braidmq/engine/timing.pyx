@@ -47,3 +47,56 @@ cdef bint is_expired(const RecordHeader *header, int64_t now_ms, int64_t ttl_ms)
         timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
         return 0 < timing.expires_at_ms <= now_ms
     return False
+
+
+cdef enum:
+    BOUNDS = 17
+
+cdef int64_t *AGE_BOUNDS = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 300_000,
+    3_600_000,
+]
+AGE_BOUNDS_MS = tuple(AGE_BOUNDS[i] for i in range(BOUNDS))
+
+
+cdef class Ages:
+    """How old records were when they were handed out, in ms: from when they were appended, or
+    became due, until then."""
+
+    cdef int64_t[BOUNDS + 1] _counts
+    cdef readonly int64_t total_ms
+
+    @property
+    def counts(self):
+        """As many as ``AGE_BOUNDS_MS``, and one for what was older."""
+        return [self._counts[i] for i in range(BOUNDS + 1)]
+
+    def observe(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms):
+        """Records ``first`` … ``stop - 1``. They are stamped in the order they came, so when the
+        first and the last are stamped alike, all are."""
+        cdef Py_ssize_t i
+        cdef int64_t stamped
+        if stop <= first:
+            return
+        stamped = batch.header_at(first).timestamp_ms
+        if not batch.summary & TIMED and batch.header_at(stop - 1).timestamp_ms == stamped:
+            self.note(now_ms - stamped, stop - first)
+            return
+        for i in range(first, stop):
+            self.note(now_ms - appeared(batch.header_at(i)), 1)
+
+    cdef void note(self, int64_t age_ms, Py_ssize_t count) noexcept:
+        cdef int i = 0
+        age_ms = max(age_ms, 0)  # the clock may have been set back
+        while i < BOUNDS and age_ms > AGE_BOUNDS[i]:
+            i += 1
+        self._counts[i] += count
+        self.total_ms += age_ms * count
+
+
+cdef int64_t appeared(const RecordHeader *header) noexcept:
+    cdef const RecordTiming *timing
+    if header.flags & TIMED:
+        timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+        return max(header.timestamp_ms, timing.due_at_ms)
+    return header.timestamp_ms

@@ -213,8 +213,10 @@ class Subscription:
         "id",
         "keys",
         "mode",
+        "nacked",
         "name",
         "redelivered",
+        "rejected",
         "rotor",
         "topic",
         "views",
@@ -247,6 +249,8 @@ class Subscription:
         self.delivered = 0
         self.redelivered = 0
         self.acked = 0
+        self.nacked = 0
+        self.rejected = 0
         self.expired = 0
         self.dead_lettered = 0
 

@@ -6,7 +6,10 @@ for each connection that has something to say.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from contextvars import Context
+from itertools import count
 from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
@@ -18,6 +21,8 @@ from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.workers import Workers
+
+logger = logging.getLogger(__name__)
 
 LAZY_COMMIT_S = 0.05
 """Acknowledgements and delivery notes that nobody waits for go to disk at the latest after this."""
@@ -44,6 +49,9 @@ class Broker:
         self.clock = clock
         self.loop = loop
         self.listeners: list[EffectListener] = []
+        self._connection_ids = count(1)
+        # A turn is nobody's doing, whoever happened to ask for it.
+        self._context = Context()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
         self._gathering = Gathering(engine)
         self._turn_due = False
@@ -53,7 +61,16 @@ class Broker:
         self._timer_due_ms = 0
         self._lazy: asyncio.TimerHandle | None = None
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
+        self.on_pressure(_log_pressure)
         self.touch()
+
+    def next_connection_id(self) -> int:
+        """A number for a connection of any protocol, unlike any other while this node runs."""
+        return next(self._connection_ids)
+
+    @property
+    def pressure(self) -> Level:
+        return self.engine.pressure.level
 
     @property
     def blocked(self) -> bool:
@@ -70,7 +87,7 @@ class Broker:
         if not self._turn_due:
             self._turn_due = True
             self._now_ms = self.clock.now_ms()
-            self.loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn, context=self._context)
 
     def gather(
         self, topic: Topic, durable: bool, batch: RecordBatch, publisher: Publisher | None
@@ -180,3 +197,12 @@ class Broker:
             if timer is not None:
                 timer.cancel()
         self._workers.stop()
+
+
+def _log_pressure(changed: PressureChanged) -> None:
+    level = logging.INFO if changed.level is Level.NORMAL else logging.WARNING
+    logger.log(
+        level,
+        "pressure changed",
+        extra={"pressure": changed.level.name.lower(), "reason": changed.reason},
+    )

@@ -121,6 +121,7 @@ class SegmentWriter:
                 if new is None:
                     new, file = self._next_generation(plan)
                 file.write(data, new.size)
+                self.bytes_written += len(data)
                 note_batch(
                     new, index, RecordBatch.scan(data, verify=False), plan.log.index_interval
                 )

@@ -16,15 +16,18 @@ write and makes it durable with one fdatasync, however many topics it is for; wh
 it runs goes out with the next one. A commit may run in another thread than the appends.
 """
 
+import logging
 import secrets
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
+from braidmq.model.histogram import Histogram
 from braidmq.model.ids import Epoch, Lsn
 from braidmq.model.limits import KIB, MIB
 from braidmq.storage.crc32c import crc32c
@@ -39,6 +42,8 @@ from braidmq.storage.journal_entry import (
     scan_entries,
 )
 
+logger = logging.getLogger(__name__)
+
 DIRECTORY = "journal"
 SUFFIX = ".journal"
 UNFINISHED = ".journal.new"
@@ -52,6 +57,11 @@ ENTRIES_PER_SCAN = 4096
 BYTES_PER_SCAN = 256 * KIB
 """Recovered entries become Python objects: as many at a time as stay in the processor's cache
 between being verified and being indexed."""
+
+
+COMMIT_BOUNDS_S = (
+    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
+)
 
 
 class Kind(IntEnum):
@@ -148,6 +158,9 @@ class Journal:
         """Of the last entry appended; the journal's own marks don't count."""
         self.commits = 0
         self.bytes_written = 0
+        self.syncs = 0
+        self.commit_seconds = Histogram(COMMIT_BOUNDS_S)
+        """How long writing and syncing took, commit by commit."""
         self._file = self._take_prepared(0)
         self._buffer = self._begin_buffer(next_lsn)
 
@@ -229,11 +242,13 @@ class Journal:
             last_lsn = self._buffer.next_lsn - 1
         if not spans:
             return False
+        started = time.perf_counter()
         try:
             self._write(spans)
         except OSError as error:
             self.fail(error)
             return False
+        self.commit_seconds.observe(time.perf_counter() - started)
         self.commits += 1
         self.durable_lsn = Lsn(last_lsn)
         self._reuse([span.buffer for span in spans])
@@ -244,6 +259,7 @@ class Journal:
         marked, self._idle_marked = self._idle_marked, None
         if marked is not None and marked is not spans[0].target:
             marked.file.sync()
+            self.syncs += 1
         for span, following in zip(spans, [*spans[1:], None], strict=True):
             data = memoryview(span.buffer)
             span.target.file.write(data, span.position)
@@ -251,6 +267,7 @@ class Journal:
             data.release()
             if following is None or following.target is not span.target:
                 span.target.file.sync()
+                self.syncs += 1
 
     def note_idle(self) -> None:
         """Nothing waits: leave a mark behind the last group, written but not synced.
@@ -283,6 +300,7 @@ class Journal:
         if self.failure is None:
             self.failure = StorageFailed(f"the journal could not be written: {error}")
             self.failure.__cause__ = error
+            logger.error("storage failed", extra={"reason": str(self.failure)})
 
     # --- waiting ---
 
@@ -398,8 +416,17 @@ class Recovered:
     torn_bytes: int = 0
 
 
+Progress = Callable[[str, int, int], None]
+"""What is being gone through, how much of it is done, and how much there is."""
+
+
 def recover(
-    disk: Disk, *, first_epoch: int, next_lsn: int, apply: Callable[[Entry], None]
+    disk: Disk,
+    *,
+    first_epoch: int,
+    next_lsn: int,
+    apply: Callable[[Entry], None],
+    progress: Progress = lambda what, done, total: None,
 ) -> Recovered:
     """Apply every entry from ``next_lsn``, the first in the file of ``first_epoch``, in order.
 
@@ -410,10 +437,11 @@ def recover(
     recovered = Recovered(next_lsn, max([first_epoch - 1, *epochs]) + 1, [])
     torn: list[JournalFile] = []
     before = ""
-    for epoch in epochs:
-        if epoch < first_epoch:
-            continue
-        file = disk.open(file_name(epoch))
+    files = [disk.open(file_name(epoch)) for epoch in epochs if epoch >= first_epoch]
+    sizes = [file.size() for file in files]
+    for index, file in enumerate(files):
+        epoch = epochs[index - len(files)]
+        done_bytes = sum(sizes[:index])
         view = file.map()
         salt = check_file_header(file.path, view, epoch)
         lsn = first_lsn(view, ENTRIES_START, salt)
@@ -425,7 +453,11 @@ def recover(
             )
         journal_file = JournalFile(epoch, salt, file, len(view), reusable=False)
         recovered.files.append(journal_file)
-        journal_file.position = _apply_file(file.path, view, salt, recovered, apply)
+
+        def told(position: int, before: int = done_bytes) -> None:
+            progress("bytes of journal", before + position, sum(sizes))
+
+        journal_file.position = _apply_file(file.path, view, salt, recovered, apply, told)
         durable, torn_bytes = inspect_tail(view, journal_file.position, salt)
         if durable >= recovered.next_lsn:
             raise CorruptData(
@@ -442,7 +474,12 @@ def recover(
 
 
 def _apply_file(
-    path: str, view: memoryview, salt: int, recovered: Recovered, apply: Callable[[Entry], None]
+    path: str,
+    view: memoryview,
+    salt: int,
+    recovered: Recovered,
+    apply: Callable[[Entry], None],
+    told: Callable[[int], None],
 ) -> int:
     """Apply the entries of one file; returns the position after the last."""
     position = ENTRIES_START
@@ -460,6 +497,7 @@ def _apply_file(
             payload_start = meta_start + (meta_end - meta_start + 7 & ~7)
             apply(Entry(lsn, kind, bytes(view[meta_start:meta_end]), view[payload_start:end]))
         recovered.entries += len(found)
+        told(position)
         if not found:
             return position
 

@@ -5,6 +5,7 @@ elsewhere: ``commit`` and ``Checkpoint.carry_out`` may run in other threads, and
 the threads that do it in a node. Tests call them in line.
 """
 
+import logging
 import struct
 import time
 from collections import deque
@@ -20,13 +21,15 @@ from braidmq.storage import directory, journal, segment, snapshot
 from braidmq.storage.catalogue import Catalogue, Change, decode_changes, encode_changes
 from braidmq.storage.disk import DirectoryLock, Disk, File
 from braidmq.storage.flush import Rewrite, Rewritten, SegmentWriter
-from braidmq.storage.journal import Entry, Journal, Kind, Waiter
+from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import FlushPlan, FlushResult, Memory, PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import OpenFiles, Segment, scan_segment
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.snapshot import AcknowledgedState, PartitionState, Snapshot, State
+
+logger = logging.getLogger(__name__)
 
 PARTITIONS = "partitions"
 """The catalogue's table of partitions: number → label."""
@@ -79,6 +82,17 @@ class RecoveryReport:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass
+class CheckpointWork:
+    """What all checkpoints together have done."""
+
+    count: int = 0
+    seconds: float = 0.0
+    bytes_written: int = 0
+    segments_rewritten: int = 0
+    segments_removed: int = 0
+
+
 class Participant(Protocol):
     """State that somebody above keeps, made durable through the store's journal and snapshots."""
 
@@ -113,9 +127,12 @@ class Checkpoint:
     rewrites: list[Rewrite]
     results: list[FlushResult] = field(default_factory=list)
     rewritten: list[Rewritten] = field(default_factory=list)
+    seconds: float = 0.0
+    bytes_written: int = 0
 
     def carry_out(self, disk: Disk, target: Journal, settings: StorageSettings) -> None:
         """Segments first, then the snapshot that names them, then what neither needs."""
+        started = time.perf_counter()
         writer = SegmentWriter(disk, settings.segment_bytes_max)
         self.results = [writer.carry_out(plan) for plan in self.plans]
         self.rewritten = [writer.rewrite(each) for each in self.rewrites]
@@ -126,6 +143,8 @@ class Checkpoint:
             remove_segment(disk, old)
         target.retire(self.retire_below)
         target.prepare()
+        self.bytes_written = writer.bytes_written
+        self.seconds = time.perf_counter() - started
 
     def _state(self) -> State:
         touched = [
@@ -162,6 +181,7 @@ class Store:
         self.catalogue = Catalogue()
         self.memory = Memory()
         self.recovery = RecoveryReport()
+        self.checkpoints = CheckpointWork()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
         self._participants: dict[str, Participant] = {}
@@ -186,6 +206,7 @@ class Store:
         disk: Disk,
         settings: StorageSettings | None = None,
         participants: Sequence[Participant] = (),
+        progress: Progress = lambda what, done, total: None,
     ) -> "Store":
         """Lock the directory and recover what it holds. Raises SetupError or CorruptData."""
         started = time.perf_counter()
@@ -193,7 +214,7 @@ class Store:
         store._participants = {each.name: each for each in participants}
         store._by_kind = {kind: each for each in participants for kind in each.kinds}
         try:
-            store._recover()
+            store._recover(progress)
         except BaseException:
             store._files.close()
             store._lock.release()
@@ -201,11 +222,15 @@ class Store:
         store.recovery.elapsed_ms = (time.perf_counter() - started) * 1000
         return store
 
-    def _recover(self) -> None:
+    def _recover(self, progress: Progress) -> None:
         report = self.recovery
         self._first_epoch, next_lsn = self._restore()
         recovered = journal.recover(
-            self.disk, first_epoch=self._first_epoch, next_lsn=next_lsn, apply=self._apply
+            self.disk,
+            first_epoch=self._first_epoch,
+            next_lsn=next_lsn,
+            apply=self._apply,
+            progress=progress,
         )
         report.entries = recovered.entries
         report.torn_bytes = recovered.torn_bytes
@@ -606,6 +631,7 @@ class Store:
     def finish_checkpoint(self, checkpoint: Checkpoint) -> None:
         assert checkpoint is self._checkpoint
         self._checkpoint = None
+        self._count(checkpoint)
         for result in checkpoint.results:
             log = result.plan.log
             log.finish_flush(result)
@@ -622,6 +648,22 @@ class Store:
             self._files.forget(old.path)
             self._files.forget(old.index_path)
         self.evict()
+
+    def _count(self, done: Checkpoint) -> None:
+        work = self.checkpoints
+        work.count += 1
+        work.seconds += done.seconds
+        work.bytes_written += done.bytes_written
+        work.segments_rewritten += len(done.rewritten)
+        work.segments_removed += len(done.obsolete)
+        logger.debug(
+            "checkpoint",
+            extra={
+                "partitions": len(done.plans),
+                "bytes": done.bytes_written,
+                "ms": round(done.seconds * 1000, 1),
+            },
+        )
 
     def checkpoint(self) -> None:
         """All of it in line. The entries must be durable before a snapshot claims them."""

@@ -1,15 +1,20 @@
 """One AMQP connection: bytes in and out, the handshake, heartbeats, channels."""
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from braidmq import __version__
+from braidmq.engine.effects import Level
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
+from braidmq.gateways.amqp.content import Content
 from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
+from braidmq.gateways.amqp.handshake import HandshakeBroken, credentials, greeting
 from braidmq.gateways.amqp.replies import Replies
+from braidmq.gateways.amqp.trace import Trace
+from braidmq.logs import about
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.security.accounts import is_loopback
 from braidmq.storage.record import RecordBatch
@@ -31,7 +36,6 @@ from braidmq.wire.amqp.methods import (
     ConnectionCloseOk,
     ConnectionOpen,
     ConnectionOpenOk,
-    ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
@@ -49,52 +53,23 @@ from braidmq.wire.amqp.scan import (
     describe_octets,
     scan,
 )
-from braidmq.wire.amqp.tables import Table, decode_table
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.listener import AmqpGateway
 
-FRAME_MAX = 131_072
-"""Offered in connection.tune, as RabbitMQ does."""
-CHANNEL_MAX = 2047
-HEARTBEAT_S = 60
+logger = logging.getLogger(__name__)
+
 RECEIVE_BYTES = 1 << 20
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
-"""As RabbitMQ's default."""
-HANDSHAKE_S = 10
-"""How long a peer may take to log in."""
-
-CAPABILITIES: Table = {
-    "publisher_confirms": True,
-    "exchange_exchange_bindings": True,
-    "basic.nack": True,
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "consumer_priorities": True,
-    "authentication_failure_close": True,
-    "per_consumer_qos": True,
-    "direct_reply_to": True,
-}
+SLOWED_S = 0.02
+"""How long a publisher is not read from after each read, while memory or disk is getting low."""
 
 _receive_buffer = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive_buffer)
 # One buffer for all connections: it is filled and scanned within one callback of the loop.
-
-
-class Content:
-    """A message that comes in frame by frame."""
-
-    __slots__ = ("body", "method", "properties", "size")
-
-    def __init__(self, method: BasicPublish) -> None:
-        self.method = method
-        self.size = -1
-        self.properties = b""
-        self.body = bytearray()
 
 
 class AmqpConnection(asyncio.BufferedProtocol):
@@ -104,11 +79,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.gateway = gateway
         self.broker = gateway.broker
         self.accounts = gateway.accounts
+        self.settings = gateway.settings
+        self.id = gateway.broker.next_connection_id()
         self.vhost = "/"
         self.user = ""
         self.channels: dict[int, Channel] = {}
-        self.frame_max = FRAME_MAX
-        self.channel_max = CHANNEL_MAX
+        self.frame_max = self.settings.frame_bytes_max
+        self.channel_max = self.settings.channel_max
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
         self.peer = ""
@@ -129,8 +106,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._socket_full = False
         self._read_paused = False
         self._lost = False
+        self._draining = self._deaf = False
+        self._end = ""
+        """Why it is over, once that is known."""
+        self._trace: Trace | None = None
+        self.received_bytes = self.sent_bytes = 0
         self.last_received = self.last_sent = self.broker.loop.time()
         self._published = 0
+        self._slowed = False
 
     # --- the transport ---
 
@@ -140,18 +123,44 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._loopback = bool(peer) and is_loopback(peer[0])
         self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
+        about.set(self)
         self.gateway.connections.add(self)
-        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
+        self._deadline = self.broker.loop.call_later(
+            self.settings.handshake_timeout_s, self._handshake_late
+        )
 
     def _handshake_late(self) -> None:
         if not self._opened:
+            self._end = "the handshake took too long"
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        about.set(self)
         self._lost = True
         self._deadline.cancel()
-        self.gateway.connections.discard(self)
+        self.gateway.forget(self)
         self._release()
+        # Who never logged in may be a load balancer's probe: no news to most.
+        logger.log(
+            logging.INFO if self._opened else logging.DEBUG,
+            "connection closed",
+            extra={"reason": self._end or "the peer is gone"},
+        )
+
+    def log_fields(self) -> dict[str, Any]:
+        named = {"connection": self.id, "peer": self.peer}
+        if self.user:
+            named["user"] = self.user
+        return named | {"namespace": self.vhost} if self._opened else named
+
+    def trace(self, wanted: bool) -> None:
+        """Begin or stop to log everything that is said."""
+        if wanted != self.is_traced:
+            self._trace = Trace(self, self._tail) if wanted else None
+
+    @property
+    def is_traced(self) -> bool:
+        return self._trace is not None
 
     def _release(self) -> None:
         """Give back everything that is tied to this connection."""
@@ -168,9 +177,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return _receive_view[tail:]
 
     def buffer_updated(self, nbytes: int) -> None:
+        about.set(self)
         self.broker.touch()
         self.last_received = self.broker.loop.time()
+        self.received_bytes += nbytes
         size = len(self._tail) + nbytes
+        if self._trace is not None:
+            self._trace.received(_receive_view[len(self._tail) : size])
         start = 0
         try:
             if not self._header_seen:
@@ -179,9 +192,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
                     return
             used = self._read_frames(start, size)
             self._tail = bytes(_receive_view[used:size])
-        except _HandshakeBroken:
+        except HandshakeBroken:
             # Before it is open, RabbitMQ hangs up without a word, and clients know that.
             self._closing = True
+            self._end = "the peer does not follow the handshake"
             self.transport.close()
         except AmqpError as error:
             self._tail = b""
@@ -196,34 +210,23 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.transport.write(PROTOCOL_HEADER)
             self.transport.close()
             self._closing = True
+            self._end = "the peer does not speak AMQP 0-9-1"
             return 0
         self._header_seen = True
-        self.send_method(
-            0,
-            ConnectionStart(
-                server_properties={
-                    "capabilities": CAPABILITIES,
-                    "cluster_name": f"braid@{self.gateway.name}",
-                    "copyright": "The BraidMQ authors",
-                    "information": "Licensed under the Apache License 2.0",
-                    "platform": "Python",
-                    "product": "BraidMQ",
-                    "version": __version__,
-                },
-                mechanisms=b"PLAIN AMQPLAIN",
-            ),
-        )
+        self.send_method(0, greeting(self.gateway.name))
         return 8
 
     def _read_frames(self, start: int, size: int) -> int:
         if self._closing:
             return self._read_while_closing(start, size)
+        if self._deaf:
+            return size
         fast = self._opened and not self._contents
         at = start + self._scan(start, size, fast)
         if fast and self._contents and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
             at += self._scan(at, size, fast=False)
-        return at if not self._closing else size
+        return size if self._closing or self._deaf else at
 
     def _scan(self, start: int, size: int, fast: bool) -> int:
         """Handle the frames between; returns how many bytes they took."""
@@ -232,7 +235,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         )
         for event in events:
             self._handle(event)
-            if self._closing:
+            if self._closing or self._deaf:
                 break
         return used
 
@@ -240,7 +243,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """After our connection.close only its answer counts, and after close-ok nothing."""
         if self._hung_up:
             return size
-        events, used = scan(_receive_view[start:], size - start, FRAME_MAX, 0, False)
+        events, used = scan(
+            _receive_view[start:], size - start, self.settings.frame_bytes_max, 0, False
+        )
         for event in events:
             if event[0] == EVENT_ERROR:
                 return size  # what can't be read must not pile up until we are rid of it
@@ -285,6 +290,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _handle_publish(
         self, number: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch
     ) -> None:
+        if self._draining:
+            # Nothing that follows may count either: an acknowledgement may stand for this message.
+            self._deaf = True
+            return
         channel = self._channel(number)
         if channel is not None:
             channel.publish_run(flags, exchange, key, batch)
@@ -346,7 +355,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._handle_connection_method(method)
             return
         if not self._opened:
-            raise _HandshakeBroken
+            raise HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
             return
@@ -414,26 +423,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 error.text += " instead"
             raise error
         content.size, content.properties = split_content_header(payload)
-        if content.size > self.gateway.message_bytes_max:
+        if content.size > self.settings.message_bytes_max:
             del self._contents[number]
             raise ChannelError(
                 ReplyCode.PRECONDITION_FAILED,
                 f"message size {content.size} is larger than configured max size "
-                f"{self.gateway.message_bytes_max}",
+                f"{self.settings.message_bytes_max}",
             )
 
     def _complete(self, number: int, content: Content) -> None:
         """Put an assembled message through the scanner, so that there is one way in."""
-        method = content.method
-        payload = method_frame(number, method)
-        header = struct.pack(">HHQ", 60, 0, len(content.body)) + content.properties
-        frames = b"".join(
-            (
-                payload,
-                _frame(FrameKind.HEADER, number, header),
-                _frame(FrameKind.BODY, number, bytes(content.body)) if content.body else b"",
-            )
-        )
+        frames = content.frames(number)
         events, _ = scan(frames, len(frames), len(frames) + 8, self.broker.now_ms(), True)
         for event in events:
             if event[0] != EVENT_PUBLISH:
@@ -444,9 +444,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _handle_connection_method(self, method: Method) -> None:
         if isinstance(method, ConnectionClose) and not self._opened:
-            raise _HandshakeBroken
+            raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
+            self._end = "the client closed it"
             self._release()
             self._hang_up()
         elif self._state is not None:
@@ -456,31 +457,40 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _await_start_ok(self, method: Method) -> None:
         if not isinstance(method, ConnectionStartOk):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         self.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
-        user, password = _credentials(method)
+        user, password = credentials(method)
         self._state = self._refuse_meanwhile
         self.broker.loop.create_task(self._log_in(user, password))
 
     def _refuse_meanwhile(self, method: Method) -> None:
-        raise _HandshakeBroken
+        raise HandshakeBroken
 
     async def _log_in(self, user: str, password: str) -> None:
         try:
             found = await self.gateway.logins.authenticate(user, password, self._loopback)
-        except BraidError:
-            self._refuse_login(user)
+        except BraidError as error:
+            self.gateway.logins_refused += 1
+            logger.warning(
+                "login refused",
+                extra={"user": user, "mechanism": self._mechanism, "reason": str(error)},
+            )
+            self._refuse_login()
             return
         if self._lost:
             return
         self.user = found.name
         self._state = self._await_tune_ok
-        self.send_method(0, ConnectionTune(CHANNEL_MAX, FRAME_MAX, HEARTBEAT_S))
+        offer = self.settings
+        self.send_method(
+            0, ConnectionTune(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
+        )
 
-    def _refuse_login(self, user: str) -> None:
+    def _refuse_login(self) -> None:
         if self._lost:
             return
+        self._end = "login refused"
         text = (
             f"Login was refused using authentication mechanism {self._mechanism}. For details see"
             " the broker logfile."
@@ -495,10 +505,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         # As RabbitMQ, which offers limits and so takes no "unlimited" for an answer.
         if (
             not isinstance(method, ConnectionTuneOk)
-            or not FRAME_BYTES_MIN <= method.frame_max <= FRAME_MAX
-            or not 1 <= method.channel_max <= CHANNEL_MAX
+            or not FRAME_BYTES_MIN <= method.frame_max <= self.settings.frame_bytes_max
+            or not 1 <= method.channel_max <= self.settings.channel_max
         ):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         self.frame_max = method.frame_max
         self.channel_max = method.channel_max
         self.heartbeat_s = method.heartbeat
@@ -506,7 +516,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _await_open(self, method: Method) -> None:
         if not isinstance(method, ConnectionOpen):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         vhost = method.virtual_host
         if not self.accounts.has_namespace(vhost):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
@@ -521,6 +531,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._state = None
         self._opened = True
         self._deadline.cancel()
+        self.gateway.connections_opened += 1
+        logger.info("connection opened", extra={"client": _client_name(self.client_properties)})
         self.send_method(0, ConnectionOpenOk())
         if self.broker.blocked:
             self.set_blocked("memory or disk is low")
@@ -560,10 +572,23 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.gateway.registry.consumer_gone(self.vhost, target.queue)
 
     def published(self, count: int) -> None:
-        """Publishers stop being read while the journal or memory is behind."""
+        """Publishers are read less, and then not at all, while memory or disk is low."""
         self._published += count
-        if self.broker.blocked and not self._read_paused:
+        level = self.broker.pressure
+        if level is Level.NORMAL or self._read_paused:
+            return
+        if level is Level.BLOCKED:
             self.set_blocked("memory or disk is low")
+        elif not self._slowed:
+            self._slowed = True
+            self.gateway.publishers_slowed += 1
+            self.transport.pause_reading()
+            self.broker.loop.call_later(SLOWED_S, self._read_on)
+
+    def _read_on(self) -> None:
+        self._slowed = False
+        if not self._read_paused and not self._lost:
+            self.transport.resume_reading()
 
     # --- closing ---
 
@@ -572,6 +597,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
+        if not self._end:
+            self._end = f"{error.reply_code} {error.reply_text}"
+            logger.warning("connection error", extra={"reason": self._end})
         self._release()
         self.send_method(
             0,
@@ -594,9 +622,15 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _let_go_later(self) -> None:
         self._deadline.cancel()
-        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self.transport.abort)
+        self._deadline = self.broker.loop.call_later(
+            self.settings.handshake_timeout_s, self.transport.abort
+        )
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
+        logger.info(
+            "channel error",
+            extra={"channel": channel.number, "reason": f"{error.reply_code} {error.reply_text}"},
+        )
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)
         self._closing_channels.add(channel.number)
@@ -606,9 +640,27 @@ class AmqpConnection(asyncio.BufferedProtocol):
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id),
         )
 
-    def shut_down(self) -> None:
-        """The node stops. A socket closed with input unread would be reset, and what we said lost:
-        who logged in is read on until it answers, or the gateway's patience ends."""
+    def drain(self) -> None:
+        """The node stops: nothing new is handed out or taken in, but answers still count."""
+        self._draining = True
+        self._pause_consumers()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing it published waits for its confirm, and nothing it has for an answer."""
+        channels = self.channels.values()
+        if any(channel.confirms for channel in channels):
+            return False
+        return self._deaf or not any(channel.unacked for channel in channels)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def shut_down(self, why: str) -> None:
+        """A socket closed with input unread would be reset, and what we said lost: who logged in
+        is read on until it answers, or the gateway's patience ends."""
+        self._end = why
         if self._opened and not self._closing:
             self.close(
                 ConnectionError_(
@@ -617,6 +669,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 )
             )
         else:
+            self._closing = True
             self.transport.close()
 
     # --- output ---
@@ -640,6 +693,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._out.clear()
         self._out_bytes = 0
         self.last_sent = self.broker.loop.time()
+        self.sent_bytes += len(data)
+        if self._trace is not None:
+            self._trace.sent(data)
         self.transport.write(data)
         if not self._socket_full:
             # What is left unsent is below the mark: the transport will not say that it drained.
@@ -660,7 +716,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 channel.pause(True)
 
     def _resume_consumers(self) -> None:
-        if self._write_paused:
+        if self._write_paused and not self._draining:
             self._write_paused = False
             for channel in self.channels.values():
                 channel.pause(False)
@@ -685,7 +741,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._read_paused = False
             if self.wants_blocked:
                 self.send_method(0, ConnectionUnblocked())
-            self.transport.resume_reading()
+            if not self._slowed:
+                self.transport.resume_reading()
 
     @property
     def wants_blocked(self) -> bool:
@@ -695,12 +752,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def check_consumers(self, now_ms: int) -> None:
         """Close channels that hold a delivery unanswered for too long: a stuck consumer would keep
         its messages for ever."""
-        for channel in list(self.channels.values()):
+        timeout_ms = int(self.settings.consumer_timeout_s * 1000)
+        for channel in list(self.channels.values()) if timeout_ms else ():
             oldest = channel.unacked.oldest_ms
-            if oldest is not None and now_ms - oldest > CONSUMER_TIMEOUT_MS:
+            if oldest is not None and now_ms - oldest > timeout_ms:
                 text = (
                     f"delivery acknowledgement on channel {channel.number} timed out. "
-                    f"Timeout value used: {CONSUMER_TIMEOUT_MS} ms. "
+                    f"Timeout value used: {timeout_ms} ms. "
                     "A consumer must answer for its messages within that time"
                 )
                 self.close_channel(channel, precondition_failed(text))
@@ -713,11 +771,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.send(HEARTBEAT_FRAME)
         # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
         if now - self.last_received > 3 * self.heartbeat_s and not self._read_paused:
+            self._end = "heartbeats were missed"
             self.transport.abort()
 
 
-def _frame(kind: int, channel: int, payload: bytes) -> bytes:
-    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+def _client_name(properties: dict[str, Any]) -> str:
+    """Of the program, or what it is made with."""
+    return str(properties.get("connection_name") or properties.get("product") or "unknown")
 
 
 def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
@@ -731,29 +791,6 @@ def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
     if event[0] == EVENT_FRAME and event[1] in (FrameKind.HEADER, FrameKind.BODY):
         return 60, 40
     return 0, 0
-
-
-class _HandshakeBroken(Exception):
-    """The peer does not follow the handshake."""
-
-
-def _credentials(method: ConnectionStartOk) -> tuple[str, str]:
-    try:
-        if method.mechanism == "PLAIN":
-            identity, user, password = method.response.split(b"\0")
-            if identity:
-                raise _HandshakeBroken
-            return user.decode(), password.decode()
-        if method.mechanism == "AMQPLAIN":
-            table = decode_table(struct.pack(">I", len(method.response)) + method.response)
-            return _text(table["LOGIN"]), _text(table["PASSWORD"])
-    except (ValueError, KeyError, AttributeError):
-        raise _HandshakeBroken from None
-    raise _HandshakeBroken
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 __all__ = ["AccessRefused", "AmqpConnection"]

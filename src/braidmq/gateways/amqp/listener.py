@@ -7,8 +7,8 @@ from braidmq.engine.effects import Level, PressureChanged
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
+from braidmq.gateways.amqp.settings import AmqpSettings
 from braidmq.gateways.broker import Broker
-from braidmq.model.limits import RECORD_BYTES_MAX
 from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.records import User
@@ -16,14 +16,24 @@ from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 
 BEAT_S = 1.0
-DRAIN_S = 2.0
+DRAIN_LOOK_S = 0.01
+GOODBYE_S = 2.0
+"""How long clients may take to answer connection.close before the socket is taken from them."""
+
 CONSUMERS_EVERY_S = 60.0
 
 
 class AmqpGateway:
     name = "amqp"
 
-    def __init__(self, broker: Broker, accounts: Accounts, logins: Logins) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        accounts: Accounts,
+        logins: Logins,
+        settings: AmqpSettings | None = None,
+    ) -> None:
+        self.settings = settings or AmqpSettings()
         self.broker = broker
         self.accounts = accounts
         self.logins = GatewayLogins(broker, logins)
@@ -31,7 +41,10 @@ class AmqpGateway:
         self.registry = Registry(broker)
         self.replies = Replies()
         self.connections: set[AmqpConnection] = set()
-        self.message_bytes_max = RECORD_BYTES_MAX // 4
+        self.connections_opened = 0
+        self.logins_refused = 0
+        self.publishers_slowed = 0
+        self._past_received_bytes = self._past_sent_bytes = 0
         self._server: asyncio.Server | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._consumers_checked = 0.0
@@ -43,25 +56,61 @@ class AmqpGateway:
         self._server = await loop.create_server(lambda: AmqpConnection(self), sock=sock)
         self._beat = loop.call_later(BEAT_S, self._beats)
 
-    async def stop(self) -> None:
-        """Tell every client, give them a moment to read it, then let go."""
+    async def stop(self, deadline_s: float) -> None:
+        """Take nothing new; let consumers answer for what they have; tell every client, give it a
+        moment to read that; then let go."""
         if self._server is not None:
             self._server.close()
+        loop = self.broker.loop
+        began = told = loop.time()
+        goodbye_s = min(GOODBYE_S, deadline_s / 2)
+        for connection in list(self.connections):
+            connection.drain()
+        while self.connections and loop.time() < told + goodbye_s:
+            is_late = loop.time() >= began + deadline_s - goodbye_s
+            for connection in list(self.connections):
+                if connection.is_closing:
+                    continue
+                if is_late or connection.is_drained:
+                    connection.shut_down("the node stops")
+                told = loop.time()
+            await asyncio.sleep(DRAIN_LOOK_S)
         if self._beat is not None:
             self._beat.cancel()
         for connection in list(self.connections):
-            connection.shut_down()
-        deadline = self.broker.loop.time() + DRAIN_S
-        while self.connections and self.broker.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self.connections):
             connection.transport.abort()
+
+    def forget(self, connection: AmqpConnection) -> None:
+        """A connection is over; what it carried still counts."""
+        self.connections.discard(connection)
+        self._past_received_bytes += connection.received_bytes
+        self._past_sent_bytes += connection.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
+
+    @property
+    def channel_count(self) -> int:
+        return sum(len(each.channels) for each in self.connections)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections)
+
+    def connection(self, number: int) -> AmqpConnection | None:
+        return next((each for each in self.connections if each.id == number), None)
 
     def _beats(self) -> None:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
-        if now >= self._consumers_checked + CONSUMERS_EVERY_S:
+        timeout_s = self.settings.consumer_timeout_s
+        if timeout_s and now >= self._consumers_checked + min(CONSUMERS_EVERY_S, timeout_s / 2):
             self._consumers_checked = now
             for connection in list(self.connections):
                 connection.check_consumers(self.broker.now_ms())
@@ -79,7 +128,7 @@ class AmqpGateway:
         for connection in list(self.connections):
             named = connection.user if isinstance(deleted, UserDeleted) else connection.vhost
             if named == deleted.name:
-                connection.shut_down()
+                connection.shut_down(f"{named} was deleted")
         if isinstance(deleted, NamespaceDeleted):
             for topic in self.broker.engine.topics(deleted.name):
                 self.broker.engine.delete_topic(topic)

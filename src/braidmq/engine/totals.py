@@ -1,0 +1,64 @@
+"""What became of messages, by namespace, since the node started. These counts never go back: what
+a topic or subscription has counted is kept when it is deleted."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from braidmq.engine.topics import Subscription, Topic
+
+SUBSCRIPTION_COUNTS = (
+    "delivered",
+    "redelivered",
+    "acked",
+    "nacked",
+    "rejected",
+    "expired",
+    "dead_lettered",
+)
+"""Attributes of a subscription that only grow."""
+
+
+class NamespaceTotals:
+    __slots__ = ("buried", "counts", "dropped")
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """``published`` and ``SUBSCRIPTION_COUNTS``, of topics and subscriptions that are gone."""
+        self.buried: Counter[str] = Counter()
+        """Messages moved to where the dead go, by reason."""
+        self.dropped: Counter[str] = Counter()
+        """Messages given up that had nowhere to go, by reason."""
+
+
+class Totals:
+    def __init__(self) -> None:
+        self._namespaces: dict[str, NamespaceTotals] = {}
+
+    def of(self, namespace: str) -> NamespaceTotals:
+        found = self._namespaces.get(namespace)
+        if found is None:
+            found = self._namespaces[namespace] = NamespaceTotals()
+        return found
+
+    def keep_topic(self, topic: Topic) -> None:
+        """Once, when it is deleted; its subscriptions are kept for themselves."""
+        self.of(topic.namespace).counts["published"] += topic.published
+
+    def keep_subscription(self, subscription: Subscription) -> None:
+        counts = self.of(subscription.topic.namespace).counts
+        for name in SUBSCRIPTION_COUNTS:
+            counts[name] += getattr(subscription, name)
+
+    def all_counts(self, topics: Iterable[Topic]) -> dict[str, Counter[str]]:
+        """By namespace, those of the living ``topics`` included."""
+        found = {name: Counter(each.counts) for name, each in self._namespaces.items()}
+        for topic in topics:
+            counts = found.setdefault(topic.namespace, Counter())
+            counts["published"] += topic.published
+            for subscription in topic.subscriptions.values():
+                for name in SUBSCRIPTION_COUNTS:
+                    counts[name] += getattr(subscription, name)
+        return found
+
+    def namespaces(self) -> dict[str, NamespaceTotals]:
+        return dict(self._namespaces)

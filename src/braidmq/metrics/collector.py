@@ -1,0 +1,284 @@
+"""What a node counts, read when somebody asks and written as Prometheus reads it."""
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from braidmq import __version__
+from braidmq.engine.engine import Engine
+from braidmq.engine.timing import AGE_BOUNDS_MS
+from braidmq.engine.topics import Topic
+from braidmq.metrics.settings import MetricsSettings
+from braidmq.metrics.topics import TopicSeries
+
+NAMESPACE_COUNTERS = {
+    "published": ("braid_published_messages", "Messages appended to topics."),
+    "delivered": ("braid_delivered_messages", "Deliveries to consumers, all attempts."),
+    "redelivered": ("braid_redelivered_messages", "Deliveries after a message's first."),
+    "acked": ("braid_acknowledged_messages", "Messages acknowledged by consumers."),
+    "nacked": ("braid_nacked_messages", "Messages given back by consumers."),
+    "rejected": ("braid_rejected_messages", "Messages rejected by consumers."),
+    "expired": ("braid_expired_messages", "Messages that outlived their time."),
+}
+"""By what the engine calls them."""
+
+NAMESPACE_GAUGES = {
+    "ready": ("braid_ready_messages", "Messages that wait for a consumer."),
+    "in_flight": ("braid_in_flight_messages", "Messages delivered and not answered."),
+    "retrying": ("braid_retrying_messages", "Messages that wait for their next attempt."),
+    "delayed": ("braid_delayed_messages", "Messages published for later."),
+    "unsettled_bytes": ("braid_unsettled_bytes", "Bytes of all messages not settled."),
+}
+
+
+class Gateway(Protocol):
+    """What every protocol's listener counts."""
+
+    connections_opened: int
+    logins_refused: int
+    publishers_slowed: int
+
+    @property
+    def connection_count(self) -> int: ...
+    @property
+    def channel_count(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+
+
+class Metrics:
+    """``pieces`` is what ``GET /metrics`` answers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        gateways: Mapping[str, Gateway],
+        settings: MetricsSettings | None = None,
+    ) -> None:
+        self._engine = engine
+        self._gateways = gateways
+        self._settings = settings or MetricsSettings()
+        self.public = self._settings.public
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        GCCollector(registry=self._process)
+
+    def render(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text; others may have their turn between two pieces of it."""
+        topics = self._engine.topics()
+        detailed = len(topics) <= self._settings.topics_max
+        series = TopicSeries(topics, detailed=detailed)
+        for _ in series.run():
+            yield b""
+        omitted = 0 if detailed else len(topics)
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(self._engine, self._gateways, series, omitted))
+        yield generate_latest(registry)
+        yield generate_latest(self._process)
+        yield series.text()
+
+
+class NodeCollector(Collector):
+    def __init__(
+        self, engine: Engine, gateways: Mapping[str, Gateway], series: TopicSeries, omitted: int
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._gateways = gateways
+        self._series = series
+        self._omitted = omitted
+
+    def collect(self) -> Iterator[Metric]:
+        topics = self._engine.topics()
+        info = InfoMetricFamily("braid_build", "The BraidMQ that runs here.")
+        info.add_metric((), {"version": __version__, "python": platform.python_version()})
+        yield info
+        yield from self._messages(topics)
+        yield from self._things(topics)
+        yield from self._connections()
+        yield from self._journal()
+        yield from self._background_work()
+        yield from self._pressure()
+
+    def _messages(self, topics: Iterable[Topic]) -> Iterator[Metric]:
+        totals = self._engine.core.totals
+        counts = totals.all_counts(topics)
+        for attribute, (name, text) in NAMESPACE_COUNTERS.items():
+            yield _by_namespace(
+                CounterMetricFamily(name, text, labels=("namespace",)),
+                {namespace: each[attribute] for namespace, each in counts.items()},
+            )
+        ends = totals.namespaces()
+        yield _by_reason(
+            "braid_dead_lettered_messages",
+            "Messages moved to where a topic wants its dead.",
+            {namespace: each.buried for namespace, each in ends.items()},
+        )
+        yield _by_reason(
+            "braid_dropped_messages",
+            "Messages given up that had nowhere to go.",
+            {namespace: each.dropped for namespace, each in ends.items()},
+        )
+        for attribute, (name, text) in NAMESPACE_GAUGES.items():
+            held = self._series.held.items()
+            yield _by_namespace(
+                GaugeMetricFamily(name, text, labels=("namespace",)),
+                {namespace: getattr(each, attribute) for namespace, each in held},
+            )
+        ages = self._engine.core.ages
+        yield _histogram(
+            "braid_delivery_latency_seconds",
+            "From when a message was appended, or became due, to its first delivery.",
+            [bound / 1000 for bound in AGE_BOUNDS_MS],
+            ages.counts,
+            ages.total_ms / 1000,
+        )
+
+    def _things(self, topics: Iterable[Topic]) -> Iterator[Metric]:
+        for name, text, counts in (
+            ("braid_topics", "Topics.", Counter(topic.namespace for topic in topics)),
+            ("braid_subscriptions", "Subscriptions.", self._series.subscriptions),
+            ("braid_consumers", "Consumers attached.", self._series.consumers),
+        ):
+            yield _by_namespace(GaugeMetricFamily(name, text, labels=("namespace",)), counts)
+        yield _gauge(
+            "braid_topics_without_series",
+            "Topics that have no series of their own because there are too many.",
+            self._omitted,
+        )
+
+    def _connections(self) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("braid_connections", "Connections open.", "connection_count"),
+            ("braid_channels", "Channels or sessions open.", "channel_count"),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=("protocol",))
+            for protocol, gateway in self._gateways.items():
+                gauge.add_metric((protocol,), getattr(gateway, attribute))
+            yield gauge
+        for name, text, attribute in (
+            ("braid_connections_opened", "Connections that logged in.", "connections_opened"),
+            ("braid_logins_refused", "Logins refused.", "logins_refused"),
+            ("braid_publishers_slowed", "Reads put off under pressure.", "publishers_slowed"),
+            ("braid_received_bytes", "Bytes read from clients.", "received_bytes"),
+            ("braid_sent_bytes", "Bytes written to clients.", "sent_bytes"),
+        ):
+            counter = CounterMetricFamily(name, text, labels=("protocol",))
+            for protocol, gateway in self._gateways.items():
+                counter.add_metric((protocol,), getattr(gateway, attribute))
+            yield counter
+
+    def _journal(self) -> Iterator[Metric]:
+        journal = self._store.journal
+        seconds = journal.commit_seconds
+        yield _histogram(
+            "braid_journal_commit_seconds",
+            "Writing and syncing what waited for the disk.",
+            seconds.bounds,
+            seconds.counts,
+            seconds.total,
+        )
+        yield _counter("braid_journal_syncs", "Syncs of journal files.", journal.syncs)
+        yield _counter(
+            "braid_journal_written_bytes", "Bytes written to the journal.", journal.bytes_written
+        )
+        yield _gauge("braid_journal_bytes", "Bytes that a recovery would read.", journal.live_bytes)
+        yield _gauge(
+            "braid_storage_failed",
+            "1 once a write or sync has failed: nothing is confirmed any more.",
+            int(self._store.failure() is not None),
+        )
+
+    def _background_work(self) -> Iterator[Metric]:
+        work, retainer = self._store.checkpoints, self._engine.retainer
+        for name, text, value in (
+            ("braid_checkpoints", "Checkpoints taken.", work.count),
+            ("braid_checkpoint_seconds", "Time spent on checkpoints.", work.seconds),
+            ("braid_segment_written_bytes", "Bytes written to segments.", work.bytes_written),
+            ("braid_segments_rewritten", "Segments compacted.", work.segments_rewritten),
+            ("braid_segments_removed", "Segments nobody needs any more.", work.segments_removed),
+            ("braid_retired_records", "Records ended by retention.", retainer.records_retired),
+            ("braid_compacted_records", "Records compacted.", retainer.records_compacted),
+        ):
+            yield _counter(name, text, value)
+        segments = [each for log in self._store.logs.values() for each in log.segments]
+        yield _gauge("braid_segments", "Segments on disk.", len(segments))
+        yield _gauge(
+            "braid_segment_bytes", "Bytes of all segments.", sum(each.size for each in segments)
+        )
+
+    def _pressure(self) -> Iterator[Metric]:
+        pressure, memory = self._engine.pressure, self._store.memory
+        yield _gauge(
+            "braid_pressure_level", "0: none, 1: publishers slowed, 2: blocked.", pressure.level
+        )
+        yield _gauge("braid_memory_bytes", "Records in memory.", memory.resident)
+        yield _gauge(
+            "braid_memory_unflushed_bytes",
+            "Records in memory that are in no segment yet.",
+            memory.unflushed,
+        )
+        yield _gauge(
+            "braid_disk_free_bytes",
+            "Free space where the data is.",
+            self._store.disk.free_bytes(""),
+        )
+        for resource in ("memory", "disk"):
+            marks = GaugeMetricFamily(
+                f"braid_{resource}_watermark_bytes",
+                f"Where {resource} slows or blocks publishers.",
+                labels=("action",),
+            )
+            for action in ("slow", "block"):
+                marks.add_metric((action,), getattr(pressure.marks, f"{resource}_{action}_bytes"))
+            yield marks
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _by_namespace(
+    family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]
+) -> Metric:
+    for namespace, value in values.items():
+        family.add_metric((namespace,), value)
+    return family
+
+
+def _by_reason(name: str, text: str, counts: Mapping[str, Counter[str]]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("namespace", "reason"))
+    for namespace, by_reason in counts.items():
+        for reason, value in by_reason.items():
+            family.add_metric((namespace, reason), value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float
+) -> Metric:
+    family = HistogramMetricFamily(name, text)
+    ends = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    family.add_metric((), list(zip(ends, accumulate(counts), strict=True)), sum_value=total)
+    return family
