@@ -6,6 +6,7 @@ which a gateway sets before it handles what a connection sent. Passwords and mes
 go in.
 """
 
+import json
 import logging
 import sys
 from contextvars import ContextVar
@@ -92,10 +93,10 @@ class JsonFormat(logging.Formatter):
 
 
 def _shown(value: object) -> str:
-    """One word, or quoted: what a peer sent must not be able to forge another line."""
+    """One word, or quoted: what a peer sent must not forge another line or steer a terminal."""
     text = str(value)
     plain = text and text.isprintable() and not any(mark in text for mark in ' "=')
-    return text if plain else msgspec.json.encode(text).decode()
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 FORMATS: dict[str, type[logging.Formatter]] = {"human": HumanFormat, "json": JsonFormat}

@@ -1,6 +1,7 @@
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ def test_the_reference_loads_as_the_defaults(tmp_path: Path) -> None:
     level=st.sampled_from(["debug", "error"]),
 )
 def test_any_configuration_is_the_same_after_being_written_and_read(
-    tmp_path_factory: pytest.TempPathFactory, heartbeat: int, level: Any, **node: Any
+    heartbeat: int, level: Any, **node: Any
 ) -> None:
     config = msgspec.structs.replace(
         Config(),
@@ -60,7 +61,8 @@ def test_any_configuration_is_the_same_after_being_written_and_read(
         amqp=AmqpSettings(heartbeat_s=heartbeat),
         log=LogSettings(level=level),
     )
-    assert loaded(tmp_path_factory.mktemp("config"), as_toml(config)) == config
+    with TemporaryDirectory() as folder:
+        assert loaded(Path(folder), as_toml(config)) == config
 
 
 def test_the_docs_are_those_of_the_code() -> None:

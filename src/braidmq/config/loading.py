@@ -11,7 +11,8 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +36,10 @@ class BadSettings(BadSetting):
 
 
 class Given(NamedTuple):
-    """A value and where it was given."""
+    """A value and where it was given, which is looked up only if there is something to say."""
 
     value: Any
-    origin: str
+    origin: Callable[[], str]
 
 
 class Loader:
@@ -57,10 +58,11 @@ class Loader:
             raise BadSetting(f"{path}:{line}: not valid TOML: {error}") from error
         lines = LineFinder(text)
         for section, table in tree.items():
-            where = f"{path}:{lines.of(section)}"
             if section not in SECTIONS:
+                where = f"{path}:{lines.of(section)}"
                 self.mistakes.append(_unknown(where, "section", section, SECTIONS))
             elif not isinstance(table, dict):
+                where = f"{path}:{lines.of(section)}"
                 self.mistakes.append(f"{where}: {section}: expected a table, [{section}]")
             else:
                 self._add_table(path, section, table, lines)
@@ -71,11 +73,11 @@ class Loader:
         known = [key.dotted for key in keys_of(section)]
         for name, value in table.items():
             dotted = f"{section}.{name}"
-            where = f"{path}:{lines.of(section, name)}"
             if dotted not in known:
+                where = f"{path}:{lines.of(section, name)}"
                 self.mistakes.append(_unknown(where, "key", dotted, known))
             else:
-                self._give(dotted, value, f"{where}: {dotted}")
+                self._give(dotted, value, partial(_in_file, path, lines, dotted))
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
         known = {key.variable: key.dotted for key in all_keys()}
@@ -85,19 +87,21 @@ class Loader:
             if variable not in known:
                 self.mistakes.append(_unknown("environment", "variable", variable, known))
             else:
-                self._give(known[variable], text, variable, strict=False)
+                self._give(known[variable], text, partial(str, variable), strict=False)
 
     def add_flags(self, flags: Mapping[str, object]) -> None:
         """By dotted key, ``None`` where a flag was not given."""
         for dotted, value in flags.items():
             if value is not None:
-                self._give(dotted, value, flag_of(dotted))
+                self._give(dotted, value, partial(flag_of, dotted))
 
-    def _give(self, dotted: str, value: object, origin: str, *, strict: bool = True) -> None:
+    def _give(
+        self, dotted: str, value: object, origin: Callable[[], str], *, strict: bool = True
+    ) -> None:
         try:
             converted = msgspec.convert(value, self._types[dotted], strict=strict)
         except msgspec.ValidationError as error:
-            self.mistakes.append(f"{origin}: {_lowered(str(error))}")
+            self.mistakes.append(f"{origin()}: {_lowered(str(error))}")
         else:
             self._given[dotted] = Given(converted, origin)
 
@@ -115,7 +119,7 @@ class Loader:
             except ValueError as error:
                 # Keys that contradict each other: the one given last decided it.
                 origins = [each.origin for name, each in given.items() if name in str(error)]
-                self.mistakes.append(f"{origins[-1]}: {error}")
+                self.mistakes.append(f"{origins[-1]()}: {error}")
         if self.mistakes:
             raise BadSettings(self.mistakes)
         return Config(**made)  # type: ignore[arg-type]
@@ -157,6 +161,10 @@ class LineFinder:
                 return begins
             begins = count + 1
         raise AssertionError(f"{path} was found in the whole file")
+
+
+def _in_file(path: Path, lines: LineFinder, dotted: str) -> str:
+    return f"{path}:{lines.of(*dotted.split('.'))}: {dotted}"
 
 
 def _has(tree: object, path: tuple[str, ...]) -> bool:

@@ -1,6 +1,7 @@
 """A real node in a real process, for tests that need sockets, signals or ``kill -9``."""
 
 import queue
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,9 @@ START_S_MAX = 20.0
 """A node that is not ready by then hangs: an idle machine with two cores starts one in 0.3 s."""
 
 STOP_S_MAX = 20.0
-"""Over the node's own 5 s of draining, under a test's timeout."""
+"""Over the node's own 8 s of draining, under a test's timeout."""
+
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warning) ")
 
 Flag = str | int | bool | Path
 
@@ -73,6 +76,25 @@ class LiveNode:
             self.lines.append(line)
             if line == wanted:
                 return
+
+    @property
+    def complaints(self) -> list[str]:
+        """What it should not have written once it was ready: errors, tracebacks, stray output."""
+        later = self.lines[self.lines.index("ready") + 1 :]
+        return [line for line in later if line != "stopped" and not LOG_LINE.match(line)]
+
+    def wait_for_log(self, *words: str, timeout_s: float = START_S_MAX) -> str:
+        """Read on to a line that has all these words."""
+        while True:
+            try:
+                line = self._arrivals.get(timeout=timeout_s)
+            except queue.Empty:
+                line = None
+            if line is None:
+                raise AssertionError(self._without(" … ".join(words)))
+            self.lines.append(line)
+            if all(word in line for word in words):
+                return line
 
     def stop(self) -> int:
         """SIGTERM, then the exit code."""

@@ -1,5 +1,6 @@
 """SIGTERM while clients are busy: each is told why, nothing is lost, nobody complains."""
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
-from raw_client import Gone, RawClient, content_frames
+from raw_client import PERSISTENT, Gone, RawClient, content_frames
 
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
@@ -103,7 +104,8 @@ def test_busy_clients_are_told_and_confirmed_messages_stay(tmp_path: Path, name:
             client.join(WAIT_S)
             assert isinstance(client.ended, ConnectionClosedByBroker), repr(client.ended)
             assert client.ended.reply_code == 320
-        assert node.lines[node.lines.index("ready") + 1 :] == ["stopped"]
+        assert node.lines[-1] == "stopped"
+        assert not node.complaints
     with live_node(tmp_path) as node, connect(node) as connection:
         found = connection.channel().queue_declare(name, passive=True).method.message_count
         # The one it was waiting for when the end came may be there too.
@@ -126,6 +128,105 @@ def test_a_client_that_does_not_answer_the_close_does_not_hold_up_the_stop(
         assert node.stop() == 0
         assert deaf.expect(m.ConnectionClose).reply_code == 320
         assert node.lines[-1] == "stopped"
+
+
+def test_consumers_may_answer_for_what_they_have_before_they_are_told(
+    tmp_path: Path, name: str
+) -> None:
+    """No late acknowledgement is lost, and no new message is handed out meanwhile."""
+    with live_node(tmp_path) as node, RawClient(node) as client:
+        client.open(1)
+        client.declare(name, durable=True)
+        for body in (b"first", b"second"):
+            frames = content_frames(1, m.BasicPublish("", name), body, PERSISTENT)
+            client.send(frames)
+        client.method(1, m.BasicQos(prefetch_count=1))
+        client.expect(m.BasicQosOk)
+        client.method(1, m.BasicConsume(name))
+        client.expect(m.BasicConsumeOk)
+        delivered = client.expect(m.BasicDeliver)
+        assert client.content()[1] == b"first"
+        node.process.terminate()
+        node.wait_for_log("draining")
+        client.method(1, m.BasicAck(delivered.delivery_tag))
+        assert client.expect(m.ConnectionClose).reply_code == 320
+        client.method(0, m.ConnectionCloseOk())
+        assert node.process.wait(WAIT_S) == 0
+    with live_node(tmp_path) as node, connect(node) as connection:
+        channel = connection.channel()
+        method, _, body = channel.basic_get(name, auto_ack=True)
+        assert (body, method.redelivered, method.message_count) == (b"second", False, 0)
+
+
+def test_a_publish_after_the_signal_is_not_taken_and_neither_is_what_follows(
+    tmp_path: Path, name: str
+) -> None:
+    """A worker publishes its result and then acknowledges its task: both, or none."""
+    with live_node(tmp_path) as node, RawClient(node) as client:
+        client.open(1)
+        client.declare(name, durable=True)
+        client.declare(f"{name}.results", durable=True)
+        client.send(content_frames(1, m.BasicPublish("", name), b"task", PERSISTENT))
+        client.method(1, m.BasicConsume(name))
+        client.expect(m.BasicConsumeOk)
+        delivered = client.expect(m.BasicDeliver)
+        client.content()
+        node.process.terminate()
+        node.wait_for_log("draining")
+        result = m.BasicPublish("", f"{name}.results")
+        client.send(content_frames(1, result, b"result", PERSISTENT))
+        client.method(1, m.BasicAck(delivered.delivery_tag))
+        assert client.expect(m.ConnectionClose).reply_code == 320
+        client.method(0, m.ConnectionCloseOk())
+        assert node.process.wait(WAIT_S) == 0
+    with live_node(tmp_path) as node, connect(node) as connection:
+        channel = connection.channel()
+        assert channel.queue_declare(name, passive=True).method.message_count == 1
+        assert channel.queue_declare(f"{name}.results", passive=True).method.message_count == 0
+
+
+def held_message(node: LiveNode, name: str) -> RawClient:
+    """A client that has a confirmed message and never answers for it."""
+    client = RawClient(node)
+    client.open(1)
+    client.declare(name, durable=True)
+    client.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.send(content_frames(1, m.BasicPublish("", name), b"held", PERSISTENT))
+    client.expect(m.BasicAck)
+    client.method(1, m.BasicConsume(name))
+    client.expect(m.BasicConsumeOk)
+    client.expect(m.BasicDeliver)
+    client.content()
+    return client
+
+
+def test_a_consumer_that_never_answers_holds_up_the_stop_until_the_deadline(
+    tmp_path: Path, name: str
+) -> None:
+    config = tmp_path / "braid.toml"
+    config.write_text("[node]\nshutdown_deadline_s = 0.5\n")
+    with live_node(tmp_path / "data", config=config) as node, held_message(node, name) as client:
+        assert node.stop() == 0
+        assert client.expect(m.ConnectionClose).reply_code == 320
+        assert not node.complaints
+    with live_node(tmp_path / "data") as node, connect(node) as connection:
+        found = connection.channel().queue_declare(name, passive=True)
+        assert found.method.message_count == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, name: str, second: signal.Signals) -> None:
+    config = tmp_path / "braid.toml"
+    config.write_text("[node]\nshutdown_deadline_s = 3600\n")
+    with live_node(tmp_path / "data", config=config) as node, held_message(node, name):
+        node.process.terminate()
+        node.wait_for_log("draining")
+        node.process.send_signal(second)
+        assert node.process.wait(WAIT_S) == 128 + second
+        node.wait_for_line("stopped at once")
+    with live_node(tmp_path / "data") as node, connect(node) as connection:
+        found = connection.channel().queue_declare(name, passive=True)
+        assert found.method.message_count == 1
 
 
 def test_nobody_gets_in_while_it_stops(fresh_node: LiveNode) -> None:

@@ -1,6 +1,7 @@
 """The AMQP listener: accepts connections, keeps their heartbeats, closes them in the end."""
 
 import asyncio
+import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
@@ -14,6 +15,8 @@ from braidmq.security.logins import Logins
 from braidmq.security.records import User
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
+
+logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 DRAIN_LOOK_S = 0.01
@@ -66,6 +69,7 @@ class AmqpGateway:
         goodbye_s = min(GOODBYE_S, deadline_s / 2)
         for connection in list(self.connections):
             connection.drain()
+        logger.info("draining", extra={"connections": len(self.connections)})
         while self.connections and loop.time() < told + goodbye_s:
             is_late = loop.time() >= began + deadline_s - goodbye_s
             for connection in list(self.connections):
