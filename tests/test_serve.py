@@ -1,5 +1,6 @@
 """A node as its operator sees it: real processes, real ports, real signals."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -14,8 +15,9 @@ from braidmq.config import Config
 from braidmq.engine.engine import Engine
 from braidmq.gateways.http.app import make_app
 from braidmq.model.errors import StorageFailed
-from braidmq.server import Node
+from braidmq.server import Node, RecoveryProgress
 from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.live import free_ports, live_node, serve_command
@@ -171,6 +173,77 @@ def test_the_config_file_is_obeyed_and_flags_win(tmp_path: Path) -> None:
             assert not (tmp_path / "unused").exists()
         finally:
             process.terminate()
+
+
+def test_a_variable_is_obeyed_and_flags_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAID_NODE_DATA_DIR", str(tmp_path / "unused"))
+    monkeypatch.setenv("BRAID_LOG_LEVEL", "error")
+    with live_node(tmp_path / "data") as node:
+        assert node.stop() == 0
+    assert not (tmp_path / "unused").exists()
+    assert not [line for line in node.lines if "stopping" in line]
+
+
+def test_an_unknown_variable_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAID_NODE_DATADIR", "x")
+    line = refused(serve_command(tmp_path / "data", **OFF))
+    assert line.endswith("BRAID_NODE_DATADIR. Did you mean BRAID_NODE_DATA_DIR?")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_json_log_has_the_start_and_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAID_LOG_FORMAT", "json")
+    with live_node(tmp_path, **OFF) as node:
+        assert node.stop() == 0
+    logged = [json.loads(line)["message"] for line in node.lines if line.startswith("{")]
+    assert logged[0].startswith("storage recovered 0 records")
+    assert logged[1:] == ["ready", "stopping", "stopped"]
+
+
+# --- recovery says how far it is ---
+
+
+def test_recovery_goes_through_the_whole_journal_and_all_subscriptions() -> None:
+    settings = StorageSettings(journal_file_bytes=1 << 20)
+    disk = MemoryDisk()
+    engine = Engine.open(disk, 1000, settings)
+    topic = engine.create_topic("/", "t", {"partitions": 1}, now_ms=1000)
+    for number in range(3):
+        engine.subscribe(topic, f"s{number}", now_ms=1000)
+    for _ in range(20):
+        batch = RecordBatch()
+        batch.extend_values([bytes(1000)] * 100, 1000)
+        engine.publish(topic, batch, now_ms=1000)
+    engine.close()
+    told: list[tuple[str, int, int]] = []
+    Engine.open(disk, 1000, settings, progress=lambda *each: told.append(each)).close()
+    journal = [(done, total) for what, done, total in told if what == "bytes of journal"]
+    assert len({total for _, total in journal}) == 1
+    assert [done for done, _ in journal] == sorted(done for done, _ in journal)
+    assert 2_000_000 <= journal[-1][0] <= journal[-1][1]
+    assert [
+        each for each in told if each not in {("bytes of journal", *pair) for pair in journal}
+    ] == [("subscriptions", done, 3) for done in range(3)]
+
+
+def test_progress_is_said_once_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = 100.0
+    progress = RecoveryProgress(lambda: now_s)
+    for now_s, done in [(100.9, 1), (101.0, 32), (101.5, 33), (102.0, 48)]:  # noqa: B007
+        progress("bytes of journal", done << 20, 64 << 20)
+    now_s = 103.0
+    progress("subscriptions", 1, 3)
+    assert capsys.readouterr().out.splitlines() == [
+        "storage recovering: 32 of 64 MiB of journal, 50 %",
+        "storage recovering: 48 of 64 MiB of journal, 75 %",
+        "storage recovering: 1 of 3 subscriptions, 33 %",
+    ]
 
 
 async def test_health_and_ready_tell_of_a_storage_failure() -> None:

@@ -3,6 +3,7 @@ a topic or subscription has counted is kept when it is deleted."""
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import add, attrgetter
 
 from braidmq.engine.topics import Subscription, Topic
 
@@ -16,6 +17,9 @@ SUBSCRIPTION_COUNTS = (
     "dead_lettered",
 )
 """Attributes of a subscription that only grow."""
+
+
+_counts_of = attrgetter(*SUBSCRIPTION_COUNTS)
 
 
 class NamespaceTotals:
@@ -51,13 +55,18 @@ class Totals:
 
     def all_counts(self, topics: Iterable[Topic]) -> dict[str, Counter[str]]:
         """By namespace, those of the living ``topics`` included."""
-        found = {name: Counter(each.counts) for name, each in self._namespaces.items()}
+        sums: dict[str, list[int]] = {}
         for topic in topics:
-            counts = found.setdefault(topic.namespace, Counter())
-            counts["published"] += topic.published
+            total = sums.get(topic.namespace)
+            if total is None:
+                total = sums[topic.namespace] = [0] * (1 + len(SUBSCRIPTION_COUNTS))
+            total[0] += topic.published
             for subscription in topic.subscriptions.values():
-                for name in SUBSCRIPTION_COUNTS:
-                    counts[name] += getattr(subscription, name)
+                total[1:] = map(add, total[1:], _counts_of(subscription))
+        found = {name: Counter(each.counts) for name, each in self._namespaces.items()}
+        for namespace, total in sums.items():
+            living = dict(zip(("published", *SUBSCRIPTION_COUNTS), total, strict=True))
+            found.setdefault(namespace, Counter()).update(living)
         return found
 
     def namespaces(self) -> dict[str, NamespaceTotals]:
