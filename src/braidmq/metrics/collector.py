@@ -92,7 +92,7 @@ class Metrics:
         registry.register(NodeCollector(self._engine, self._gateways, series, omitted))
         yield generate_latest(registry)
         yield generate_latest(self._process)
-        yield series.text()
+        yield from series.texts()
 
 
 class NodeCollector(Collector):

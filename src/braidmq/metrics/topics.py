@@ -44,7 +44,7 @@ class Held:
 
 
 class TopicSeries:
-    """One pass over all topics. ``text`` and ``held`` are complete once ``run`` is."""
+    """One pass over all topics. The rest is complete once ``run`` is."""
 
     def __init__(self, topics: list[Topic], *, detailed: bool) -> None:
         self._topics = topics
@@ -63,18 +63,17 @@ class TopicSeries:
                     self._add(topic)
             yield
 
-    def text(self) -> bytes:
+    def texts(self) -> Iterator[bytes]:
+        """One family after the other."""
         if not self._detailed:
-            return b""
+            return
         families = [
             *zip(TOPIC_FAMILIES, self._topic_lines, strict=True),
             *zip(SUBSCRIPTION_FAMILIES, self._subscription_lines, strict=True),
         ]
-        parts: list[str] = []
         for (name, kind, text), lines in families:
-            parts.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
-            parts += lines
-        return "".join(parts).encode()
+            head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+            yield "".join((head, *lines)).encode()
 
     def _add(self, topic: Topic) -> None:
         held = self.held.get(topic.namespace)
