@@ -2,8 +2,8 @@
 
 The standard library's ``logging`` carries it. Facts that belong to a line go in ``extra``, by name:
 ``logger.info("login refused", extra={"user": name})``; whose doing it is comes from ``about``,
-which a gateway sets before it handles what a connection sent. Passwords and message bodies never
-go in.
+which a gateway sets while it handles what a connection asked for. Passwords and message bodies
+never go in.
 """
 
 import json

@@ -123,7 +123,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._loopback = bool(peer) and is_loopback(peer[0])
         self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
-        about.set(self)
         self.gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(
             self.settings.handshake_timeout_s, self._handshake_late
@@ -135,17 +134,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        about.set(self)
         self._lost = True
         self._deadline.cancel()
         self.gateway.forget(self)
         self._release()
         # Who never logged in may be a load balancer's probe: no news to most.
-        logger.log(
-            logging.INFO if self._opened else logging.DEBUG,
-            "connection closed",
-            extra={"reason": self._end or "the peer is gone"},
-        )
+        level = logging.INFO if self._opened else logging.DEBUG
+        self._log(level, "connection closed", reason=self._end or "the peer is gone")
+
+    def _log(self, level: int, what: str, **facts: object) -> None:
+        if logger.isEnabledFor(level):
+            logger.log(level, what, extra={**self.log_fields(), **facts})
 
     def log_fields(self) -> dict[str, Any]:
         named = {"connection": self.id, "peer": self.peer}
@@ -177,7 +176,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return _receive_view[tail:]
 
     def buffer_updated(self, nbytes: int) -> None:
-        about.set(self)
         self.broker.touch()
         self.last_received = self.broker.loop.time()
         self.received_bytes += nbytes
@@ -275,9 +273,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 if channel is not None:
                     channel.ack(*event[2:])
             else:
+                # Not above: what comes in thousands makes nobody below log who it was.
+                about.set(self)
                 self._handle_frame(*event[1:])
         except BraidError as error:
             self._answer_error(translate(error), channel_number, event)
+        finally:
+            if kind == EVENT_FRAME:
+                about.set(None)
 
     def _answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
         if not error.class_id:
@@ -472,10 +475,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             found = await self.gateway.logins.authenticate(user, password, self._loopback)
         except BraidError as error:
             self.gateway.logins_refused += 1
-            logger.warning(
-                "login refused",
-                extra={"user": user, "mechanism": self._mechanism, "reason": str(error)},
-            )
+            facts = {"user": user, "mechanism": self._mechanism, "reason": str(error)}
+            self._log(logging.WARNING, "login refused", **facts)
             self._refuse_login()
             return
         if self._lost:
@@ -532,7 +533,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._opened = True
         self._deadline.cancel()
         self.gateway.connections_opened += 1
-        logger.info("connection opened", extra={"client": _client_name(self.client_properties)})
+        client = _client_name(self.client_properties)
+        self._log(logging.INFO, "connection opened", client=client)
         self.send_method(0, ConnectionOpenOk())
         if self.broker.blocked:
             self.set_blocked("memory or disk is low")
@@ -599,7 +601,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._closing = True
         if not self._end:
             self._end = f"{error.reply_code} {error.reply_text}"
-            logger.warning("connection error", extra={"reason": self._end})
+            self._log(logging.WARNING, "connection error", reason=self._end)
         self._release()
         self.send_method(
             0,
@@ -627,10 +629,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         )
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
-        logger.info(
-            "channel error",
-            extra={"channel": channel.number, "reason": f"{error.reply_code} {error.reply_text}"},
-        )
+        reason = f"{error.reply_code} {error.reply_text}"
+        self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)
         self._closing_channels.add(channel.number)
