@@ -14,7 +14,7 @@ from raw_client import PERSISTENT, Gone, RawClient, content_frames
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
 
-WAIT_S = 20
+WAIT_S = 60
 BUSY = 500
 """Messages each client has handled when the signal comes."""
 
