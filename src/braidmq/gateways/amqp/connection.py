@@ -10,6 +10,7 @@ from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
 from braidmq.gateways.amqp.replies import Replies
+from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.security.accounts import is_loopback
 from braidmq.storage.record import RecordBatch
@@ -105,6 +106,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.broker = gateway.broker
         self.accounts = gateway.accounts
         self.vhost = "/"
+        self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
         self.channels: dict[int, Channel] = {}
         self.frame_max = FRAME_MAX
@@ -227,8 +229,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _scan(self, start: int, size: int, fast: bool) -> int:
         """Handle the frames between; returns how many bytes they took."""
+        self.routes.refresh()
         events, used = scan(
-            _receive_view[start:], size - start, self.frame_max, self.broker.now_ms(), fast
+            _receive_view[start:],
+            size - start,
+            self.frame_max,
+            self.broker.now_ms(),
+            fast,
+            self.routes.known,
         )
         for event in events:
             self._handle(event)
@@ -283,11 +291,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.close_channel(channel, error)
 
     def _handle_publish(
-        self, number: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch
+        self,
+        number: int,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        destination: Destination | None,
     ) -> None:
         channel = self._channel(number)
         if channel is not None:
-            channel.publish_run(flags, exchange, key, batch)
+            channel.publish_run(flags, exchange, key, batch, destination)
 
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
@@ -517,6 +531,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             )
         self.gateway.require_room(vhost)
         self.vhost = vhost
+        self.routes = Routes(self.broker.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
         self._opened = True
