@@ -350,8 +350,8 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
     - ``(EVENT_FRAME, kind, channel, payload)``
     - ``(EVENT_ERROR, reply code, text)``: nothing behind it can be read
 
-    Without ``fast`` everything comes frame by frame. ``destinations`` is what is known of routes, the
-    bytes of exchange and key with their lengths: those with the same value are one run.
+    Without ``fast`` everything comes frame by frame. ``destinations`` is what is known of routes,
+    the bytes of exchange and key with their lengths: those with the same value are one run.
     """
     cdef const uint8_t *base = &data[0] if size else NULL
     cdef list events = []
