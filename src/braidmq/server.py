@@ -20,6 +20,7 @@ from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.admin import admin_routes
 from braidmq.gateways.http.app import make_app
+from braidmq.gateways.http.policies import PolicyAdmin
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.ids import Lsn
@@ -76,7 +77,8 @@ class Node:
     def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
         amqp = AmqpGateway(broker, self.accounts, self.logins)
-        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock)
+        policies = PolicyAdmin(broker, self.accounts).table()
+        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
         http = make_app(self._store.failure, self.unready, admin)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),

@@ -11,7 +11,7 @@ import msgspec
 
 from braidmq.engine.effects import Effect
 from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
-from braidmq.engine.policy import Template
+from braidmq.engine.policy import Template, TopicKind
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import (
     Consumer,
@@ -65,6 +65,7 @@ class TopicRecord(msgspec.Struct, array_like=True):
     partitions: list[int]
     created_ms: int
     attributes: dict[str, Any] = {}
+    kind: TopicKind = "topic"
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -143,6 +144,7 @@ class Core:
                 [partition.log.id for partition in topic.partitions],
                 topic.created_ms,
                 topic.attributes,
+                topic.kind,
             )
             value = msgspec.msgpack.encode(record)
             self.store.change([(TOPICS, str(topic.id), value), self._counter(TOPICS)])

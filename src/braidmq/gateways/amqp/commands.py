@@ -258,6 +258,7 @@ class Commands:
             settings,
             now_ms=now_ms,
             durable=durable,
+            kind=queue_type(arguments),
             attributes={
                 "amqp": {
                     "durable": method.durable,
@@ -464,10 +465,9 @@ class Commands:
         """Queues have one subscription; a stream is read by each consumer from where it likes."""
         offset = method.arguments.get("x-stream-offset")
         if offset is not None and topic.policy.retention.until_acked:
-            kind = queue_type(topic.attributes.get("amqp", {}).get("arguments", {}))
             raise precondition_failed(
                 f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost "
-                f"'{channel.vhost}' of queue type rabbit_{kind}_queue"
+                f"'{channel.vhost}' of queue type rabbit_{topic.kind}_queue"
             )
         if offset is None:
             return topic.subscriptions[SUBSCRIPTION]

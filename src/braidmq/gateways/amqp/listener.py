@@ -81,8 +81,7 @@ class AmqpGateway:
             if named == deleted.name:
                 connection.shut_down()
         if isinstance(deleted, NamespaceDeleted):
-            for topic in self.broker.engine.topics(deleted.name):
-                self.broker.engine.delete_topic(topic)
+            self.broker.engine.delete_namespace(deleted.name, now_ms=self.broker.now_ms())
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
