@@ -527,19 +527,19 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     # --- permissions and routing, asked by channels ---
 
-    def require_write(self, exchange: str) -> None:
-        if not self.grants.may_write(exchange or "amq.default"):
-            raise self._refusal("write", "exchange", exchange or "amq.default")
+    def require_write(self, name: str, kind: str = "exchange") -> None:
+        if not self.grants.may_write(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
-    def require_read(self, queue: str) -> None:
-        if not self.grants.may_read(queue):
-            raise self._refusal("read", "queue", queue)
+    def require_read(self, name: str, kind: str = "queue") -> None:
+        if not self.grants.may_read(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal("configure", kind, name)
+            raise self._refusal(kind, name)
 
-    def _refusal(self, verb: str, kind: str, name: str) -> ChannelError:
+    def _refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
