@@ -70,13 +70,15 @@ class Node:
         disk = _open_disk(Path(config.node.data_dir))
         clock = SystemClock()
         try:
-            return cls(config, Engine.open(disk, clock.now_ms(), config.storage), clock)
+            engine = Engine.open(disk, clock.now_ms(), config.storage, config.limits.watermarks)
+            return cls(config, engine, clock)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
     def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
-        amqp = AmqpGateway(broker, self.accounts, self.logins)
+        limits = self._config.limits
+        amqp = AmqpGateway(broker, self.accounts, self.logins, limits.unconfirmed)
         policies = PolicyAdmin(broker, self.accounts).table()
         admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
         http = make_app(self._store.failure, self.unready, admin)

@@ -121,7 +121,7 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with the tables node, listeners and storage. Flags win over it;"
+            help="TOML file with the tables node, listeners, storage and limits. Flags win over it;"
             " a key it does not know is an error.",
             show_default="no file",
         ),

@@ -247,7 +247,7 @@ class Commands:
         dead_letters = arguments.get("x-dead-letter-exchange")
         if dead_letters is not None:
             self._connection.require_read(name)
-            self._connection.require_write(dead_letters)
+            self._connection.require_write(str(dead_letters))
         check_properties(
             arguments,
             name,

@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
@@ -23,9 +24,16 @@ CONSUMERS_EVERY_S = 60.0
 class AmqpGateway:
     name = "amqp"
 
-    def __init__(self, broker: Broker, accounts: Accounts, logins: Logins) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        accounts: Accounts,
+        logins: Logins,
+        unconfirmed: UnconfirmedLimit | None = None,
+    ) -> None:
         self.broker = broker
         self.accounts = accounts
+        self.unconfirmed = unconfirmed or UnconfirmedLimit()
         self.logins = GatewayLogins(broker, logins)
         self.name = socket.gethostname()
         self.registry = Registry(broker)
