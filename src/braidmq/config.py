@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.model.errors import BadSetting
 from braidmq.storage.settings import StorageSettings
 
@@ -33,16 +35,49 @@ class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: Port = 8080
 
 
+Size = Annotated[int, msgspec.Meta(ge=0)]
+Bound = Annotated[int, msgspec.Meta(ge=1)]
+MARKS = Watermarks()
+UNCONFIRMED = UnconfirmedLimit()
+
+
+class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    memory_slow_bytes: Size = MARKS.memory_slow_bytes
+    """Messages in memory at which publishers are slowed, and at which they have to wait."""
+    memory_block_bytes: Size = MARKS.memory_block_bytes
+    disk_slow_bytes: Size = MARKS.disk_slow_bytes
+    """Free space at which publishers are slowed, and at which they have to wait."""
+    disk_block_bytes: Size = MARKS.disk_block_bytes
+    unconfirmed_messages_max: Bound = UNCONFIRMED.messages
+    """What one publisher may have sent and not yet been told of; then it is not read from."""
+    unconfirmed_bytes_max: Bound = UNCONFIRMED.bytes
+
+    @property
+    def watermarks(self) -> Watermarks:
+        return Watermarks(
+            self.memory_slow_bytes,
+            self.memory_block_bytes,
+            self.disk_slow_bytes,
+            self.disk_block_bytes,
+        )
+
+    @property
+    def unconfirmed(self) -> UnconfirmedLimit:
+        return UnconfirmedLimit(self.unconfirmed_messages_max, self.unconfirmed_bytes_max)
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
     storage: StorageSettings = StorageSettings()
+    limits: LimitSettings = LimitSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "node": NodeSettings,
     "listeners": ListenerSettings,
     "storage": StorageSettings,
+    "limits": LimitSettings,
 }
 
 Tree = dict[str, Any]

@@ -20,6 +20,7 @@ from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.admin import admin_routes
 from braidmq.gateways.http.app import make_app
+from braidmq.gateways.http.policies import PolicyAdmin
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.ids import Lsn
@@ -69,14 +70,17 @@ class Node:
         disk = _open_disk(Path(config.node.data_dir))
         clock = SystemClock()
         try:
-            return cls(config, Engine.open(disk, clock.now_ms(), config.storage), clock)
+            engine = Engine.open(disk, clock.now_ms(), config.storage, config.limits.watermarks)
+            return cls(config, engine, clock)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
     def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
-        amqp = AmqpGateway(broker, self.accounts, self.logins)
-        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock)
+        limits = self._config.limits
+        amqp = AmqpGateway(broker, self.accounts, self.logins, limits.unconfirmed)
+        policies = PolicyAdmin(broker, self.accounts).table()
+        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
         http = make_app(self._store.failure, self.unready, admin)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),

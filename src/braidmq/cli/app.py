@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, namespaces, permissions, users
+from braidmq.cli import bench, namespaces, permissions, policies, users
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(users.app)
 app.add_typer(permissions.app)
+app.add_typer(policies.app)
 app.add_typer(namespaces.app)
 app.add_typer(bench.app)
 
@@ -120,7 +121,7 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with the tables node, listeners and storage. Flags win over it;"
+            help="TOML file with the tables node, listeners, storage and limits. Flags win over it;"
             " a key it does not know is an error.",
             show_default="no file",
         ),

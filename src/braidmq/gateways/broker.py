@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from braidmq.engine.effects import Effect, Level, PressureChanged
+from braidmq.engine.effects import Effect, PressureChanged
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
@@ -52,13 +52,9 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._lazy: asyncio.TimerHandle | None = None
+        self._disk_free_bytes = engine.store.disk.free_bytes("")
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.touch()
-
-    @property
-    def blocked(self) -> bool:
-        """Whether publishers have to wait."""
-        return self.engine.pressure.level is Level.BLOCKED
 
     def now_ms(self) -> int:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
@@ -120,6 +116,9 @@ class Broker:
         now_ms = self.now_ms()
         self.settle()
         self._turn_due = False
+        pressure = engine.pressure
+        if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
+            engine.check_pressure(self._disk_free_bytes)
         engine.advance(now_ms)
         for delivery in engine.dispatch(now_ms):
             receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
@@ -162,8 +161,8 @@ class Broker:
         self.touch()
 
     def _check_pressure(self) -> None:
-        store = self.engine.store
-        self.engine.check_pressure(store.disk.free_bytes(""))
+        self._disk_free_bytes = self.engine.store.disk.free_bytes("")
+        self.engine.check_pressure(self._disk_free_bytes)
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.touch()
 

@@ -267,9 +267,9 @@ class Channel:
             self.transaction.publishes.append((flags, exchange, key, batch, topics))
             return
         if len(topics) == 1 and can_gather(topics[0], batch):
-            self.connection.published(batch.count)
-            confirming = None if self.confirms is None else self
+            confirming, size = None if self.confirms is None else self, batch.size
             self.broker.gather(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
+            self._published(size)
             return
         self.broker.settle()
         self.publish_to(flags, exchange, key, batch, topics)
@@ -289,8 +289,8 @@ class Channel:
 
     def expect_more(self, ticket: object, count: int) -> None:
         assert isinstance(ticket, Confirm)
-        ticket.count += count
-        ticket.accepted += count
+        assert self.confirms is not None
+        self.confirms.expect_more(ticket, count)
 
     def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
         assert isinstance(ticket, Confirm)
@@ -302,7 +302,7 @@ class Channel:
         """False when a queue refused some of it."""
         if not topics and flags & FLAG_MANDATORY:
             self._return(batch, exchange, key)
-        count = batch.count
+        count, size = batch.count, batch.size
         published = Published(None, count)
         topics = [topic for topic in topics if not topic.deleted]
         if topics:
@@ -315,15 +315,25 @@ class Channel:
                 )
             except TopicFull:
                 published = Published(None, 0)
-        self.connection.published(count)
+        confirm = None
         if self.confirms is not None:
             confirm = self.confirms.expect(count, published.accepted)
+        self._published(size)
+        if confirm is not None:
             self.broker.when_durable(
                 published.lsn, lambda failure: self._confirmed(confirm, failure)
             )
         # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
         self.broker.touch()
         return published.accepted == count
+
+    def _published(self, size: int) -> None:
+        """Publishers that are too far ahead have to wait."""
+        self.connection.published()
+        if self.confirms is not None:
+            self.confirms.weigh(size)
+            if self.confirms.is_behind(self.connection.gateway.unconfirmed):
+                self.connection.wait_for_confirms(self)
 
     def _route(
         self,
@@ -365,6 +375,8 @@ class Channel:
             data = self.confirms.ready()
             if data:
                 self.send(data)
+            if self.confirms.has_caught_up(self.connection.gateway.unconfirmed):
+                self.connection.has_confirms(self)
 
     # --- consuming ---
 
@@ -524,6 +536,7 @@ class Channel:
         """What was delivered and not answered goes back to its queues."""
         self.closing = True
         self.connection.replies.forget(self)
+        self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()

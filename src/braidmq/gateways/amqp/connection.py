@@ -3,9 +3,11 @@
 import asyncio
 import struct
 from collections.abc import Callable
+from enum import IntFlag
 from typing import TYPE_CHECKING, Any, cast
 
 from braidmq import __version__
+from braidmq.engine.effects import Level
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
@@ -66,6 +68,8 @@ OUTPUT_HIGH_BYTES = 1 << 20
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CONSUMER_TIMEOUT_MS = 30 * 60 * 1000
 """As RabbitMQ's default."""
+SLOW_S = 0.02
+"""How long a publisher waits after each piece it sent while memory or disk is getting low."""
 HANDSHAKE_S = 10
 """How long a peer may take to log in."""
 
@@ -84,6 +88,17 @@ CAPABILITIES: Table = {
 _receive_buffer = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive_buffer)
 # One buffer for all connections: it is filled and scanned within one callback of the loop.
+
+
+class Hold(IntFlag):
+    """Why a connection is not read from."""
+
+    BLOCKED = 1
+    """Memory or disk is low, and it has published."""
+    SLOW = 2
+    """One of them is getting low."""
+    UNCONFIRMED = 4
+    """Too much that it published is not confirmed yet."""
 
 
 class Content:
@@ -129,10 +144,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._mechanism = "PLAIN"
         self._write_paused = False
         self._socket_full = False
-        self._read_paused = False
+        self.holds = Hold(0)
+        self._awaiting: set[Channel] = set()
         self._lost = False
         self.last_received = self.last_sent = self.broker.loop.time()
-        self._published = 0
+        self._publishes = False
 
     # --- the transport ---
 
@@ -537,24 +553,22 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._opened = True
         self._deadline.cancel()
         self.send_method(0, ConnectionOpenOk())
-        if self.broker.blocked:
-            self.set_blocked("memory or disk is low")
 
     # --- permissions and routing, asked by channels ---
 
-    def require_write(self, exchange: str) -> None:
-        if not self.grants.may_write(exchange or "amq.default"):
-            raise self._refusal("write", "exchange", exchange or "amq.default")
+    def require_write(self, name: str, kind: str = "exchange") -> None:
+        if not self.grants.may_write(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
-    def require_read(self, queue: str) -> None:
-        if not self.grants.may_read(queue):
-            raise self._refusal("read", "queue", queue)
+    def require_read(self, name: str, kind: str = "queue") -> None:
+        if not self.grants.may_read(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal("configure", kind, name)
+            raise self._refusal(kind, name)
 
-    def _refusal(self, verb: str, kind: str, name: str) -> ChannelError:
+    def _refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
@@ -574,11 +588,26 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def consumer_gone(self, target: AmqpConsumer) -> None:
         self.gateway.registry.consumer_gone(self.vhost, target.queue)
 
-    def published(self, count: int) -> None:
-        """Publishers stop being read while the journal or memory is behind."""
-        self._published += count
-        if self.broker.blocked and not self._read_paused:
-            self.set_blocked("memory or disk is low")
+    def published(self) -> None:
+        """Publishers are read more slowly, and then not at all, while memory or disk is low."""
+        self._publishes = True
+        level = self.broker.engine.pressure.level
+        if level is Level.BLOCKED:
+            self.set_blocked(self.broker.engine.pressure.reason)
+        elif level is Level.SLOW and not self.holds & Hold.SLOW:
+            self._hold(Hold.SLOW)
+            self.broker.loop.call_later(SLOW_S, self._release_hold, Hold.SLOW)
+
+    def wait_for_confirms(self, channel: Channel) -> None:
+        """A publisher is too far ahead of its confirms."""
+        self._awaiting.add(channel)
+        self._hold(Hold.UNCONFIRMED)
+
+    def has_confirms(self, channel: Channel) -> None:
+        if self._awaiting:
+            self._awaiting.discard(channel)
+            if not self._awaiting:
+                self._release_hold(Hold.UNCONFIRMED)
 
     # --- closing ---
 
@@ -587,6 +616,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
+        self._release_hold(self.holds)  # its close-ok has to be heard
         self._release()
         self.send_method(
             0,
@@ -688,18 +718,33 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def set_blocked(self, reason: str) -> None:
         """Stop reading from a publisher; consumers-only connections go on."""
-        if self._read_paused or not self._opened or not self._published:
+        if self.holds & Hold.BLOCKED or not self._opened or not self._publishes:
             return
-        self._read_paused = True
-        if self.wants_blocked:
+        if self._hold(Hold.BLOCKED) and self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
-        self.transport.pause_reading()
 
     def set_unblocked(self) -> None:
-        if self._read_paused:
-            self._read_paused = False
+        if self.holds & Hold.BLOCKED:
+            self._release_hold(Hold.BLOCKED)
             if self.wants_blocked:
                 self.send_method(0, ConnectionUnblocked())
+
+    def _hold(self, reason: "Hold") -> bool:
+        """Read nothing more while any reason holds. False for a connection that ends anyway: what
+        it still says is read."""
+        if self._closing or self._lost or self.transport.is_closing():
+            return False
+        if not self.holds:
+            self.transport.pause_reading()
+        self.holds |= reason
+        return True
+
+    def _release_hold(self, reason: "Hold") -> None:
+        if not self.holds & reason:
+            return
+        self.holds &= ~reason
+        if not self.holds and not self._lost and not self.transport.is_closing():
+            self.last_received = self.broker.loop.time()  # it could not be heard until now
             self.transport.resume_reading()
 
     @property
@@ -727,7 +772,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)
         # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
-        if now - self.last_received > 3 * self.heartbeat_s and not self._read_paused:
+        if now - self.last_received > 3 * self.heartbeat_s and not self.holds:
             self.transport.abort()
 
 

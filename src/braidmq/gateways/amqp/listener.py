@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
@@ -23,9 +24,16 @@ CONSUMERS_EVERY_S = 60.0
 class AmqpGateway:
     name = "amqp"
 
-    def __init__(self, broker: Broker, accounts: Accounts, logins: Logins) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        accounts: Accounts,
+        logins: Logins,
+        unconfirmed: UnconfirmedLimit | None = None,
+    ) -> None:
         self.broker = broker
         self.accounts = accounts
+        self.unconfirmed = unconfirmed or UnconfirmedLimit()
         self.logins = GatewayLogins(broker, logins)
         self.name = socket.gethostname()
         self.registry = Registry(broker)
@@ -81,8 +89,7 @@ class AmqpGateway:
             if named == deleted.name:
                 connection.shut_down()
         if isinstance(deleted, NamespaceDeleted):
-            for topic in self.broker.engine.topics(deleted.name):
-                self.broker.engine.delete_topic(topic)
+            self.broker.engine.delete_namespace(deleted.name, now_ms=self.broker.now_ms())
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
