@@ -25,6 +25,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.admin import admin_routes
 from braidmq.gateways.http.app import make_app
 from braidmq.gateways.http.operations import operations_routes
+from braidmq.gateways.http.policies import PolicyAdmin
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
@@ -80,7 +81,7 @@ class Node:
         clock = SystemClock()
         try:
             engine = Engine.open(
-                disk, clock.now_ms(), config.storage, config.pressure, RecoveryProgress()
+                disk, clock.now_ms(), config.storage, config.limits, RecoveryProgress()
             )
             return cls(config, engine, clock)
         except OSError as error:
@@ -88,12 +89,16 @@ class Node:
 
     def _build_listeners(self, broker: Broker) -> list[Listener]:
         at = self._config.listeners
-        amqp = AmqpGateway(broker, self.accounts, self.logins, self._config.amqp)
-        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock)
+        config = self._config
+        amqp = AmqpGateway(
+            broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
+        )
+        policies = PolicyAdmin(broker, self.accounts).table()
+        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
         operations = operations_routes(
             self.logins,
             self._clock,
-            Metrics(self._engine, {"amqp": amqp}, self._config.metrics),
+            Metrics(self._engine, {"amqp": amqp}, config.metrics),
             amqp.connection,
         )
         http = make_app(self._store.failure, self.unready, [*operations, *admin])

@@ -127,13 +127,13 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_keys_that_contradict_each_other_are_named_where_they_are_given(tmp_path: Path) -> None:
-    path = written(tmp_path, "[pressure]\nmemory_block_bytes = 5\n")
+    path = written(tmp_path, "[limits]\nmemory_block_bytes = 5\n")
     assert refusal(path) == (
-        f"{path}:2: pressure.memory_block_bytes: memory_slow_bytes is above memory_block_bytes"
+        f"{path}:2: limits.memory_block_bytes: memory_slow_bytes is above memory_block_bytes"
     )
-    variables = {"BRAID_PRESSURE_DISK_SLOW_BYTES": "0"}
+    variables = {"BRAID_LIMITS_DISK_SLOW_BYTES": "0"}
     assert refusal(None, None, variables) == (
-        "BRAID_PRESSURE_DISK_SLOW_BYTES: disk_slow_bytes is below disk_block_bytes"
+        "BRAID_LIMITS_DISK_SLOW_BYTES: disk_slow_bytes is below disk_block_bytes"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, config, namespaces, permissions, users
+from braidmq.cli import bench, config, namespaces, permissions, policies, users
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(users.app)
 app.add_typer(permissions.app)
+app.add_typer(policies.app)
 app.add_typer(namespaces.app)
 app.add_typer(config.app)
 app.add_typer(bench.app)

@@ -7,12 +7,14 @@ import msgspec
 from msgspec import Meta
 
 from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.settings import AmqpSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.storage.settings import StorageSettings
 
 VARIABLE_PREFIX = "BRAID_"
+UNCONFIRMED = UnconfirmedLimit()
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,11 +68,31 @@ class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: Annotated[int, _port("HTTP: /health, /ready, /metrics and the API under /v1")] = 8080
 
 
+class LimitSettings(Watermarks, frozen=True, forbid_unknown_fields=True):
+    """When publishers are held back, so that consumers can drain before memory or disk runs out."""
+
+    unconfirmed_messages_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Messages one publisher may have sent and not yet been told of; then it is"
+            " not read from.",
+        ),
+    ] = UNCONFIRMED.messages
+    unconfirmed_bytes_max: Annotated[
+        int, Meta(ge=1, description="The same in bytes of their bodies.")
+    ] = UNCONFIRMED.bytes
+
+    @property
+    def unconfirmed(self) -> UnconfirmedLimit:
+        return UnconfirmedLimit(self.unconfirmed_messages_max, self.unconfirmed_bytes_max)
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
     storage: StorageSettings = StorageSettings()
-    pressure: Watermarks = Watermarks()
+    limits: LimitSettings = LimitSettings()
     amqp: AmqpSettings = AmqpSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -20,7 +20,15 @@ from braidmq.engine.errors import (
     UnknownTopic,
 )
 from braidmq.engine.lanes import LaneScheduler
-from braidmq.engine.policy import Template, TopicPolicy, choose_template, make_policy, make_template
+from braidmq.engine.policy import (
+    Template,
+    TopicKind,
+    TopicPolicy,
+    check_template,
+    choose_template,
+    layered,
+    make_policy,
+)
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
@@ -77,11 +85,12 @@ class Administration:
         now_ms: int,
         *,
         durable: bool = True,
+        kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
     ) -> Topic:
         if (namespace, name) in self._core.topics:
             raise TopicExists(f"there is a topic {name!r} in namespace {namespace!r} already")
-        policy = self.policy(namespace, name, settings)
+        policy = self.policy(namespace, name, settings, kind)
         topic = Topic(
             self._core.next_id("topic"),
             namespace,
@@ -90,6 +99,7 @@ class Administration:
             policy,
             durable=durable,
             now_ms=now_ms,
+            kind=kind,
             attributes=attributes,
         )
         self._add_partitions(topic, policy.partitions)
@@ -167,7 +177,7 @@ class Administration:
     def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
         self.require(topic)
-        policy = self.policy(topic.namespace, topic.name, settings)
+        policy = self.policy(topic.namespace, topic.name, settings, topic.kind)
         if policy.partitions < len(topic.partitions):
             raise BadPartitionCount(
                 f"topic {topic.name!r} has {len(topic.partitions)} partitions; "
@@ -176,17 +186,19 @@ class Administration:
         topic.settings = settings
         self._apply_policy(topic, policy, now_ms)
 
-    def policy(self, namespace: str, name: str, settings: dict[str, Any]) -> TopicPolicy:
-        return self._policy_under(self._templates(namespace), name, settings)
+    def policy(
+        self, namespace: str, name: str, settings: dict[str, Any], kind: TopicKind = "topic"
+    ) -> TopicPolicy:
+        return self._policy_under(self._templates(namespace), name, settings, kind)
 
     def _templates(self, namespace: str) -> dict[str, Template]:
         return {key[1]: each for key, each in self._core.templates.items() if key[0] == namespace}
 
     def _policy_under(
-        self, templates: dict[str, Template], name: str, settings: dict[str, Any]
+        self, templates: dict[str, Template], name: str, settings: dict[str, Any], kind: TopicKind
     ) -> TopicPolicy:
-        template = choose_template(templates, name)
-        policy = make_policy(template.settings if template else {}, settings)
+        template = choose_template(templates.values(), name, kind)
+        policy = make_policy(layered(kind, template.settings if template else {}, settings))
         if len(self._shared) >= SHARED_POLICIES_MAX:
             self._shared.clear()
         return self._shared.setdefault(policy, policy)
@@ -254,22 +266,14 @@ class Administration:
 
     # --- templates ---
 
-    def set_template(
-        self,
-        namespace: str,
-        name: str,
-        pattern: str,
-        settings: dict[str, Any],
-        priority: int,
-        now_ms: int,
-    ) -> Template:
-        template = make_template(name, pattern, settings, priority)
+    def set_template(self, namespace: str, template: Template, now_ms: int) -> None:
+        check_template(template)
+        name = template.name
         policies = self._policies(namespace, self._templates(namespace) | {name: template})
         value = msgspec.msgpack.encode(template)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._core.templates[namespace, name] = template
         self._reapply(policies, now_ms)
-        return template
 
     def delete_template(self, namespace: str, name: str, now_ms: int) -> None:
         left = self._templates(namespace)
@@ -286,7 +290,7 @@ class Administration:
         """What the topics of a namespace would promise; raises before anything is changed."""
         found = []
         for topic in [each for each in self._core.topics.values() if each.namespace == namespace]:
-            policy = self._policy_under(templates, topic.name, topic.settings)
+            policy = self._policy_under(templates, topic.name, topic.settings, topic.kind)
             # A template never takes partitions away.
             if policy.partitions < len(topic.partitions):
                 policy = make_policy(
@@ -299,6 +303,11 @@ class Administration:
         for topic, policy in policies:
             if policy != topic.policy:
                 self._apply_policy(topic, policy, now_ms)
+
+    def alternate_exchange(self, namespace: str, exchange: str) -> str | None:
+        """What a template gives an exchange that has no alternate of its own."""
+        template = choose_template(self._templates(namespace).values(), exchange, "exchange")
+        return template.alternate_exchange if template else None
 
     # --- subscriptions ---
 

@@ -126,6 +126,7 @@ class Core:
                 [partition.log.id for partition in topic.partitions],
                 topic.created_ms,
                 topic.attributes,
+                topic.kind,
             )
             value = msgspec.msgpack.encode(record)
             self.store.change([(TOPICS, str(topic.id), value), self._counter(TOPICS)])

@@ -19,7 +19,7 @@ from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.group_coordinator import GroupCoordinator
-from braidmq.engine.policy import Template
+from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
 from braidmq.engine.recovery import DeliveryNotes, Recovery
@@ -62,6 +62,7 @@ class Engine:
             self.core, self._settling, self._dispatching, self._recovery.rebuild
         )
         self._recovery.administration = self._administration
+        self.exchanges.alternate_of = self._administration.alternate_exchange
         self._settling.publishing = self._publishing
         self._settling.targets = DeadLetterTargets(self._find_dead_letter_topics)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
@@ -98,6 +99,7 @@ class Engine:
         self.core.restore_ids()
         self.exchanges.restore()
         self._recovery.run(now_ms, progress)
+        self.exchanges.set_alternates()
         self.groups.restore()
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
@@ -118,10 +120,17 @@ class Engine:
         *,
         now_ms: int,
         durable: bool = True,
+        kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
     ) -> Topic:
         return self._administration.create_topic(
-            namespace, name, settings or {}, now_ms, durable=durable, attributes=attributes
+            namespace,
+            name,
+            settings or {},
+            now_ms,
+            durable=durable,
+            kind=kind,
+            attributes=attributes,
         )
 
     def topic(self, namespace: str, name: str) -> Topic:
@@ -156,13 +165,39 @@ class Engine:
         *,
         now_ms: int,
         priority: int = 0,
+        kinds: Sequence[TemplateKind] = ("topic",),
+        alternate_exchange: str | None = None,
+        attributes: dict[str, Any] | None = None,
     ) -> Template:
-        return self._administration.set_template(
-            namespace, name, pattern, settings, priority, now_ms
+        template = Template(
+            name,
+            pattern,
+            settings,
+            priority,
+            tuple(kinds),
+            alternate_exchange,
+            attributes or {},
         )
+        self._administration.set_template(namespace, template, now_ms)
+        self.exchanges.set_alternates(namespace)
+        return template
 
     def delete_template(self, namespace: str, name: str, *, now_ms: int) -> None:
         self._administration.delete_template(namespace, name, now_ms)
+        self.exchanges.set_alternates(namespace)
+
+    def templates(self, namespace: str | None = None) -> list[tuple[str, Template]]:
+        """Namespaces and templates, in order."""
+        every = sorted(self.core.templates.items(), key=lambda each: each[0])
+        return [(key[0], each) for key, each in every if namespace in (None, key[0])]
+
+    def delete_namespace(self, namespace: str, *, now_ms: int) -> None:
+        """With all that is in it."""
+        for topic in self.topics(namespace):
+            self.delete_topic(topic)
+        for _, template in self.templates(namespace):
+            self.delete_template(namespace, template.name, now_ms=now_ms)
+        self.exchanges.forget_namespace(namespace)
 
     # --- publishing ---
 

@@ -1,6 +1,6 @@
 """Routers of all namespaces, kept in the catalogue: durable exchanges and bindings come back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,16 +45,28 @@ class Exchanges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._routers: dict[str, Router] = {}
+        self.alternate_of: Callable[[str, str], str | None] = lambda namespace, exchange: None
+        """What a template gives an exchange of a namespace that has no alternate of its own."""
 
     def router(self, namespace: str) -> Router:
         """For resolving and listing; changes go through this class."""
         router = self._routers.get(namespace)
         if router is None:
             router = self._routers[namespace] = Router()
+            self.set_alternates(namespace)
         return router
 
+    def set_alternates(self, namespace: str | None = None) -> None:
+        """Templates have changed."""
+        for each, router in self._routers.items():
+            if namespace in (None, each):
+                for info in router.exchanges():
+                    router.set_fallback(info.name, self.alternate_of(each, info.name))
+
     def declare(self, namespace: str, name: str, kind: str, **properties: Any) -> None:
-        self._keep(namespace, self.router(namespace).declare(name, kind, **properties))
+        router = self.router(namespace)
+        self._keep(namespace, router.declare(name, kind, **properties))
+        router.set_fallback(name, self.alternate_of(namespace, name))
 
     def delete(self, namespace: str, name: str, *, if_unused: bool = False) -> None:
         self._keep(namespace, self.router(namespace).delete(name, if_unused=if_unused))
@@ -87,6 +99,18 @@ class Exchanges:
     def forget_topic(self, namespace: str, name: str) -> None:
         if namespace in self._routers:
             self._keep(namespace, self._routers[namespace].forget_topic(name))
+
+    def forget_namespace(self, namespace: str) -> None:
+        """The namespace is gone, with all its exchanges and bindings."""
+        self._routers.pop(namespace, None)
+        gone: list[Change] = [
+            (table, key, None)
+            for table in (EXCHANGES, BINDINGS)
+            for key, _ in self._store.catalogue.items(table)
+            if key.startswith(f"{namespace}\0")
+        ]
+        if gone:
+            self._store.change(gone)
 
     # --- the catalogue ---
 

@@ -1,6 +1,7 @@
 """What a topic promises: its policy, and the templates that give policies to topics by name."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -124,33 +125,76 @@ QUEUE_SETTINGS: dict[str, Any] = {
 }
 """An AMQP queue: one partition, competing consumers, requeued at once, gone when acknowledged."""
 
+TopicKind = Literal["topic", "classic", "quorum", "stream"]
+TemplateKind = Literal["topic", "classic", "quorum", "stream", "exchange"]
+
+_AMQP_QUEUE = QUEUE_SETTINGS | {"limits_count": "ready"}
+DEFAULTS: dict[TopicKind, dict[str, Any]] = {
+    "topic": {},
+    "classic": _AMQP_QUEUE,
+    "quorum": _AMQP_QUEUE,
+    "stream": _AMQP_QUEUE | {"retention": {"until_acked": False}},
+}
+"""What a topic of each kind is unless a template or its own settings say otherwise."""
+
 
 class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for the topics whose name matches a pattern; the highest priority wins."""
+    """Settings for what has a name that matches a pattern; the highest priority wins, alone.
+
+    An AMQP policy is one of these, for kinds that AMQP knows.
+    """
 
     name: str
     pattern: str
     settings: dict[str, Any]
     priority: int = 0
+    kinds: tuple[TemplateKind, ...] = ("topic",)
+    alternate_exchange: str | None = None
+    """For exchanges: where goes what they have no destination for."""
+    attributes: dict[str, Any] = {}
+    """What a protocol wants to remember of it; kept with it, not looked at."""
 
-    def matches(self, topic: str) -> bool:
-        return re.search(self.pattern, topic) is not None
+    def matches(self, name: str, kind: TemplateKind) -> bool:
+        return kind in self.kinds and re.search(self.pattern, name) is not None
 
 
-def make_template(name: str, pattern: str, settings: dict[str, Any], priority: int = 0) -> Template:
-    """Checked now, so that a bad pattern or setting is refused when it is given."""
+def check_template(template: Template) -> Template:
+    """Checked when it is given, so that a bad pattern or setting is refused then."""
+    name, pattern = template.name, template.pattern
     try:
         re.compile(pattern)
     except re.error as error:
         raise IllegalPolicy(f"template {name}: the pattern {pattern!r} is wrong: {error}") from None
-    make_policy(settings)
-    return Template(name, pattern, settings, priority)
+    make_policy(template.settings)
+    return template
 
 
-def choose_template(templates: dict[str, Template], topic: str) -> Template | None:
-    matching = [each for each in templates.values() if each.matches(topic)]
+def choose_template(
+    templates: Iterable[Template], name: str, kind: TemplateKind
+) -> Template | None:
+    matching = [each for each in templates if each.matches(name, kind)]
     # By name among equals: the choice must not depend on the order they were set in.
     return max(matching, key=lambda each: (each.priority, each.name), default=None)
+
+
+LIMITS = ("ttl_ms", "idle_expires_ms", "max_messages", "max_bytes", "attempts")
+
+
+def layered(kind: TopicKind, template: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a topic. Its own win over its template's; of a queue's limits the smaller
+    holds, as in RabbitMQ."""
+    merged = merge(DEFAULTS[kind], template, own)
+    if kind != "topic":
+        _lower_limits(merged, template, own)
+    return merged
+
+
+def _lower_limits(merged: dict[str, Any], template: dict[str, Any], own: dict[str, Any]) -> None:
+    for key in template.keys() & own.keys():
+        if isinstance(template[key], dict):
+            _lower_limits(merged[key], template[key], own[key])
+        elif key in LIMITS:
+            merged[key] = min(template[key], own[key])
 
 
 def merge(*layers: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ RELEASE = 0.9
 
 
 class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When publishers are held back, so that consumers can drain before memory or disk runs out."""
+    """Where publishers are slowed and blocked."""
 
     memory_slow_bytes: Annotated[
         int, Meta(ge=0, description="Records in memory at which publishers are slowed.")

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from braidmq.engine.policy import TopicKind
+
 
 class TopicRecord(msgspec.Struct, array_like=True):
     """A topic in the catalogue."""
@@ -15,6 +17,7 @@ class TopicRecord(msgspec.Struct, array_like=True):
     partitions: list[int]
     created_ms: int
     attributes: dict[str, Any] = {}
+    kind: TopicKind = "topic"
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):

@@ -129,9 +129,10 @@ class Recovery:
             record.namespace,
             record.name,
             record.settings,
-            administration.policy(record.namespace, record.name, record.settings),
+            administration.policy(record.namespace, record.name, record.settings, record.kind),
             durable=True,
             now_ms=record.created_ms,
+            kind=record.kind,
             attributes=record.attributes,
         )
         for number in record.partitions:

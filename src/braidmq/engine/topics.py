@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
-from braidmq.engine.policy import TopicPolicy, lane_table
+from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import RecordBatch
@@ -44,6 +44,7 @@ class Topic:
         "durable",
         "id",
         "idle_timer",
+        "kind",
         "lane_of",
         "last_used_ms",
         "name",
@@ -66,11 +67,13 @@ class Topic:
         *,
         durable: bool,
         now_ms: int,
+        kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
     ) -> None:
         self.id = topic_id
         self.namespace = namespace
         self.name = name
+        self.kind = kind
         self.settings = settings
         self.attributes = attributes or {}
         """What a protocol wants to remember of it; kept with it, not looked at."""

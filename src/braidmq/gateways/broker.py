@@ -60,6 +60,7 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._lazy: asyncio.TimerHandle | None = None
+        self._disk_free_bytes = engine.store.disk.free_bytes("")
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
         self.touch()
@@ -67,15 +68,6 @@ class Broker:
     def next_connection_id(self) -> int:
         """A number for a connection of any protocol, unlike any other while this node runs."""
         return next(self._connection_ids)
-
-    @property
-    def pressure(self) -> Level:
-        return self.engine.pressure.level
-
-    @property
-    def blocked(self) -> bool:
-        """Whether publishers have to wait."""
-        return self.engine.pressure.level is Level.BLOCKED
 
     def now_ms(self) -> int:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
@@ -137,6 +129,9 @@ class Broker:
         now_ms = self.now_ms()
         self.settle()
         self._turn_due = False
+        pressure = engine.pressure
+        if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
+            engine.check_pressure(self._disk_free_bytes)
         engine.advance(now_ms)
         for delivery in engine.dispatch(now_ms):
             receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
@@ -179,8 +174,8 @@ class Broker:
         self.touch()
 
     def _check_pressure(self) -> None:
-        store = self.engine.store
-        self.engine.check_pressure(store.disk.free_bytes(""))
+        self._disk_free_bytes = self.engine.store.disk.free_bytes("")
+        self.engine.check_pressure(self._disk_free_bytes)
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.touch()
 

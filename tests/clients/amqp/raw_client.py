@@ -4,9 +4,8 @@ silence, a socket nobody reads."""
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from braidmq.testing.live import LiveNode
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
 from braidmq.wire.amqp.properties import (
@@ -41,8 +40,13 @@ class Gone(Exception):
     """The broker hung up."""
 
 
+class Listening(Protocol):
+    @property
+    def ports(self) -> dict[str, int]: ...
+
+
 class RawClient:
-    def __init__(self, node: LiveNode, receive_buffer_bytes: int = 0) -> None:
+    def __init__(self, node: Listening, receive_buffer_bytes: int = 0) -> None:
         self.sock = socket.socket()
         if receive_buffer_bytes:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -143,19 +147,21 @@ class RawClient:
 
     # --- the handshake ---
 
-    def start(self, heartbeat_s: int = 0) -> None:
+    def start(self, heartbeat_s: int = 0, capabilities: Any = CAPABILITIES) -> None:
         """Up to connection.tune-ok."""
         self.send(PROTOCOL_HEADER)
         self.expect(m.ConnectionStart)
         self.ask(
             0,
-            m.ConnectionStartOk({"capabilities": CAPABILITIES}, "PLAIN", b"\0guest\0guest"),
+            m.ConnectionStartOk({"capabilities": capabilities}, "PLAIN", b"\0guest\0guest"),
             m.ConnectionTune,
         )
         self.method(0, m.ConnectionTuneOk(2047, FRAME_MAX, heartbeat_s))
 
-    def open(self, *channels: int, heartbeat_s: int = 0) -> "RawClient":
-        self.start(heartbeat_s)
+    def open(
+        self, *channels: int, heartbeat_s: int = 0, capabilities: Any = CAPABILITIES
+    ) -> "RawClient":
+        self.start(heartbeat_s, capabilities)
         self.ask(0, m.ConnectionOpen("/"), m.ConnectionOpenOk)
         for channel in channels:
             self.ask(channel, m.ChannelOpen(), m.ChannelOpenOk)

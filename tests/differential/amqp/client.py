@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.differential.amqp import wire
+from tests.differential.amqp.operators import Operator
 
 Event = dict[str, Any]
 Observation = Any  # plain data: what JSON can hold
@@ -377,8 +378,11 @@ class Channel:
 class Client:
     """What a scenario is given: connections to one broker, and names no one else uses."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, operator: Operator | None = None) -> None:
         self.address = (host, port)
+        self._operator = operator
+        self._policies: dict[str, None] = {}
+        self._users: list[str] = []
         self.prefix = f"d{secrets.token_hex(4)}-"
         self._connections: list[Connection] = []
         self._declared: dict[tuple[str, str], None] = {}
@@ -412,6 +416,40 @@ class Client:
         """A channel on a connection of its own."""
         return self.connect().channel()
 
+    @property
+    def operator(self) -> Operator:
+        assert self._operator is not None, "nobody to administer the broker"
+        return self._operator
+
+    def policy(
+        self,
+        label: str,
+        definition: dict[str, Any],
+        priority: int = 0,
+        apply_to: str = "all",
+        pattern: str = "",
+    ) -> bool:
+        """Set a policy for our names that begin with ``pattern``; whether it was taken."""
+        name = self.name(label)
+        matching = f"^{self.prefix}{pattern}"
+        taken = self.operator.set_policy(name, matching, definition, priority, apply_to)
+        if taken:
+            self._policies[name] = None
+        return taken
+
+    def delete_policy(self, label: str) -> None:
+        name = self.name(label)
+        self.operator.delete_policy(name)
+        del self._policies[name]
+
+    def user(self, label: str, configure: str, write: str, read: str) -> dict[str, str]:
+        """A user for ``connect``; ``~`` in the patterns stands for the prefix of our names."""
+        name = self.name(label)
+        patterns = (each.replace("~", self.prefix) for each in (configure, write, read))
+        self._users.append(name)
+        self.operator.add_user(name, "secret", *patterns)
+        return {"user": name, "password": "secret"}
+
     def _note(self, name: str, values: dict[str, Any]) -> None:
         if name in ("queue.declare", "exchange.declare") and not values.get("passive"):
             kind = name.partition(".")[0]
@@ -424,6 +462,10 @@ class Client:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        for name in self._policies:
+            self.operator.delete_policy(name)
+        for name in self._users:
+            self.operator.delete_user(name)
         if not self._declared:
             return
         declared, self._declared = self._declared, {}

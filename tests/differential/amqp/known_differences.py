@@ -27,6 +27,14 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "lifetimes.priority_and_max_length_drop_the_head": (
         "RabbitMQ drops the most important message first; we drop the least important"
     ),
+    "policies.message_ttl_and_what_is_there": (
+        "RabbitMQ stamps a message with the TTL its queue has when it arrives; ours is the queue's,"
+        " and holds for all that is in it from when it is set"
+    ),
+    "policies.reject_publish_for_a_queue_that_has_more": (
+        "RabbitMQ applies the length before the overflow mode and so drops messages of a queue that"
+        " is to refuse; we keep them and refuse"
+    ),
     "quorum.exclusive_consumer": (
         "RabbitMQ 3.10 lets a second consumer in beside an exclusive one of a quorum queue"
     ),

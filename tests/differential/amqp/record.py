@@ -9,6 +9,7 @@ import sys
 
 from tests.differential.amqp import expectations
 from tests.differential.amqp.client import Observation
+from tests.differential.amqp.operators import RabbitmqCtl
 from tests.differential.amqp.registry import JOBS, load, observe_all
 
 
@@ -33,11 +34,13 @@ def main() -> int:
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--check", type=int, default=0, metavar="N")
     parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--ctl", help="command that takes rabbitmqctl's arguments")
     options = parser.parse_args()
+    operator = RabbitmqCtl(options.ctl) if options.ctl else None
     names = [name for name in load() if options.only in name]
 
     for turn in range(1, options.check + 1):
-        seen, _ = observe_all(names, options.host, options.port, options.jobs)
+        seen, _ = observe_all(names, options.host, options.port, options.jobs, operator)
         found = differences(expectations.read(), seen)
         for name, (was, now) in found.items():
             say(f"{name}\n  recorded {json.dumps(was)}\n  now      {json.dumps(now)}")
@@ -45,7 +48,7 @@ def main() -> int:
         if found:
             return 1
     if not options.check:
-        seen, took = observe_all(names, options.host, options.port, options.jobs)
+        seen, took = observe_all(names, options.host, options.port, options.jobs, operator)
         failed = {name: found for name, found in seen.items() if "failed" in str(found)[:10]}
         if failed:
             say(f"nothing is recorded, these failed: {json.dumps(failed, indent=1)}")

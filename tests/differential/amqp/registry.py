@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.differential.amqp import scenarios
 from tests.differential.amqp.client import Client, Normal, Observation
+from tests.differential.amqp.operators import Operator
 
 Scenario = Callable[[Client], Observation]
 
@@ -33,9 +34,9 @@ def load() -> dict[str, Scenario]:
     return SCENARIOS
 
 
-def observe(name: str, host: str, port: int) -> Observation:
+def observe(name: str, host: str, port: int, operator: Operator | None) -> Observation:
     """Run one scenario; what the client saw, without what differs from run to run."""
-    client = Client(host, port)
+    client = Client(host, port, operator)
     try:
         return Normal(client.prefix)(load()[name](client))
     finally:
@@ -43,7 +44,7 @@ def observe(name: str, host: str, port: int) -> Observation:
 
 
 def observe_all(
-    names: list[str], host: str, port: int, jobs: int
+    names: list[str], host: str, port: int, jobs: int, operator: Operator | None
 ) -> tuple[dict[str, Observation], dict[str, float]]:
     """Observations and seconds taken, by name. Scenarios share nothing, so they may overlap.
 
@@ -53,7 +54,7 @@ def observe_all(
     def timed(name: str) -> tuple[Observation, float]:
         began = time.monotonic()
         try:
-            seen = observe(name, host, port)
+            seen = observe(name, host, port, operator)
         except Exception as error:
             seen = {"failed": f"{type(error).__name__}: {error}"}
         return seen, time.monotonic() - began

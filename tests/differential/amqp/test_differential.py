@@ -11,6 +11,7 @@ import pytest
 from tests.differential.amqp import expectations
 from tests.differential.amqp.client import Observation
 from tests.differential.amqp.known_differences import KNOWN_DIFFERENCES
+from tests.differential.amqp.operators import BraidHttp, Operator, RabbitmqCtl
 from tests.differential.amqp.registry import JOBS, load, observe_all
 
 from braidmq.testing.live import live_node
@@ -35,8 +36,8 @@ def wanted(session: pytest.Session, test: str) -> list[str]:
     ]
 
 
-def observed(names: list[str], port: int) -> dict[str, Observation]:
-    seen, _ = observe_all(names, "127.0.0.1", port, JOBS)
+def observed(names: list[str], port: int, operator: Operator) -> dict[str, Observation]:
+    seen, _ = observe_all(names, "127.0.0.1", port, JOBS, operator)
     plain: dict[str, Observation] = json.loads(json.dumps(seen))
     return plain
 
@@ -47,14 +48,14 @@ def on_braidmq(
 ) -> Iterator[dict[str, Observation]]:
     with live_node(tmp_path_factory.mktemp("differential")) as node:
         names = wanted(request.session, test_braidmq_answers_as_rabbitmq.__name__)
-        yield observed(names, node.ports["amqp_port"])
+        yield observed(names, node.ports["amqp_port"], BraidHttp(node.http_url))
 
 
 @pytest.fixture(scope="module")
 def on_rabbitmq(request: pytest.FixtureRequest) -> dict[str, Observation]:
     assert RABBITMQ_PORT is not None
     names = wanted(request.session, test_rabbitmq_answers_as_recorded.__name__)
-    return observed(names, int(RABBITMQ_PORT))
+    return observed(names, int(RABBITMQ_PORT), RabbitmqCtl(os.environ["BRAID_RABBITMQ_CTL"]))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from braidmq.gateways.amqp.confirms import Confirm, Confirms
+from braidmq.gateways.amqp.confirms import Confirm, Confirms, UnconfirmedLimit
 from braidmq.wire.amqp.methods import BasicAck, BasicNack, Method, decode
 
 CHANNEL = 7
@@ -43,6 +43,26 @@ class Publisher(RuleBasedStateMachine):
             self.last_tag += 1
             self.open[self.last_tag] = confirm
             self.accepted[self.last_tag] = i < accepted
+
+    @precondition(lambda self: self.last_tag in self.open and not self.open[self.last_tag].done)
+    @rule(count=st.integers(1, 5))
+    def publish_more(self, count: int) -> None:
+        confirm = self.open[self.last_tag]
+        if confirm.accepted < confirm.count:
+            return  # only what is taken as a whole goes on
+        self.confirms.expect_more(confirm, count)
+        for _ in range(count):
+            self.last_tag += 1
+            self.open[self.last_tag] = confirm
+            self.accepted[self.last_tag] = True
+
+    @invariant()
+    def unanswered_are_counted(self) -> None:
+        assert len(self.confirms) == len(self.open)
+        limit = UnconfirmedLimit(messages=len(self.open), bytes=0)
+        assert not self.confirms.is_behind(limit)
+        assert self.confirms.is_behind(UnconfirmedLimit(len(self.open) - 1, 0))
+        assert self.confirms.has_caught_up(UnconfirmedLimit(2 * len(self.open), 0))
 
     @precondition(lambda self: any(not each.done for each in self.open.values()))
     @rule(data=st.data(), failed=st.sampled_from([False, False, True]))

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.engine.policy import QUEUE_SETTINGS, make_policy, merge
+from braidmq.engine.policy import QUEUE_SETTINGS, layered, make_policy
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.queues import (
     EQUIVALENT,
     check_properties,
     mode_of,
+    queue_type,
     require_equivalent,
     server_name,
     settings_of,
@@ -61,7 +62,7 @@ def refused(arguments) -> str:
         ({"x-queue-version": 2}, {}),
         ({"x-queue-type": "classic"}, {}),
         ({"x-queue-type": "quorum"}, {}),
-        ({"x-queue-type": "stream"}, {"retention": {"until_acked": False}}),
+        ({"x-queue-type": "stream"}, {}),
         ({"x-queue-mode": "lazy"}, {}),
         ({"x-single-active-consumer": True}, {}),
         ({"x-message-ttl": None, "x-max-length": None, "x-overflow": None}, {}),
@@ -70,12 +71,12 @@ def refused(arguments) -> str:
 )
 def test_settings(arguments, own):
     found = settings_of(arguments, "q", "/")
-    assert found == merge(QUEUE_SETTINGS, {"limits_count": "ready"}, own)
-    make_policy(found)
+    assert found == own
+    make_policy(layered(queue_type(arguments), {}, found))
 
 
 def test_an_empty_queue_is_requeued_at_once_and_forever():
-    policy = make_policy(settings_of({}, "q", "/"))
+    policy = make_policy(layered("classic", {}, settings_of({}, "q", "/")))
     assert (policy.partitions, policy.retry.attempts, policy.retry.base_ms) == (1, 0, 0)
     assert policy.retention.until_acked
     assert policy.dead_letter.topic is None
@@ -107,7 +108,7 @@ def test_any_arguments_make_a_policy_or_are_refused(arguments):
         (name,) = re.findall(r"^invalid (?:arg|type .+ for arg) '([^']+)' ", error.text)
         assert name in arguments
     else:
-        make_policy(found)
+        make_policy(layered(queue_type(arguments), {}, found))
 
 
 NUMBERS = ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority"]

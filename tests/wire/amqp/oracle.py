@@ -84,14 +84,25 @@ def flattened(events: Iterable[tuple[Any, ...]]) -> list[Event]:
 
 
 def _messages(
-    channel: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch
+    channel: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, destination: object
 ) -> list[Publish]:
+    """Each with exchange and key of its own envelope: for a known destination, keys mix."""
     assert batch.count > 0
     batch.verify()
+    routes = [_route(record.envelope) for record in batch.records()]
+    assert routes[0] == (exchange, key)
+    assert destination is not None or len(set(routes)) == 1
     return [
-        Publish(channel, _told(flags), exchange, key, record._replace(offset=0))
-        for record in map(_legible, batch.records(), [flags] * batch.count)
+        Publish(channel, _told(flags), *route, record._replace(offset=0))
+        for route, record in zip(
+            routes, map(_legible, batch.records(), [flags] * batch.count), strict=True
+        )
     ]
+
+
+def _route(envelope: bytes) -> tuple[bytes, bytes]:
+    middle = 1 + envelope[0]
+    return envelope[1:middle], envelope[middle + 1 : middle + 1 + envelope[middle]]
 
 
 def _told(flags: int) -> int:

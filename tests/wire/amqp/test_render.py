@@ -160,7 +160,7 @@ def test_round_trip(messages, frame_max):
     events, used = scan(data, len(data), 131_072, NOW_MS)
     assert used == len(data)
     rendered, tag = b"", 1
-    for *_, batch in events:
+    for *_, batch, _ in events:
         rendered += render_deliveries(batch, 0, batch.count, 5, b"me", tag, False, frame_max)
         tag += batch.count
     assert delivered(rendered) == [

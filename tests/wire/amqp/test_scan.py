@@ -277,7 +277,8 @@ def test_a_long_mixed_stream():
 def test_publishes_to_one_place_are_one_run():
     data = b"".join(each for i in range(5) for each in message(body=b"%d" % i))
     events, used = scan(data, len(data), FRAME_MAX, NOW_MS)
-    ((kind, channel, flags, exchange, key, batch),) = events
+    ((kind, channel, flags, exchange, key, batch, destination),) = events
+    assert destination is None
     assert (kind, channel, flags) == (kernel.EVENT_PUBLISH, 1, kernel.FLAG_TRANSIENT)
     assert (exchange, key, used) == (b"x", b"k", len(data))
     assert [record.value for record in batch.records()] == [b"0", b"1", b"2", b"3", b"4"]
@@ -300,6 +301,57 @@ def test_what_ends_a_run(other):
     data = b"".join([*message(), *message(**other), *message()])
     events, _ = scan(data, len(data), FRAME_MAX, NOW_MS)
     assert [event[0] for event in events] == [kernel.EVENT_PUBLISH] * 3
+
+
+def route(key: str, exchange: str = "x") -> bytes:
+    return bytes([len(exchange)]) + exchange.encode() + bytes([len(key)]) + key.encode()
+
+
+def test_keys_that_lead_to_one_place_are_one_run():
+    here, there = object(), object()
+    known = {route("a"): here, route("b"): here, route("c"): there}
+    keys = ["a", "b", "a", "c", "unknown", "b", "b"]
+    data = b"".join(each for key in keys for each in message(key=key))
+    events, used = scan(data, len(data), FRAME_MAX, NOW_MS, True, known)
+    assert used == len(data)
+    assert [(event[4], event[5].count, event[6]) for event in events] == [
+        (b"a", 3, here),
+        (b"c", 1, there),
+        (b"unknown", 1, None),
+        (b"b", 2, here),
+    ]
+    assert flattened(events) == oracle_scan(data, FRAME_MAX, NOW_MS)[0]
+
+
+@pytest.mark.parametrize(
+    "one_by_one",
+    [
+        Properties(user_id="guest"),
+        Properties(expiration="soon"),
+        Properties(headers={"CC": ["k"]}),
+        Properties(delivery_mode=3),
+        Properties(reply_to="amq.rabbitmq.reply-to"),
+    ],
+)
+def test_messages_that_are_looked_at_singly_do_not_mix_keys(one_by_one):
+    here = object()
+    known = {route("a"): here, route("b"): here}
+    properties = encode_properties(one_by_one)
+    frames = [*message(key="a", properties=properties), *message(key="b", properties=properties)]
+    data = b"".join(frames)
+    events, _ = scan(data, len(data), FRAME_MAX, NOW_MS, True, known)
+    assert [(event[4], event[6]) for event in events] == [(b"a", None), (b"b", None)]
+
+
+@given(
+    st.lists(st.sampled_from("abcd"), max_size=30),
+    st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xy")),
+)
+def test_whatever_is_known_the_messages_are_the_same(keys, places):
+    known = {route(key): place for key, place in places.items()}
+    data = b"".join(each for key in keys for each in message(key=key))
+    events, _ = scan(data, len(data), FRAME_MAX, NOW_MS, True, known)
+    assert flattened(events) == oracle_scan(data, FRAME_MAX, NOW_MS)[0]
 
 
 def test_a_run_has_a_limit():

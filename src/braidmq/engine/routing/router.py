@@ -60,12 +60,13 @@ class Route(NamedTuple):
 class _Entry:
     """A declared exchange."""
 
-    __slots__ = ("bindings", "info", "matching")
+    __slots__ = ("alternate", "bindings", "info", "matching")
 
     def __init__(self, info: ExchangeInfo, matching: Exchange) -> None:
         self.info = info
         self.matching = matching
         self.bindings: dict[Binding, None] = {}  # those it is the source of, in order
+        self.alternate = info.alternate_exchange
 
 
 class _Trace:
@@ -173,6 +174,16 @@ class Router:
                     doomed[binding.source] = True
             effects.append(ExchangeDeleted(name, automatic))
         return effects
+
+    def set_fallback(self, name: str, alternate: str | None) -> None:
+        """The alternate of an exchange that was declared without one. The default exchange never
+        has any."""
+        entry = self._entry(name)
+        own = entry.info.alternate_exchange
+        wanted = alternate if own is None and name != DEFAULT_EXCHANGE else own
+        if wanted != entry.alternate:
+            entry.alternate = wanted
+            self._changed(name)
 
     def exchange(self, name: str) -> ExchangeInfo:
         """Raises ExchangeNotFound."""
@@ -329,7 +340,7 @@ class Router:
         if found:
             trace.topics.update(name for kind, name in found if kind == "topic")
             return [name for kind, name in found if kind == "exchange"]
-        alternate = entry.info.alternate_exchange
+        alternate = entry.alternate
         if alternate is None:
             return []
         trace.via_alternate |= alternate in self._exchanges
@@ -359,8 +370,8 @@ class Router:
             seen.add(entry.info.name)
             if not entry.matching.by_key_only:
                 return False
-            if entry.info.alternate_exchange is not None:
-                waiting.append(entry.info.alternate_exchange)
+            if entry.alternate is not None:
+                waiting.append(entry.alternate)
             waiting += [b.destination.name for b in entry.bindings if b.destination.kind != "topic"]
         return True
 

@@ -13,9 +13,10 @@ from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
+from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.gathering import can_gather
-from braidmq.gateways.translation import amqp_envelope, amqp_parts
+from braidmq.gateways.translation import amqp_envelope, amqp_parts, split_amqp
 from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
 NO_ROUTE = 312
-ROUTES_MAX = 4096
-"""Routes that a channel remembers; the router remembers them too, but not the topics."""
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
 ONE_BY_ONE = (
@@ -97,8 +96,6 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_tag: str | None = None
         self.reply_address: str | None = None
-        self._routes: dict[tuple[bytes, bytes], list[Topic]] = {}
-        self._routes_generation = -1
         self._next_tag = 1
         self._getters: dict[str, Consumer] = {}
 
@@ -111,8 +108,18 @@ class Channel:
 
     # --- publishing ---
 
-    def publish_run(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
-        """A run of messages with one exchange and key."""
+    def publish_run(
+        self,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        destination: Destination | None = None,
+    ) -> None:
+        """A run of messages with one exchange and one key, or one destination of several keys."""
+        if destination is not None:
+            self._publish_known(flags, exchange, key, batch, destination)
+            return
         if flags & FLAG_IMMEDIATE:
             raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         if not exchange and key.startswith(REPLY_KEY):
@@ -128,6 +135,19 @@ class Channel:
                 self._publish(flags, exchange, key, one, self._headers_of(one))
             return
         self._publish(flags, exchange, key, batch, None)
+
+    def _publish_known(
+        self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, destination: Destination
+    ) -> None:
+        if self.connection.routes.are_current() and not destination.is_gone():
+            self.connection.require_write(exchange.decode())
+            self._publish_topics(flags, exchange, key, batch, destination.topics)
+            return
+        # A binding changed in the very chunk of bytes that this run is from.
+        for index in range(batch.count):
+            one = single(batch, index)
+            own_exchange, own_key, _ = split_amqp(one.record(0).envelope)
+            self.publish_run(flags, own_exchange, own_key, one)
 
     def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
         """An answer to a direct reply-to address: from channel to channel."""
@@ -238,28 +258,27 @@ class Channel:
             topics = self._route_by_key(name, exchange, key)
         else:
             topics = self._route(name, keys or [key], headers)
+        self._publish_topics(flags, exchange, key, batch, topics)
+
+    def _publish_topics(
+        self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]
+    ) -> None:
         if self.transaction is not None:
             self.transaction.publishes.append((flags, exchange, key, batch, topics))
             return
         if len(topics) == 1 and can_gather(topics[0], batch):
-            self.connection.published(batch.count)
-            confirming = None if self.confirms is None else self
+            confirming, size = None if self.confirms is None else self, batch.size
             self.broker.gather(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
+            self._published(size)
             return
         self.broker.settle()
         self.publish_to(flags, exchange, key, batch, topics)
 
     def _route_by_key(self, name: str, exchange: bytes, key: bytes) -> list[Topic]:
-        """As ``_route``, remembered while no binding changes and the topics live."""
-        router = self.broker.engine.exchanges.router(self.vhost)
-        if router.generation != self._routes_generation:
-            self._routes.clear()
-            self._routes_generation = router.generation
-        topics = self._routes.get((exchange, key))
-        if topics is None or any(topic.deleted for topic in topics):
-            topics = self._route(name, [key], None)
-            if topics and router.routes_by_key_only(name) and len(self._routes) < ROUTES_MAX:
-                self._routes[exchange, key] = topics
+        """As ``_route``, and the scanner is told for the next time."""
+        topics = self._route(name, [key], None)
+        if topics and not self._needs_headers(exchange):
+            self.connection.routes.learn(exchange, key, topics)
         return topics
 
     # --- as the broker's gathering knows a publisher ---
@@ -270,8 +289,8 @@ class Channel:
 
     def expect_more(self, ticket: object, count: int) -> None:
         assert isinstance(ticket, Confirm)
-        ticket.count += count
-        ticket.accepted += count
+        assert self.confirms is not None
+        self.confirms.expect_more(ticket, count)
 
     def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
         assert isinstance(ticket, Confirm)
@@ -283,7 +302,7 @@ class Channel:
         """False when a queue refused some of it."""
         if not topics and flags & FLAG_MANDATORY:
             self._return(batch, exchange, key)
-        count = batch.count
+        count, size = batch.count, batch.size
         published = Published(None, count)
         topics = [topic for topic in topics if not topic.deleted]
         if topics:
@@ -296,15 +315,25 @@ class Channel:
                 )
             except TopicFull:
                 published = Published(None, 0)
-        self.connection.published(count)
+        confirm = None
         if self.confirms is not None:
             confirm = self.confirms.expect(count, published.accepted)
+        self._published(size)
+        if confirm is not None:
             self.broker.when_durable(
                 published.lsn, lambda failure: self._confirmed(confirm, failure)
             )
         # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
         self.broker.touch()
         return published.accepted == count
+
+    def _published(self, size: int) -> None:
+        """Publishers that are too far ahead have to wait."""
+        self.connection.published()
+        if self.confirms is not None:
+            self.confirms.weigh(size)
+            if self.confirms.is_behind(self.connection.gateway.unconfirmed):
+                self.connection.wait_for_confirms(self)
 
     def _route(
         self,
@@ -346,6 +375,8 @@ class Channel:
             data = self.confirms.ready()
             if data:
                 self.send(data)
+            if self.confirms.has_caught_up(self.connection.gateway.unconfirmed):
+                self.connection.has_confirms(self)
 
     # --- consuming ---
 
@@ -505,6 +536,7 @@ class Channel:
         """What was delivered and not answered goes back to its queues."""
         self.closing = True
         self.connection.replies.forget(self)
+        self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()

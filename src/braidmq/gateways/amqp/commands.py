@@ -100,6 +100,9 @@ class Commands:
                 f"invalid type '{wire_name(alternate)}' for arg 'alternate-exchange' in exchange "
                 f"'{name}' in vhost '{channel.vhost}'"
             )
+        if alternate is not None:
+            self._connection.require_read(name, "exchange")
+            self._connection.require_write(alternate)
         try:
             self._broker.engine.exchanges.declare(
                 channel.vhost,
@@ -180,17 +183,16 @@ class Commands:
     def _bind_exchange(
         self, channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind, *, bind: bool
     ) -> None:
-        for name in (method.destination, method.source):
-            if not name:
-                raise access_refused("operation not permitted on the default exchange")
+        self._connection.require_write(method.destination)
+        if not method.destination or not method.source:
+            raise access_refused("operation not permitted on the default exchange")
+        self._connection.require_read(method.source, "exchange")
         try:
             info = [self._exchange(channel, n) for n in (method.source, method.destination)][-1]
         except ChannelError:
             if bind:
                 raise
             return  # what is not there is not bound
-        self._connection.require_write(method.destination)
-        self._connection.require_read(method.source)
         destination = to_exchange(method.destination)
         self._change_binding(
             channel,
@@ -242,6 +244,10 @@ class Commands:
         engine, now_ms = self._broker.engine, self._broker.now_ms()
         arguments = dict(method.arguments)
         settings = settings_of(arguments, name, channel.vhost)
+        dead_letters = arguments.get("x-dead-letter-exchange")
+        if dead_letters is not None:
+            self._connection.require_read(name)
+            self._connection.require_write(str(dead_letters))
         check_properties(
             arguments,
             name,
@@ -258,6 +264,7 @@ class Commands:
             settings,
             now_ms=now_ms,
             durable=durable,
+            kind=queue_type(arguments),
             attributes={
                 "amqp": {
                     "durable": method.durable,
@@ -284,11 +291,7 @@ class Commands:
         )
 
     def _queue(self, channel: Channel, name: str) -> Topic:
-        """The queue of that name; an empty one is the last this channel declared."""
-        if not name:
-            name = channel.last_queue
-            if not name:
-                raise ChannelError(ReplyCode.NOT_FOUND, "no previously declared queue")
+        name = self._queue_name(channel, name)
         topic = self._broker.engine.core.topics.get((channel.vhost, name))
         if topic is None or SUBSCRIPTION not in topic.subscriptions:
             raise no_queue(name, channel.vhost)
@@ -296,6 +299,19 @@ class Commands:
         if owner is not None and owner is not self._connection:
             raise resource_locked(name, channel.vhost)
         return topic
+
+    def _queue_name(self, channel: Channel, name: str) -> str:
+        """An empty one is the last this channel declared."""
+        if not name:
+            name = channel.last_queue
+            if not name:
+                raise ChannelError(ReplyCode.NOT_FOUND, "no previously declared queue")
+        return name
+
+    def _readable_queue(self, channel: Channel, name: str) -> Topic:
+        # As RabbitMQ: who may not read a queue does not learn whether it is there.
+        self._connection.require_read(self._queue_name(channel, name))
+        return self._queue(channel, name)
 
     def _require_unlocked(self, channel: Channel, topic: Topic, exclusive: bool) -> None:
         owner = self._connection.gateway.registry.owner(channel.vhost, topic.name)
@@ -315,9 +331,10 @@ class Commands:
     def _bind_queue(
         self, channel: Channel, method: m.QueueBind | m.QueueUnbind, *, bind: bool
     ) -> None:
+        self._connection.require_write(self._queue_name(channel, method.queue), "queue")
         if not method.exchange:
-            self._queue(channel, method.queue)
             raise access_refused("operation not permitted on the default exchange")
+        self._connection.require_read(method.exchange, "exchange")
         try:
             self._exchange(channel, method.exchange)
             topic = self._queue(channel, method.queue)
@@ -325,8 +342,6 @@ class Commands:
             if bind or error.reply_code != ReplyCode.NOT_FOUND or not method.queue:
                 raise
             return  # what is not there is not bound
-        self._connection.require_write(topic.name)
-        self._connection.require_read(method.exchange)
         key = method.routing_key
         if not key and not method.queue:
             key = topic.name
@@ -367,12 +382,12 @@ class Commands:
             raise no_exchange(source, channel.vhost) from None
 
     def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
-        topic = self._queue(channel, method.queue)
-        self._connection.require_read(topic.name)
+        topic = self._readable_queue(channel, method.queue)
         count = self._broker.engine.purge(topic)
         self._reply(channel, m.QueuePurgeOk(count), method.nowait)
 
     def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
+        self._connection.require_configure("queue", self._queue_name(channel, method.queue))
         try:
             topic = self._queue(channel, method.queue)
         except ChannelError as error:
@@ -380,7 +395,6 @@ class Commands:
                 raise
             self._reply(channel, m.QueueDeleteOk(0), method.nowait)
             return
-        self._connection.require_configure("queue", topic.name)
         subscription = topic.subscriptions[SUBSCRIPTION]
         if is_quorum(topic) and (method.if_unused or method.if_empty):
             flag = "if-unused" if method.if_unused else "if-empty"
@@ -423,8 +437,7 @@ class Commands:
         if method.queue == REPLY_TO:
             self._consume_replies(channel, method, tag)
             return
-        topic = self._queue(channel, method.queue)
-        self._connection.require_read(topic.name)
+        topic = self._readable_queue(channel, method.queue)
         target = AmqpConsumer(channel, tag, topic.name, method.no_ack)
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -464,10 +477,9 @@ class Commands:
         """Queues have one subscription; a stream is read by each consumer from where it likes."""
         offset = method.arguments.get("x-stream-offset")
         if offset is not None and topic.policy.retention.until_acked:
-            kind = queue_type(topic.attributes.get("amqp", {}).get("arguments", {}))
             raise precondition_failed(
                 f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost "
-                f"'{channel.vhost}' of queue type rabbit_{kind}_queue"
+                f"'{channel.vhost}' of queue type rabbit_{topic.kind}_queue"
             )
         if offset is None:
             return topic.subscriptions[SUBSCRIPTION]
@@ -507,8 +519,7 @@ class Commands:
             self._connection.send_method(channel.number, m.BasicCancelOk(method.consumer_tag))
 
     def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
-        topic = self._queue(channel, method.queue)
-        self._connection.require_read(topic.name)
+        topic = self._readable_queue(channel, method.queue)
         topic.last_used_ms = self._broker.now_ms()
         data = channel.get(topic, method.no_ack)
         if data is None:

@@ -6,7 +6,9 @@ ready early waits for what was published before it.
 
 import struct
 from collections import deque
+from dataclasses import dataclass
 
+from braidmq.model.limits import MIB
 from braidmq.wire.amqp.constants import FRAME_END
 from braidmq.wire.amqp.methods import BasicNack, method_frame
 
@@ -14,14 +16,24 @@ ACK_FRAME = struct.Struct(">BHIHHQBB")
 """kind, channel, length, class, method, delivery tag, multiple, end"""
 
 
+@dataclass(frozen=True, slots=True)
+class UnconfirmedLimit:
+    """How far a publisher may be ahead of its confirms: beyond it, nothing more is read from it
+    until half of that is confirmed."""
+
+    messages: int = 65_536
+    bytes: int = 64 * MIB
+
+
 class Confirm:
     """Publishes of one run; ``accepted`` of its ``count`` messages were taken."""
 
-    __slots__ = ("accepted", "count", "done", "failed")
+    __slots__ = ("accepted", "count", "done", "failed", "size")
 
     def __init__(self, count: int, accepted: int) -> None:
         self.count = count
         self.accepted = accepted
+        self.size = 0
         self.done = False
         self.failed = False
 
@@ -31,14 +43,35 @@ class Confirms:
         self._channel = channel
         self._waiting: deque[Confirm] = deque()
         self._last_tag = 0
+        self._published = 0
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(confirm.count for confirm in self._waiting)
+        """Messages that are neither confirmed nor refused."""
+        return self._published - self._last_tag
 
     def expect(self, count: int, accepted: int) -> Confirm:
         confirm = Confirm(count, accepted)
         self._waiting.append(confirm)
+        self._published += count
         return confirm
+
+    def expect_more(self, confirm: Confirm, count: int) -> None:
+        confirm.count += count
+        confirm.accepted += count
+        self._published += count
+
+    def weigh(self, size: int) -> None:
+        """The size of what was expected last."""
+        if self._waiting:
+            self._waiting[-1].size += size
+            self._size += size
+
+    def is_behind(self, limit: UnconfirmedLimit) -> bool:
+        return len(self) > limit.messages or self._size > limit.bytes
+
+    def has_caught_up(self, limit: UnconfirmedLimit) -> bool:
+        return 2 * len(self) <= limit.messages and 2 * self._size <= limit.bytes
 
     def ready(self) -> bytes:
         """The frames for what is done now, as few as possible."""
@@ -46,6 +79,7 @@ class Confirms:
         acked = 0
         while self._waiting and self._waiting[0].done:
             confirm = self._waiting.popleft()
+            self._size -= confirm.size
             good = 0 if confirm.failed else confirm.accepted
             if good:
                 acked += good

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,12 +9,24 @@ from braidmq.engine.effects import Level
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.content import Content
-from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
-from braidmq.gateways.amqp.handshake import HandshakeBroken, credentials, greeting
+from braidmq.gateways.amqp.errors import (
+    access_refused,
+    blamed,
+    precondition_failed,
+    translate,
+)
+from braidmq.gateways.amqp.handshake import (
+    HandshakeBroken,
+    client_name,
+    credentials,
+    greeting,
+)
+from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.replies import Replies
+from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.trace import Trace
 from braidmq.logs import about
-from braidmq.model.errors import AccessRefused, BraidError
+from braidmq.model.errors import BraidError
 from braidmq.security.accounts import is_loopback
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import (
@@ -44,7 +55,6 @@ from braidmq.wire.amqp.methods import (
     decode,
     method_frame,
 )
-from braidmq.wire.amqp.properties import split_content_header
 from braidmq.wire.amqp.scan import (
     EVENT_ACK,
     EVENT_ERROR,
@@ -64,8 +74,8 @@ OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-SLOWED_S = 0.02
-"""How long a publisher is not read from after each read, while memory or disk is getting low."""
+SLOW_S = 0.02
+"""How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
 _receive_buffer = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive_buffer)
@@ -82,6 +92,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.settings = gateway.settings
         self.id = gateway.broker.next_connection_id()
         self.vhost = "/"
+        self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
         self.channels: dict[int, Channel] = {}
         self.frame_max = self.settings.frame_bytes_max
@@ -104,7 +115,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._mechanism = "PLAIN"
         self._write_paused = False
         self._socket_full = False
-        self._read_paused = False
+        self.holds = Hold(0)
+        self._awaiting: set[Channel] = set()
         self._lost = False
         self._draining = self._deaf = False
         self._end = ""
@@ -112,8 +124,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._trace: Trace | None = None
         self.received_bytes = self.sent_bytes = 0
         self.last_received = self.last_sent = self.broker.loop.time()
-        self._published = 0
-        self._slowed = False
+        self._publishes = False
 
     # --- the transport ---
 
@@ -228,8 +239,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _scan(self, start: int, size: int, fast: bool) -> int:
         """Handle the frames between; returns how many bytes they took."""
+        self.routes.refresh()
         events, used = scan(
-            _receive_view[start:], size - start, self.frame_max, self.broker.now_ms(), fast
+            _receive_view[start:],
+            size - start,
+            self.frame_max,
+            self.broker.now_ms(),
+            fast,
+            self.routes.known,
         )
         for event in events:
             self._handle(event)
@@ -284,14 +301,20 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
         if not error.class_id:
-            error.class_id, error.method_id = _blamed(event)
+            error.class_id, error.method_id = blamed(event)
         channel = self.channels.get(number)
         if not isinstance(error, ChannelError) or channel is None:
             raise error
         self.close_channel(channel, error)
 
     def _handle_publish(
-        self, number: int, flags: int, exchange: bytes, key: bytes, batch: RecordBatch
+        self,
+        number: int,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        destination: Destination | None,
     ) -> None:
         if self._draining:
             # Nothing that follows may count either: an acknowledgement may stand for this message.
@@ -299,7 +322,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return
         channel = self._channel(number)
         if channel is not None:
-            channel.publish_run(flags, exchange, key, batch)
+            channel.publish_run(flags, exchange, key, batch, destination)
 
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
@@ -341,15 +364,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _not_content(self, number: int) -> ConnectionError_:
         """Something else came where the rest of a message must."""
-        content = self._contents.pop(number)
-        missing = "content body" if content.size >= 0 else "content header for class 60"
-        name = missing.removesuffix(" for class 60")
-        return ConnectionError_(
-            ReplyCode.UNEXPECTED_FRAME,
-            f"expected {missing}, got non {name} frame instead",
-            class_id=60,
-            method_id=40,
-        )
+        return self._contents.pop(number).interrupted()
 
     def _handle_method(self, number: int, method: Method) -> None:
         if number in self._contents and not isinstance(method, ConnectionClose | ConnectionCloseOk):
@@ -418,21 +433,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._complete(number, content)
 
     def _begin_content(self, number: int, content: Content, payload: bytes) -> None:
-        class_id, weight = struct.unpack_from(">HH", payload)
-        if class_id != 60 or weight:
-            error = self._not_content(number)
-            if class_id != 60:
-                error.text = f"expected content header for class 60, got one for class {class_id}"
-                error.text += " instead"
-            raise error
-        content.size, content.properties = split_content_header(payload)
-        if content.size > self.settings.message_bytes_max:
+        try:
+            content.begin(payload, self.settings.message_bytes_max)
+        except AmqpError:
             del self._contents[number]
-            raise ChannelError(
-                ReplyCode.PRECONDITION_FAILED,
-                f"message size {content.size} is larger than configured max size "
-                f"{self.settings.message_bytes_max}",
-            )
+            raise
 
     def _complete(self, number: int, content: Content) -> None:
         """Put an assembled message through the scanner, so that there is one way in."""
@@ -528,32 +533,31 @@ class AmqpConnection(asyncio.BufferedProtocol):
             )
         self.gateway.require_room(vhost)
         self.vhost = vhost
+        self.routes = Routes(self.broker.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
         self._opened = True
         self._deadline.cancel()
         self.gateway.connections_opened += 1
-        client = _client_name(self.client_properties)
+        client = client_name(self.client_properties)
         self._log(logging.INFO, "connection opened", client=client)
         self.send_method(0, ConnectionOpenOk())
-        if self.broker.blocked:
-            self.set_blocked("memory or disk is low")
 
     # --- permissions and routing, asked by channels ---
 
-    def require_write(self, exchange: str) -> None:
-        if not self.grants.may_write(exchange or "amq.default"):
-            raise self._refusal("write", "exchange", exchange or "amq.default")
+    def require_write(self, name: str, kind: str = "exchange") -> None:
+        if not self.grants.may_write(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
-    def require_read(self, queue: str) -> None:
-        if not self.grants.may_read(queue):
-            raise self._refusal("read", "queue", queue)
+    def require_read(self, name: str, kind: str = "queue") -> None:
+        if not self.grants.may_read(name or "amq.default"):
+            raise self._refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal("configure", kind, name)
+            raise self._refusal(kind, name)
 
-    def _refusal(self, verb: str, kind: str, name: str) -> ChannelError:
+    def _refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
@@ -573,24 +577,27 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def consumer_gone(self, target: AmqpConsumer) -> None:
         self.gateway.registry.consumer_gone(self.vhost, target.queue)
 
-    def published(self, count: int) -> None:
-        """Publishers are read less, and then not at all, while memory or disk is low."""
-        self._published += count
-        level = self.broker.pressure
-        if level is Level.NORMAL or self._read_paused:
-            return
+    def published(self) -> None:
+        """Publishers are read more slowly, and then not at all, while memory or disk is low."""
+        self._publishes = True
+        level = self.broker.engine.pressure.level
         if level is Level.BLOCKED:
-            self.set_blocked("memory or disk is low")
-        elif not self._slowed:
-            self._slowed = True
+            self.set_blocked(self.broker.engine.pressure.reason)
+        elif level is Level.SLOW and not self.holds & Hold.SLOW:
+            self._hold(Hold.SLOW)
             self.gateway.publishers_slowed += 1
-            self.transport.pause_reading()
-            self.broker.loop.call_later(SLOWED_S, self._read_on)
+            self.broker.loop.call_later(SLOW_S, self._release_hold, Hold.SLOW)
 
-    def _read_on(self) -> None:
-        self._slowed = False
-        if not self._read_paused and not self._lost:
-            self.transport.resume_reading()
+    def wait_for_confirms(self, channel: Channel) -> None:
+        """A publisher is too far ahead of its confirms."""
+        self._awaiting.add(channel)
+        self._hold(Hold.UNCONFIRMED)
+
+    def has_confirms(self, channel: Channel) -> None:
+        if self._awaiting:
+            self._awaiting.discard(channel)
+            if not self._awaiting:
+                self._release_hold(Hold.UNCONFIRMED)
 
     # --- closing ---
 
@@ -602,6 +609,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if not self._end:
             self._end = f"{error.reply_code} {error.reply_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
+        self._release_hold(self.holds)  # its close-ok has to be heard
         self._release()
         self.send_method(
             0,
@@ -729,20 +737,34 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def set_blocked(self, reason: str) -> None:
         """Stop reading from a publisher; consumers-only connections go on."""
-        if self._read_paused or not self._opened or not self._published:
+        if self.holds & Hold.BLOCKED or not self._opened or not self._publishes:
             return
-        self._read_paused = True
-        if self.wants_blocked:
+        if self._hold(Hold.BLOCKED) and self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
-        self.transport.pause_reading()
 
     def set_unblocked(self) -> None:
-        if self._read_paused:
-            self._read_paused = False
+        if self.holds & Hold.BLOCKED:
+            self._release_hold(Hold.BLOCKED)
             if self.wants_blocked:
                 self.send_method(0, ConnectionUnblocked())
-            if not self._slowed:
-                self.transport.resume_reading()
+
+    def _hold(self, reason: "Hold") -> bool:
+        """Read nothing more while any reason holds. False for a connection that ends anyway: what
+        it still says is read."""
+        if self._closing or self._lost or self.transport.is_closing():
+            return False
+        if not self.holds:
+            self.transport.pause_reading()
+        self.holds |= reason
+        return True
+
+    def _release_hold(self, reason: "Hold") -> None:
+        if not self.holds & reason:
+            return
+        self.holds &= ~reason
+        if not self.holds and not self._lost and not self.transport.is_closing():
+            self.last_received = self.broker.loop.time()  # it could not be heard until now
+            self.transport.resume_reading()
 
     @property
     def wants_blocked(self) -> bool:
@@ -770,27 +792,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)
         # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
-        if now - self.last_received > 3 * self.heartbeat_s and not self._read_paused:
+        if now - self.last_received > 3 * self.heartbeat_s and not self.holds:
             self._end = "heartbeats were missed"
             self.transport.abort()
-
-
-def _client_name(properties: dict[str, Any]) -> str:
-    """Of the program, or what it is made with."""
-    return str(properties.get("connection_name") or properties.get("product") or "unknown")
-
-
-def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
-    """Class and method id of what an error answers."""
-    if event[0] == EVENT_PUBLISH:
-        return 60, 40
-    if event[0] == EVENT_ACK:
-        return 60, 80
-    if event[0] == EVENT_FRAME and event[1] == FrameKind.METHOD and len(event[3]) >= 4:
-        return struct.unpack(">HH", event[3][:4])
-    if event[0] == EVENT_FRAME and event[1] in (FrameKind.HEADER, FrameKind.BODY):
-        return 60, 40
-    return 0, 0
-
-
-__all__ = ["AccessRefused", "AmqpConnection"]

@@ -1,9 +1,13 @@
 """Errors as AMQP answers them: the one place where the engine's errors become AMQP's."""
 
+import struct
+from typing import Any
+
 from braidmq.engine.errors import ExclusiveConsumer, MessageTooLarge
 from braidmq.model.errors import BraidError, Kind
-from braidmq.wire.amqp.constants import ReplyCode
+from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_
+from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME, EVENT_PUBLISH
 
 
 def precondition_failed(text: str) -> ChannelError:
@@ -51,3 +55,16 @@ def translate(error: BraidError) -> AmqpError:
     if code is None:
         return ConnectionError_(ReplyCode.INTERNAL_ERROR, str(error))
     return ChannelError(code, str(error))
+
+
+def blamed(event: tuple[Any, ...]) -> tuple[int, int]:
+    """Class and method id of what an error answers."""
+    if event[0] == EVENT_PUBLISH:
+        return 60, 40
+    if event[0] == EVENT_ACK:
+        return 60, 80
+    if event[0] == EVENT_FRAME and event[1] == FrameKind.METHOD and len(event[3]) >= 4:
+        return struct.unpack(">HH", event[3][:4])
+    if event[0] == EVENT_FRAME and event[1] in (FrameKind.HEADER, FrameKind.BODY):
+        return 60, 40
+    return 0, 0

@@ -1,6 +1,7 @@
 """What a connection says of this server, and how a peer says who it is."""
 
 import struct
+from typing import Any
 
 from braidmq import __version__
 from braidmq.wire.amqp.methods import ConnectionStart, ConnectionStartOk
@@ -36,6 +37,11 @@ def greeting(node: str) -> ConnectionStart:
         },
         mechanisms=b"PLAIN AMQPLAIN",
     )
+
+
+def client_name(properties: dict[str, Any]) -> str:
+    """Of the program, or what it is made with."""
+    return str(properties.get("connection_name") or properties.get("product") or "unknown")
 
 
 def credentials(method: ConnectionStartOk) -> tuple[str, str]:

@@ -5,6 +5,7 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
@@ -35,10 +36,12 @@ class AmqpGateway:
         accounts: Accounts,
         logins: Logins,
         settings: AmqpSettings | None = None,
+        unconfirmed: UnconfirmedLimit | None = None,
     ) -> None:
         self.settings = settings or AmqpSettings()
         self.broker = broker
         self.accounts = accounts
+        self.unconfirmed = unconfirmed or UnconfirmedLimit()
         self.logins = GatewayLogins(broker, logins)
         self.name = socket.gethostname()
         self.registry = Registry(broker)
@@ -134,8 +137,7 @@ class AmqpGateway:
             if named == deleted.name:
                 connection.shut_down(f"{named} was deleted")
         if isinstance(deleted, NamespaceDeleted):
-            for topic in self.broker.engine.topics(deleted.name):
-                self.broker.engine.delete_topic(topic)
+            self.broker.engine.delete_namespace(deleted.name, now_ms=self.broker.now_ms())
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""

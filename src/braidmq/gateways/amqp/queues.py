@@ -5,7 +5,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from braidmq.engine.policy import QUEUE_SETTINGS, merge
+from braidmq.engine.policy import TopicKind
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
@@ -16,7 +16,7 @@ SUBSCRIPTION = "queue"
 
 Arguments = Mapping[str, Any]
 
-QUEUE_TYPES = ("classic", "quorum", "stream")
+QUEUE_TYPES: tuple[TopicKind, ...] = ("classic", "quorum", "stream")
 OVERFLOWS = {
     "drop-head": "drop-head",
     "reject-publish": "reject",
@@ -33,13 +33,15 @@ def mode_of(arguments: Arguments) -> Mode:
     return Mode.SINGLE_ACTIVE if arguments.get("x-single-active-consumer") else Mode.SHARED
 
 
-def queue_type(arguments: Arguments) -> str:
-    return str(arguments.get("x-queue-type") or "classic")
+def queue_type(arguments: Arguments) -> TopicKind:
+    for known in QUEUE_TYPES:
+        if arguments.get("x-queue-type") == known:
+            return known
+    return "classic"
 
 
 def is_quorum(topic: Topic) -> bool:
-    attributes = topic.attributes.get("amqp")
-    return attributes is not None and queue_type(attributes["arguments"]) == "quorum"
+    return topic.kind == "quorum"
 
 
 ONLY = {
@@ -73,7 +75,7 @@ def check_properties(
 
 
 def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
-    """Topic settings for a queue's arguments. Raises PRECONDITION_FAILED for wrong ones."""
+    """What a queue's arguments set of its topic. Raises PRECONDITION_FAILED for wrong ones."""
     check = _Checker(arguments, queue, vhost)
     own: dict[str, Any] = {}
     dead: dict[str, Any] = {}
@@ -110,13 +112,10 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
     check.boolean("x-single-active-consumer")
     limit = arguments.get("x-delivery-limit")
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
-        own["retry"] = {"base_ms": 0, "attempts": limit + 1}
+        own["retry"] = {"attempts": limit + 1}
     if dead:
         own["dead_letter"] = dead
-    own["limits_count"] = "ready"
-    if queue_type(arguments) == "stream":
-        own["retention"] = {"until_acked": False}
-    return merge(QUEUE_SETTINGS, own)
+    return own
 
 
 class _Checker:

@@ -115,22 +115,25 @@ class LimitsBody(Body, frozen=True):
 AnyBody = TypeVar("AnyBody", bound=Body)
 Handler = Callable[..., Awaitable[Response]]
 Methods = Mapping[str, Handler]
+Table = Mapping[tuple[str, ...], Methods]
+"""By path; ``*`` stands for any one segment, and the handlers get those in order."""
 
 
 def admin_routes(
-    accounts: Accounts, logins: Logins, commit: Commit, clock: Clock
+    accounts: Accounts, logins: Logins, commit: Commit, clock: Clock, *others: Table
 ) -> list[BaseRoute]:
-    """``commit`` is awaited before a change is answered."""
-    return Admin(accounts, logins, commit, clock).routes()
+    """``commit`` is awaited before a change is answered; ``others`` are for administrators too."""
+    return Admin(accounts, logins, commit, clock, *others).routes()
 
 
 class Admin:
-    def __init__(self, accounts: Accounts, logins: Logins, commit: Commit, clock: Clock) -> None:
+    def __init__(
+        self, accounts: Accounts, logins: Logins, commit: Commit, clock: Clock, *others: Table
+    ) -> None:
         self._accounts = accounts
         self._logins = logins
         self._commit = commit
         self._clock = clock
-        # A name stands for any one segment of the path; the handlers get those in order.
         self._table: dict[tuple[str, ...], Methods] = {
             ("users",): {"GET": self.list_users},
             ("users", "*"): {
@@ -155,6 +158,8 @@ class Admin:
             },
             ("namespaces", "*", "limits"): {"PUT": self.put_limits},
         }
+        for other in others:
+            self._table.update(other)
 
     def routes(self) -> list[BaseRoute]:
         # Starlette matches decoded paths, in which %2F has become one more separator: it only

@@ -20,5 +20,10 @@ ENVELOPE_AMQP: int
 
 def describe_octets(data: bytes) -> str: ...
 def scan(
-    data: Buffer, size: int, frame_max: int, now_ms: int, fast: bool = True
+    data: Buffer,
+    size: int,
+    frame_max: int,
+    now_ms: int,
+    fast: bool = True,
+    destinations: dict[bytes, Any] | None = None,
 ) -> tuple[list[tuple[Any, ...]], int]: ...

@@ -4,7 +4,8 @@
     ack:      method frame, method frame, …                         one channel, rising tags
 
 Consecutive publishes of one channel to one exchange and key become one event with a batch that is
-encoded already; consecutive acknowledgements become a range. Everything else, and every publish
+encoded already; so do those with other keys that the caller knows to lead to the same place.
+Consecutive acknowledgements become a range. Everything else, and every publish
 that is not these three frames in a row (bodies of several frames, channels interleaved), is handed
 out frame by frame. The scanner keeps no state between calls: what is not complete stays in the
 caller's buffer.
@@ -55,6 +56,9 @@ cdef enum:
     BAD_EXPIRATION = 128
     BAD_PROPERTIES = 256
     BAD_MODE = 512       # neither transient nor persistent
+
+    # Publishes with anything else are looked at singly, so each run has just one key.
+    MIXABLE = MANDATORY | TRANSIENT_RUN | HEADERS
 
 cdef enum:
     FRAME_METHOD = 1
@@ -264,21 +268,31 @@ def describe_octets(bytes data):
 
 
 cdef class Run:
-    """Publishes being gathered: same channel, exchange, key and kind."""
+    """Publishes being gathered: same channel, kind, and exchange and key or known destination."""
+    cdef dict destinations
     cdef RecordBatch batch
     cdef uint16_t channel
     cdef int flags
     cdef bytes exchange
     cdef bytes key
     cdef bytes route
+    cdef object destination
 
-    cdef bint takes(self, uint16_t channel, const Publish *found) noexcept:
+    cdef bint takes(self, uint16_t channel, const Publish *found) except -1:
         cdef Py_ssize_t length = found.key + 1 + found.key[0] - found.exchange
-        return (
-            self.batch is not None and self.channel == channel and self.flags == found.flags
-            and len(self.route) == length
+        if (
+            self.batch is None or self.channel != channel or self.flags != found.flags
+            or self.batch.size >= RUN_BYTES_MAX
+        ):
+            return False
+        if (
+            len(self.route) == length
             and memcmp(PyBytes_AS_STRING(self.route), found.exchange, length) == 0
-            and self.batch.size < RUN_BYTES_MAX
+        ):
+            return True
+        return (
+            self.destination is not None
+            and self.destinations.get((<const char *>found.exchange)[:length]) is self.destination
         )
 
     cdef int begin(self, uint16_t channel, const Publish *found) except -1:
@@ -289,11 +303,14 @@ cdef class Run:
         self.route = PyBytes_FromStringAndSize(<const char *>found.exchange, length)
         self.exchange = self.route[1:1 + found.exchange[0]]
         self.key = self.route[2 + found.exchange[0]:]
+        self.destination = None
+        if self.destinations is not None and not found.flags & ~MIXABLE:
+            self.destination = self.destinations.get(self.route)
         return 0
 
     cdef int add(self, const Publish *found, int64_t now_ms) except -1:
         """Encode one record; its envelope is put together from the frames."""
-        cdef Py_ssize_t route_length = len(self.route)
+        cdef Py_ssize_t route_length = found.key + 1 + found.key[0] - found.exchange
         cdef Py_ssize_t length = route_length + found.properties_length
         cdef uint8_t small[512]
         cdef bytes large = None
@@ -302,7 +319,7 @@ cdef class Run:
         if length > <Py_ssize_t>sizeof(small):
             large = PyBytes_FromStringAndSize(NULL, length)
             envelope = <uint8_t *>PyBytes_AS_STRING(large)
-        memcpy(envelope, PyBytes_AS_STRING(self.route), route_length)
+        memcpy(envelope, found.exchange, route_length)
         memcpy(envelope + route_length, found.properties, found.properties_length)
         if found.expiration_ms >= 0:
             # At the earliest in a millisecond: a consumer that is ready now gets it all the same.
@@ -317,25 +334,29 @@ cdef class Run:
     cdef int finish(self, list events) except -1:
         if self.batch is not None:
             events.append((
-                1, self.channel, self.flags, self.exchange, self.key, self.batch))
+                1, self.channel, self.flags, self.exchange, self.key, self.batch,
+                self.destination))
             self.batch = None
         return 0
 
 
 def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int64_t now_ms,
-         bint fast=True):
+         bint fast=True, dict destinations=None):
     """Events of the whole frames in the first ``size`` bytes, and how many bytes they took.
 
-    - ``(EVENT_PUBLISH, channel, flags, exchange, key, batch)``
+    - ``(EVENT_PUBLISH, channel, flags, exchange, key, batch, destination)``: exchange and key are
+      those of the first record; where ``destination`` is not None the others may have other keys
     - ``(EVENT_ACK, channel, first tag, last tag, multiple)``
     - ``(EVENT_FRAME, kind, channel, payload)``
     - ``(EVENT_ERROR, reply code, text)``: nothing behind it can be read
 
-    Without ``fast`` everything comes frame by frame.
+    Without ``fast`` everything comes frame by frame. ``destinations`` is what is known of routes,
+    the bytes of exchange and key with their lengths: those with the same value are one run.
     """
     cdef const uint8_t *base = &data[0] if size else NULL
     cdef list events = []
     cdef Run run = Run()
+    run.destinations = destinations
     cdef Py_ssize_t at = 0
     cdef uint32_t length, ids
     cdef uint16_t channel

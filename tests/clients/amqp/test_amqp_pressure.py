@@ -1,0 +1,274 @@
+"""Publishers are held back, and told so: by low memory or disk, by confirms that are slow to come,
+by a queue that is full. Consumers go on, and nothing is lost."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika
+import pytest
+from in_process import WAIT_S, HeldDisk, amqp_port
+from pika.exceptions import NackError
+from raw_client import RawClient, content_frames
+
+from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp.confirms import UnconfirmedLimit
+from braidmq.gateways.amqp.holds import Hold
+from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.model.limits import KIB, MIB
+from braidmq.testing.live import LiveNode, live_node
+from braidmq.wire.amqp import methods as m
+
+BODY = bytes(16 * KIB)
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def connected(node: LiveNode) -> pika.BlockingConnection:
+    at = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"], heartbeat=0)
+    return pika.BlockingConnection(at)
+
+
+@contextmanager
+def sending(client: RawClient, data: bytes) -> Iterator[None]:
+    """Meanwhile, as fast as it is read; all of it is sent in the end."""
+    thread = threading.Thread(target=client.sock.sendall, args=(data,))
+    thread.start()
+    yield
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def held(reason: Hold) -> Callable[[AmqpGateway], bool]:
+    return lambda gateway: any(each.holds & reason for each in gateway.connections)
+
+
+# --- memory ---
+
+
+def test_a_publisher_waits_while_memory_is_low_and_consumers_make_room(tmp_path: Path) -> None:
+    """Transient messages are in memory only."""
+    config = tmp_path / "braid.toml"
+    config.write_text("[limits]\nmemory_slow_bytes = 1048576\nmemory_block_bytes = 2097152\n")
+    with (
+        live_node(tmp_path / "data", config=config) as node,
+        connected(node) as producer,
+        connected(node) as consumer,
+    ):
+        told: list[str] = []
+        producer.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
+        producer.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        out = producer.channel()
+        out.queue_declare("q")
+        published = 0
+        while not told:
+            assert published * len(BODY) < 64 * MIB, "it was never blocked"
+            out.basic_publish("", "q", published.to_bytes(4) + BODY)
+            published += 1
+            producer.process_data_events(0)
+        got: list[int] = []
+        into = consumer.channel()
+        for _, _, body in into.consume("q", auto_ack=True, inactivity_timeout=WAIT_S):
+            got.append(int.from_bytes(body[:4]))
+            if len(got) == published:
+                break
+        into.cancel()
+        assert got == list(range(published))
+        until(lambda: producer.process_data_events(0.01) or told[-1] == "unblocked")
+        assert out.queue_declare("q", passive=True).method.message_count == 0
+
+
+def test_who_does_not_understand_is_held_back_without_a_word() -> None:
+    marks = Watermarks(1 * MIB, 2 * MIB, 0, 0)
+    data = content_frames(1, m.BasicPublish("", "q"), BODY) * (16 * MIB // len(BODY))
+    with (
+        amqp_port(HeldDisk(), marks) as port,
+        RawClient(port) as out,
+        RawClient(port) as reader,
+    ):
+        out.open(1, capabilities={})
+        out.declare("q")
+        reader.open(1)
+        with sending(out, data):
+            until(lambda: port.ask(held(Hold.BLOCKED)))
+            taken = port.ask(lambda gateway: gateway.broker.engine.store.memory.resident)
+            assert taken < 8 * MIB
+            reader.ask(1, m.BasicConsume("q", no_ack=True), m.BasicConsumeOk)
+            for _ in range(16 * MIB // len(BODY)):
+                reader.expect(m.BasicDeliver)
+                reader.content()
+        out.ask(1, m.QueueDeclare("q", passive=True), m.QueueDeclareOk)
+
+
+# --- disk ---
+
+MARKS = Watermarks(1 << 40, 1 << 41, disk_slow_bytes=20 * MIB, disk_block_bytes=10 * MIB)
+
+
+def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
+    disk = HeldDisk()
+    with amqp_port(disk, MARKS) as port, RawClient(port) as out, RawClient(port) as reader:
+        out.open(1)
+        out.declare("q")
+        out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        out.publish(1, "q", b"before")
+        out.expect(m.BasicAck)
+        disk.free = 5 * MIB
+        assert "disk" in out.expect(m.ConnectionBlocked).reason
+        out.publish(1, "q", b"while")
+        reader.open(1)
+        reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetOk)
+        assert reader.content()[1] == b"before"
+        reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetEmpty)
+        # What a first publish brings was read already: it is kept, and then that one waits as well.
+        reader.publish(1, "q", b"other")
+        reader.expect(m.ConnectionBlocked)
+        disk.free = 1 << 30
+        out.expect(m.ConnectionUnblocked)
+        reader.expect(m.ConnectionUnblocked)
+        assert out.expect(m.BasicAck).delivery_tag == 2
+        found = set()
+        for _ in range(2):
+            reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetOk)
+            found.add(reader.content()[1])
+        assert found == {b"while", b"other"}
+
+
+def test_a_blocked_publisher_that_goes_away_leaves_nothing_behind() -> None:
+    disk = HeldDisk()
+    with amqp_port(disk, MARKS) as port:
+        with RawClient(port) as out:
+            out.open(1)
+            out.declare("q")
+            disk.free = 5 * MIB
+            out.publish(1, "q", b"x")
+            out.expect(m.ConnectionBlocked)
+        disk.free = 1 << 30
+        until(lambda: not port.ask(lambda gateway: gateway.connections))
+
+
+def test_between_the_marks_publishers_are_slowed_and_served() -> None:
+    disk = HeldDisk()
+    disk.free = 15 * MIB
+    with amqp_port(disk, MARKS) as port, RawClient(port) as out:
+        out.open(1)
+        out.declare("q")
+        out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        until(lambda: port.ask(lambda gateway: gateway.broker.engine.pressure.level))
+        for number in range(1, 6):
+            out.publish(1, "q", b"x")
+            assert out.expect(m.BasicAck).delivery_tag == number
+            until(lambda: not port.ask(held(Hold.SLOW)))
+
+
+# --- confirms ---
+
+READ_BYTES = 1 * MIB
+"""What is read from a socket at once, and so how far the limit can be passed."""
+
+
+def unconfirmed(gateway: AmqpGateway) -> int:
+    channels = [each for one in gateway.connections for each in one.channels.values()]
+    return sum(len(channel.confirms or ()) for channel in channels)
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [(UnconfirmedLimit(100, 1 << 40), 4 * KIB), (UnconfirmedLimit(1 << 40, 4 * MIB), 64 * KIB)],
+    ids=["messages", "bytes"],
+)
+def test_a_publisher_far_ahead_of_its_confirms_is_not_read_from(
+    limit: UnconfirmedLimit, size: int
+) -> None:
+    disk = HeldDisk()
+    message = content_frames(1, m.BasicPublish("", "q"), bytes(size))
+    bound = min(limit.messages, limit.bytes // size) + READ_BYTES // len(message) + 1
+    count = 16 * bound
+    with (
+        amqp_port(disk, unconfirmed=limit) as port,
+        RawClient(port) as out,
+        RawClient(port) as other,
+    ):
+        out.open(1)
+        out.declare("q", durable=True)
+        out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        other.open(1)
+        other.declare("transient")
+        disk.hold()
+        with sending(out, message * count):
+            until(lambda: port.ask(held(Hold.UNCONFIRMED)))
+            assert port.ask(unconfirmed) <= bound
+            # Others go on, without the disk as far as they need none.
+            for _ in range(10):
+                other.publish(1, "transient", b"x")
+                other.ask(1, m.BasicGet("transient", no_ack=True), m.BasicGetOk)
+                other.content()
+            assert port.ask(unconfirmed) <= bound
+            disk.let_go()
+            confirmed = 0
+            while confirmed < count:
+                confirmed = out.expect(m.BasicAck).delivery_tag
+        assert confirmed == count
+        assert not port.ask(held(Hold.UNCONFIRMED))
+
+
+def test_a_channel_that_closes_does_not_keep_the_others_waiting() -> None:
+    disk = HeldDisk()
+    with (
+        amqp_port(disk, unconfirmed=UnconfirmedLimit(1, 1 << 40)) as port,
+        RawClient(port) as out,
+    ):
+        out.open(1, 2)
+        out.declare("q", durable=True)
+        out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        disk.hold()
+        # The error is in what was read together with the publishes.
+        publish = content_frames(1, m.BasicPublish("", "q"), b"x")
+        out.send(publish * 3 + m.method_frame(1, m.BasicAck(99)))
+        out.expect(m.ChannelClose, 1)
+        out.method(1, m.ChannelCloseOk())
+        out.ask(2, m.BasicQos(0, 1), m.BasicQosOk)
+
+
+# --- full queues ---
+
+
+def test_a_publisher_into_a_full_queue_is_told_as_the_queue_is_configured(
+    node: LiveNode, name: str
+) -> None:
+    outcomes = {}
+    with connected(node) as connection:
+        for overflow in ("drop-head", "reject-publish", "reject-publish-dlx"):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            queue, dead = f"{name}-{overflow}", f"{name}-{overflow}-dead"
+            channel.queue_declare(dead)
+            channel.queue_declare(
+                queue,
+                arguments={
+                    "x-max-length": 1,
+                    "x-overflow": overflow,
+                    "x-dead-letter-exchange": "",
+                    "x-dead-letter-routing-key": dead,
+                },
+            )
+            channel.basic_publish("", queue, b"first")
+            try:
+                channel.basic_publish("", queue, b"second")
+                told = "taken"
+            except NackError:
+                told = "refused"
+            kept = channel.basic_get(queue, auto_ack=True)[2]
+            outcomes[overflow] = (told, kept, channel.basic_get(dead, auto_ack=True)[2])
+    assert outcomes == {
+        "drop-head": ("taken", b"second", b"first"),
+        "reject-publish": ("refused", b"first", None),
+        "reject-publish-dlx": ("refused", b"first", b"second"),
+    }

@@ -1,0 +1,139 @@
+"""AMQP policies as templates of an engine. That they act as RabbitMQ's is seen in
+tests/differential/amqp."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from braidmq.engine.engine import Engine
+from braidmq.engine.errors import UnknownTemplate
+from braidmq.engine.policy import IllegalPolicy
+from braidmq.gateways.amqp.policies import (
+    Policy,
+    delete_policy,
+    find_policy,
+    list_policies,
+    set_policy,
+)
+from braidmq.storage.disk import MemoryDisk
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    opened = Engine.open(MemoryDisk(), NOW)
+    yield opened
+    opened.close()
+
+
+def policy(name: str = "p", pattern: str = "", priority: int = 0, **definition: Any) -> Policy:
+    keys = {key.replace("_", "-"): value for key, value in definition.items()}
+    return Policy("/", name, pattern, keys, priority)
+
+
+def test_a_policy_is_shown_as_it_was_given_and_survives_a_restart() -> None:
+    disk = MemoryDisk()
+    engine = Engine.open(disk, NOW)
+    given = Policy("/", "p", "^q", {"max-length": 5, "ha-mode": "all"}, -3, "classic_queues")
+    engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    engine.exchanges.declare("/", "x", "direct")
+    set_policy(engine, given, now_ms=NOW)
+    set_policy(engine, policy("x", "^x", alternate_exchange="amq.fanout"), now_ms=NOW)
+    engine.store.commit()
+    engine.close()
+    engine = Engine.open(disk, NOW)
+    assert find_policy(engine, "/", "p") == given
+    assert engine.topic("/", "q").policy.max_messages == 5
+    assert engine.exchanges.router("/").resolve("x", b"k").via_alternate
+    delete_policy(engine, "/", "p", now_ms=NOW)
+    delete_policy(engine, "/", "x", now_ms=NOW)
+    assert engine.topic("/", "q").policy.max_messages is None
+    assert not engine.exchanges.router("/").resolve("x", b"k").via_alternate
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "kinds"),
+    [
+        ("all", {"classic", "quorum", "stream", "x"}),
+        ("queues", {"classic", "quorum", "stream"}),
+        ("classic_queues", {"classic"}),
+        ("quorum_queues", {"quorum"}),
+        ("streams", {"stream"}),
+        ("exchanges", {"x"}),
+    ],
+)
+def test_kinds_it_applies_to(engine: Engine, apply_to: Any, kinds: set[str]) -> None:
+    for kind in ("topic", "classic", "quorum", "stream"):
+        engine.create_topic("/", kind, now_ms=NOW, kind=kind)
+    engine.exchanges.declare("/", "x", "direct")
+    definition = {"max-length-bytes": 5, "alternate-exchange": "amq.fanout"}
+    set_policy(engine, Policy("/", "p", "", definition, 0, apply_to), now_ms=NOW)
+    found = {topic.name for topic in engine.topics("/") if topic.policy.max_bytes == 5}
+    if engine.exchanges.router("/").resolve("x", b"k").via_alternate:
+        found.add("x")
+    assert found == kinds
+
+
+def test_policies_of_another_namespace_and_templates_are_not_listed_with_it(engine: Engine) -> None:
+    set_policy(engine, policy(max_length=1), now_ms=NOW)
+    set_policy(engine, Policy("other", "p", "", {"max-length": 2}), now_ms=NOW)
+    engine.set_template("/", "native", "", {"ttl_ms": 5}, now_ms=NOW)
+    assert [each.name for each in list_policies(engine, "/")] == ["p"]
+    assert [each.namespace for each in list_policies(engine)] == ["/", "other"]
+    for wrong in ("native", "nobody"):
+        with pytest.raises(UnknownTemplate):
+            delete_policy(engine, "/", wrong, now_ms=NOW)
+
+
+def test_a_namespace_goes_with_its_policies_and_exchanges() -> None:
+    disk = MemoryDisk()
+    engine = Engine.open(disk, NOW)
+    set_policy(engine, policy(max_length=1), now_ms=NOW)
+    set_policy(engine, Policy("other", "p", "", {"max-length": 2}), now_ms=NOW)
+    engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    engine.exchanges.declare("/", "x", "direct")
+    engine.exchanges.declare("other", "x", "direct")
+    engine.delete_namespace("/", now_ms=NOW)
+    engine.store.commit()
+    engine.close()
+    engine = Engine.open(disk, NOW)
+    assert [each.namespace for each in list_policies(engine)] == ["other"]
+    assert not engine.topics("/")
+    assert "x" not in {each.name for each in engine.exchanges.router("/").exchanges()}
+    assert engine.exchanges.router("other").exchange("x")
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        policy(),
+        policy(max_lenght=1),
+        policy(pattern="(", max_length=1),
+        policy(max_length=-1),
+        policy(max_length=True),
+        policy(max_length=1 << 63),
+        policy(message_ttl="1"),
+        policy(overflow=["drop-head"]),
+        policy(dead_letter_routing_key="k" * 256),
+        policy(max_age="1 day"),
+        policy(ha_params=2),
+        Policy("/", "p", "", {"max-length": 1}, 0, "messages"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_policy_changes_nothing(engine: Engine, wrong: Policy) -> None:
+    set_policy(engine, policy(max_length=7), now_ms=NOW)
+    before = engine.store.journal.last_lsn
+    with pytest.raises(IllegalPolicy):
+        set_policy(engine, wrong, now_ms=NOW)
+    assert engine.store.journal.last_lsn == before
+    assert find_policy(engine, "/", "p").definition == {"max-length": 7}
+
+
+def test_times_longer_than_the_engine_has_are_for_ever(engine: Engine) -> None:
+    set_policy(engine, policy(message_ttl=(1 << 63) - 1, expires=(1 << 63) - 1), now_ms=NOW)
+    topic = engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    assert (topic.policy.ttl_ms, topic.policy.idle_expires_ms) == (1 << 53, 1 << 53)
