@@ -265,6 +265,10 @@ class Engine:
     ) -> list[Delivery]:
         return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
 
+    def watch(self, subscription: Subscription) -> None:
+        """Say once (``SubscriptionReady``) when a pull may find something."""
+        subscription.watched = True
+
     def ack(self, consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
         return self._settling.ack(consumer, view, start, stop)
 

@@ -131,7 +131,7 @@ class Broker:
         flushable, self._flushable = self._flushable, {}
         for connection in flushable:
             connection.flush()
-        if engine.has_more or self._flushable:
+        if engine.has_more or engine.core.effects or self._flushable:
             self.touch()
         self._arm(now_ms)
 

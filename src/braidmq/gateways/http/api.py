@@ -1,0 +1,39 @@
+"""All of the HTTP gateway, put together."""
+
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.admin import Admin
+from braidmq.gateways.http.app import App
+from braidmq.gateways.http.desk import Desk
+from braidmq.gateways.http.groups import Groups
+from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.publishing import Publishing
+from braidmq.gateways.http.reading import Reading
+from braidmq.gateways.http.receipts import Answers
+from braidmq.gateways.http.subscriptions import Subscriptions
+from braidmq.gateways.http.topics import Topics
+from braidmq.gateways.http.waiting import Waiting
+from braidmq.security.accounts import Accounts
+from braidmq.security.logins import Logins
+from braidmq.security.tokens import Tokens
+
+
+def make_api(
+    broker: Broker, accounts: Accounts, logins: Logins, tokens: Tokens, health: Health
+) -> App:
+    access = Access(accounts, logins, tokens, broker.clock)
+    desk = Desk(broker, access)
+    waiting = Waiting(broker)
+    resources = [
+        health,
+        Topics(desk),
+        Publishing(desk),
+        Reading(desk),
+        Subscriptions(desk, waiting),
+        Groups(desk, waiting),
+        Answers(desk, waiting),
+        Admin(accounts, logins, tokens, broker.durable, broker.clock),
+    ]
+    app = App(access, resources)
+    app.on_stop.append(waiting.stop)
+    return app
