@@ -257,7 +257,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ws="none",
+            ws="websockets-sansio",
             server_header=False,
             timeout_graceful_shutdown=HTTP_DRAIN_S,
         )

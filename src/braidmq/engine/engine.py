@@ -18,6 +18,7 @@ from braidmq.engine.effects import Effect
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.graveyard import Graveyard
 from braidmq.engine.group_coordinator import GroupCoordinator
 from braidmq.engine.policy import Template
 from braidmq.engine.pressure import Pressure, Watermarks
@@ -63,6 +64,7 @@ class Engine:
         self._recovery.administration = self._administration
         self._settling.publishing = self._publishing
         self._settling.targets = DeadLetterTargets(self._find_dead_letter_topics)
+        self.graveyard = Graveyard(self.core, self._settling, self._publishing)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
         self._clockwork.on_sweep = self.retainer.sweep

@@ -51,7 +51,7 @@ class Publishing:
             batch = self._cut(topic, batch, fitting, now_ms)
         lsn: Lsn | None = None
         placed = []
-        for target, part in self._split(topic, batch, partition):
+        for target, part in self.split(topic, batch, partition):
             placed.append((target.number, target.log.next_offset, part.count))
             lsn = self.append([target], part, now_ms, durable=durable) or lsn
         return Published(lsn, fitting, tuple(placed))
@@ -127,8 +127,8 @@ class Publishing:
         head = bytes(memoryview(batch)[: batch.position_at(fitting)])
         return RecordBatch.scan(head, base_offset=0, verify=False)
 
-    def _split(
-        self, topic: Topic, batch: RecordBatch, partition: int | None
+    def split(
+        self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
             return [(self._core.partition(topic, partition), batch)]

@@ -4,13 +4,19 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.admin import Admin
 from braidmq.gateways.http.app import App
+from braidmq.gateways.http.dead_letters import DeadLetters
+from braidmq.gateways.http.delayed import DelayedResource
 from braidmq.gateways.http.desk import Desk
+from braidmq.gateways.http.exchanges import Exchanges
 from braidmq.gateways.http.groups import Groups
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.node import Figures, Node
 from braidmq.gateways.http.publishing import Publishing
 from braidmq.gateways.http.reading import Reading
 from braidmq.gateways.http.receipts import Answers
+from braidmq.gateways.http.streams import MetricsStream
 from braidmq.gateways.http.subscriptions import Subscriptions
+from braidmq.gateways.http.templates import Templates
 from braidmq.gateways.http.topics import Topics
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.security.accounts import Accounts
@@ -24,6 +30,7 @@ def make_api(
     access = Access(accounts, logins, tokens, broker.clock)
     desk = Desk(broker, access)
     waiting = Waiting(broker)
+    figures = Figures(desk)
     resources = [
         health,
         Topics(desk),
@@ -32,8 +39,14 @@ def make_api(
         Subscriptions(desk, waiting),
         Groups(desk, waiting),
         Answers(desk, waiting),
+        DelayedResource(desk),
+        DeadLetters(desk),
+        Exchanges(desk),
+        Templates(desk),
+        Node(desk, figures),
         Admin(accounts, logins, tokens, broker.durable, broker.clock),
     ]
-    app = App(access, resources)
-    app.on_stop.append(waiting.stop)
+    stream = MetricsStream(figures)
+    app = App(access, resources, stream)
+    app.on_stop += [waiting.stop, stream.stop]
     return app

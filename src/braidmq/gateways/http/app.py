@@ -35,7 +35,7 @@ from braidmq.gateways.http.problems import (
     SlowRequest,
     problem,
 )
-from braidmq.gateways.http.streams import Streams
+from braidmq.gateways.http.streams import MetricsStream
 from braidmq.model.errors import BadRequest, BraidError, NotFound
 from braidmq.model.limits import MIB
 from braidmq.security.records import User
@@ -53,13 +53,13 @@ log = logging.getLogger(__name__)
 
 
 class App:
-    """``streams`` answers WebSockets; without it there are none."""
+    """``stream`` answers WebSockets; without it there are none."""
 
     def __init__(
-        self, access: Access, resources: Iterable[object], streams: Streams | None = None
+        self, access: Access, resources: Iterable[object], stream: MetricsStream | None = None
     ) -> None:
         self._access = access
-        self._streams = streams
+        self._live = stream
         self._bodies_bytes = 0
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
         self.operations = [each for one in resources for each in operations_of(one)]
@@ -169,10 +169,10 @@ class App:
     async def _stream(self, socket: WebSocket) -> None:
         try:
             segments = path_segments(socket.scope["raw_path"])
-            if self._streams is None or tuple(segments) != self._streams.PATH:
+            if self._live is None or tuple(segments) != self._live.PATH:
                 raise NotFound(f"there is no stream at {socket.url.path}")
             await self._access.authenticate(socket)
-            await self._streams.serve(socket)
+            await self._live.serve(socket)
         except BraidError as error:
             await socket.send_denial_response(problem(error))
 

@@ -1,6 +1,6 @@
 """What every resource works with: the broker, and who may do what."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.operations import Call
 from braidmq.gateways.http.problems import DiskLow, MemoryLow
+from braidmq.model.errors import BadRequest
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
 
@@ -71,3 +72,11 @@ class Desk:
         if pressure.disk_is_blocked:
             raise DiskLow("the node's disk is almost full and takes no messages")
         raise MemoryLow("the node's memory is almost full and takes no messages")
+
+
+def require_storable(values: dict[str, Any]) -> None:
+    """JSON has numbers that no format of ours can hold."""
+    try:
+        msgspec.msgpack.encode(values)
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise BadRequest(f"this can't be kept: {error}") from None

@@ -161,7 +161,11 @@ def _request_body(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
             f"example {number}": {"value": example}
             for number, example in enumerate(operation.examples, 1)
         }
-    return {"required": True, "content": {JSON: media}}
+    return {"required": not _may_be_empty(operation.body), "content": {JSON: media}}
+
+
+def _may_be_empty(body: Any) -> bool:
+    return all(not field.required for field in msgspec.structs.fields(body))
 
 
 def _responses(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:

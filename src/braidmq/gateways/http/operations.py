@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from braidmq.gateways.http.problems import NO_STORE, PreconditionFailed
@@ -177,7 +177,7 @@ def segments_from(operation: Operation, segments: list[str]) -> dict[str, Any]:
     return found
 
 
-def query_from(request: Request, wanted: Any) -> Any:
+def query_from(request: HTTPConnection, wanted: Any) -> Any:
     raw: bytes = request.scope["query_string"]
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")

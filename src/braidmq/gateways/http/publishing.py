@@ -24,6 +24,7 @@ from braidmq.gateways.http.operations import Call, operation
 from braidmq.gateways.http.problems import DiskLow, MemoryLow
 from braidmq.model.errors import BadRequest, RecordTooLarge
 from braidmq.model.limits import MIB
+from braidmq.storage.record import RecordBatch
 
 BATCH_BYTES_MAX = 16 * MIB
 """Sixteen messages of the largest size a topic takes by default, or ten thousand of 1.6 KiB."""
@@ -182,11 +183,7 @@ class Publishing:
         for number, _, batch in batches:
             if number is not None:
                 engine.core.partition(topic, number)
-            if batch.value_bytes_max > topic.policy.message_bytes_max:
-                raise MessageTooLarge(
-                    f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at "
-                    f"most {topic.policy.message_bytes_max}"
-                )
+            require_fits(topic, batch)
         placed: list[tuple[int, int, int]] = []
         refused: list[int] = []
         full: TopicFull | None = None
@@ -200,6 +197,15 @@ class Publishing:
         if full is not None and not placed:
             raise full
         return placed, sorted(refused)
+
+
+def require_fits(topic: Topic, batch: RecordBatch) -> None:
+    """Asked before anything is published: afterwards half of it would be."""
+    if batch.value_bytes_max > topic.policy.message_bytes_max:
+        raise MessageTooLarge(
+            f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at most "
+            f"{topic.policy.message_bytes_max}"
+        )
 
 
 def raw_message(call: Call, headers: RawHeaders, body: bytes) -> NewMessage:

@@ -8,7 +8,12 @@ from msgspec import Meta
 from braidmq.engine.errors import BadPartitionCount, TopicExists, UnknownTopic
 from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
 from braidmq.engine.topics import Topic
-from braidmq.gateways.http.desk import Desk, InNamespace, MillisecondsSinceEpoch
+from braidmq.gateways.http.desk import (
+    Desk,
+    InNamespace,
+    MillisecondsSinceEpoch,
+    require_storable,
+)
 from braidmq.gateways.http.operations import (
     Answer,
     Body,
@@ -127,6 +132,7 @@ class Topics:
         With `If-None-Match: *` any existing topic is answered with 412.
         """
         check_name(topic, "topic name")
+        require_storable(body.settings)
         self._desk.enter(call, query.namespace).need_configure(topic)
         engine = self._desk.engine()
         known = engine.core.topics.get((query.namespace, topic))
@@ -164,6 +170,7 @@ class Topics:
         away.
         """
         found = self._desk.configurable(call, query.namespace, topic)
+        require_storable(body.settings)
         settings = merge(found.settings, body.settings)
         self._desk.broker.engine.alter_topic(found, settings, now_ms=self._desk.now_ms)
         await self._desk.done()
