@@ -1,5 +1,7 @@
 """All of the HTTP gateway, put together."""
 
+import msgspec
+
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.admin import Admin
@@ -11,6 +13,8 @@ from braidmq.gateways.http.exchanges import Exchanges
 from braidmq.gateways.http.groups import Groups
 from braidmq.gateways.http.health import Health
 from braidmq.gateways.http.node import Figures, Node
+from braidmq.gateways.http.openapi import describe
+from braidmq.gateways.http.operations import operations_of
 from braidmq.gateways.http.publishing import Publishing
 from braidmq.gateways.http.reading import Reading
 from braidmq.gateways.http.receipts import Answers
@@ -22,6 +26,28 @@ from braidmq.gateways.http.waiting import Waiting
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
+
+RESOURCES = (
+    Health,
+    Topics,
+    Publishing,
+    Reading,
+    Subscriptions,
+    Groups,
+    Answers,
+    DelayedResource,
+    DeadLetters,
+    Exchanges,
+    Templates,
+    Node,
+    Admin,
+)
+
+
+def openapi_text() -> str:
+    """The document that a node serves, as docs/openapi.json has it."""
+    document = describe([each for resource in RESOURCES for each in operations_of(resource)])
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
 def make_api(
@@ -46,6 +72,7 @@ def make_api(
         Node(desk, figures),
         Admin(accounts, logins, tokens, broker.durable, broker.clock),
     ]
+    assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
     app = App(access, resources, stream)
     app.on_stop += [waiting.stop, stream.stop]

@@ -22,8 +22,8 @@ from braidmq.gateways.http.operations import (
     Bound,
     Call,
     Who,
+    bound_operations,
     headers_from,
-    operations_of,
     query_from,
     respond,
     segments_from,
@@ -62,7 +62,7 @@ class App:
         self._live = stream
         self._bodies_bytes = 0
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
-        self.operations = [each for one in resources for each in operations_of(one)]
+        self.operations = [each for one in resources for each in bound_operations(one)]
         for bound in self.operations:
             self._add(bound)
         self._openapi: bytes | None = None

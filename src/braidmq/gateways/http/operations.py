@@ -154,14 +154,17 @@ def names_in(path: str) -> list[str]:
     return [part[1:-1] for part in path.split("/") if part.startswith("{")]
 
 
-def operations_of(resource: object) -> Iterator[Bound]:
-    for name, member in inspect.getmembers(type(resource), inspect.isfunction):
-        found = getattr(member, "__operation__", None)
-        if found is not None:
-            decode = None
-            if found.body is not None and found.body is not bytes:
-                decode = msgspec.json.Decoder(found.body).decode
-            yield Bound(found, getattr(resource, name), decode)
+def operations_of(resource: type) -> list[Operation]:
+    members = inspect.getmembers(resource, inspect.isfunction)
+    return [m.__operation__ for _, m in members if hasattr(m, "__operation__")]
+
+
+def bound_operations(resource: object) -> Iterator[Bound]:
+    for each in operations_of(type(resource)):
+        decode = None
+        if each.body is not None and each.body is not bytes:
+            decode = msgspec.json.Decoder(each.body).decode
+        yield Bound(each, getattr(resource, each.name), decode)
 
 
 # --- from a request to arguments ---
