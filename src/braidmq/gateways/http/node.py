@@ -64,7 +64,8 @@ class Figures:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._started_ms: int = desk.broker.clock.now_ms()
-        self._before = self._last = (self._started_ms, Totals())
+        self._last: tuple[int, Totals] = (self._started_ms, Totals())
+        self._before: tuple[int, Totals] = self._last
 
     def look(self) -> Overview:
         broker = self._desk.broker
