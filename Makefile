@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http openapi clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,13 @@ bench-amqp: setup
 
 bench-engine: setup
 	$(BIN)/python -m bench.engine
+
+bench-http: setup
+	$(BIN)/python -m bench.http
+
+# After a change to the HTTP API.
+openapi: setup
+	$(BIN)/python -c "from braidmq.gateways.http.api import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,20 +12,19 @@ from typing import Protocol
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
-from braidmq.gateways.http.admin import admin_routes
-from braidmq.gateways.http.app import make_app
-from braidmq.gateways.http.policies import PolicyAdmin
+from braidmq.gateways.http.api import make_api
+from braidmq.gateways.http.app import App
+from braidmq.gateways.http.health import Health
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
-from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
+from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
 
 BACKLOG_CONNECTIONS = 1024
@@ -61,7 +60,7 @@ class Node:
         self._clock = clock
         self.accounts = Accounts(engine.store, dev=config.node.dev)
         self.logins = Logins(self.accounts)
-        self._broker: Broker | None = None
+        self.tokens = Tokens(engine.store, self.accounts)
         self._listening = False
 
     @classmethod
@@ -79,9 +78,8 @@ class Node:
         at = self._config.listeners
         limits = self._config.limits
         amqp = AmqpGateway(broker, self.accounts, self.logins, limits.unconfirmed)
-        policies = PolicyAdmin(broker, self.accounts).table()
-        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
-        http = make_app(self._store.failure, self.unready, admin)
+        health = Health(self._store.failure, self.unready)
+        http = make_api(broker, self.accounts, self.logins, self.tokens, health)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
@@ -104,7 +102,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        self._broker = broker = Broker(self._engine, self._clock, loop)
+        broker = Broker(self._engine, self._clock, loop)
         async with AsyncExitStack() as stack:
             stack.callback(broker.stop)
             for listener in self._build_listeners(broker):
@@ -115,11 +113,6 @@ class Node:
             say("ready")
             await stop.wait()
             self._listening = False
-
-    async def commit(self, lsn: Lsn) -> None:
-        """Wait until an entry is durable. Raises StorageFailed if it never will be."""
-        assert self._broker is not None, "nothing is committed before the node runs"
-        await self._broker.durable(lsn)
 
     def failure(self) -> StorageError | None:
         return self._store.failure()
@@ -248,7 +241,7 @@ def at_host(host: str) -> str:
 class HttpListener:
     name = "http"
 
-    def __init__(self, host: str, port: int, app: ASGIApp) -> None:
+    def __init__(self, host: str, port: int, app: App) -> None:
         self._host = host
         self._port = port
         self._app = app
@@ -266,7 +259,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ws="none",
+            ws="websockets-sansio",
             server_header=False,
             timeout_graceful_shutdown=HTTP_DRAIN_S,
         )
@@ -282,4 +275,5 @@ class HttpListener:
         assert self._server is not None, "stopped before it was started"
         assert self._serving is not None
         self._server.should_exit = True
+        self._app.stop()
         await self._serving

@@ -25,6 +25,8 @@ class Published:
     """When this is durable the batch is; None when it needs no disk."""
     accepted: int
     """Records taken, from the first; fewer than given when the topic became full."""
+    placed: tuple[tuple[int, int, int], ...] = ()
+    """Where those of one topic went: partition, first offset, count."""
 
 
 class Publishing:
@@ -48,9 +50,11 @@ class Publishing:
         if fitting < batch.count:
             batch = self._cut(topic, batch, fitting, now_ms)
         lsn: Lsn | None = None
-        for target, part in self._split(topic, batch, partition):
+        placed = []
+        for target, part in self.split(topic, batch, partition):
+            placed.append((target.number, target.log.next_offset, part.count))
             lsn = self.append([target], part, now_ms, durable=durable) or lsn
-        return Published(lsn, fitting)
+        return Published(lsn, fitting, tuple(placed))
 
     def fan_out(
         self, topics: Sequence[Topic], batch: RecordBatch, now_ms: int, *, durable: bool = True
@@ -123,8 +127,8 @@ class Publishing:
         head = bytes(memoryview(batch)[: batch.position_at(fitting)])
         return RecordBatch.scan(head, base_offset=0, verify=False)
 
-    def _split(
-        self, topic: Topic, batch: RecordBatch, partition: int | None
+    def split(
+        self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
             return [(self._core.partition(topic, partition), batch)]

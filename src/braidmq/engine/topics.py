@@ -221,6 +221,7 @@ class Subscription:
         "rotor",
         "topic",
         "views",
+        "watched",
     )
 
     def __init__(
@@ -246,6 +247,8 @@ class Subscription:
         self.exclusive = False
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keys: KeySlots | None = None
+        self.watched = False
+        """Whether somebody who pulls wants to know when there may be something for it."""
         self.rotor = 0
         self.delivered = 0
         self.redelivered = 0

@@ -13,6 +13,7 @@ from braidmq.engine.effects import Effect, PressureChanged
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
+from braidmq.gateways.sessions import Sessions
 from braidmq.model.clock import Clock
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
@@ -44,6 +45,7 @@ class Broker:
         self.clock = clock
         self.loop = loop
         self.listeners: list[EffectListener] = []
+        self.sessions = Sessions()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
         self._gathering = Gathering(engine)
         self._turn_due = False
@@ -130,7 +132,7 @@ class Broker:
         flushable, self._flushable = self._flushable, {}
         for connection in flushable:
             connection.flush()
-        if engine.has_more or self._flushable:
+        if engine.has_more or engine.core.effects or self._flushable:
             self.touch()
         self._arm(now_ms)
 

@@ -13,6 +13,7 @@ from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.routes import Destination, Routes
+from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.security.accounts import is_loopback
 from braidmq.storage.record import RecordBatch
@@ -129,6 +130,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
         self.peer = ""
+        self.session_id = ""
+        self.connected_ms = 0
         self._loopback = False
         self._tail = b""
         self._out: list[bytes] = []
@@ -159,6 +162,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._loopback = bool(peer) and is_loopback(peer[0])
         self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
         self.gateway.connections.add(self)
+        self.connected_ms = self.broker.clock.now_ms()
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
 
     def _handshake_late(self) -> None:
@@ -169,6 +173,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._lost = True
         self._deadline.cancel()
         self.gateway.connections.discard(self)
+        self.broker.sessions.remove(self.session_id)
         self._release()
 
     def _release(self) -> None:
@@ -551,6 +556,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
         self._opened = True
+        self.session_id = self.broker.sessions.add("amqp", AmqpSession(self))
         self._deadline.cancel()
         self.send_method(0, ConnectionOpenOk())
 
@@ -709,6 +715,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._write_paused = False
             for channel in self.channels.values():
                 channel.pause(False)
+
+    @property
+    def read_paused(self) -> bool:
+        return bool(self.holds)
 
     @property
     def write_paused(self) -> bool:
