@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http openapi clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http bench-connections openapi clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,9 @@ bench-http: setup
 # After a change to the HTTP API.
 openapi: setup
 	$(BIN)/python -c "from braidmq.gateways.http.api import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
+
+bench-connections: setup
+	$(BIN)/python -m bench.connections
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

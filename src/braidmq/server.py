@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -137,6 +138,7 @@ def serve(config: Config) -> None:
     Recovery comes before the loop: there is nothing to serve yet, and Ctrl-C ends it at once.
     That is safe, because recovering again is what a crash would need too.
     """
+    _allow_many_files()
     with closing(Node.open(config)) as node:
         # What start-up made is there to stay: collecting garbage need not look at it again.
         gc.collect()
@@ -148,6 +150,12 @@ def serve(config: Config) -> None:
     if (failure := node.failure()) is not None:
         raise failure  # a supervisor must learn that this was no ordinary stop
     say("stopped")
+
+
+def _allow_many_files() -> None:
+    """A connection is a file, and the soft limit of most systems is 1024 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def say(line: str) -> None:

@@ -74,6 +74,16 @@ class LiveNode:
             if line == wanted:
                 return
 
+    def said_since_ready(self) -> list[str]:
+        """What it wrote since it was ready: a healthy node is silent."""
+        while not self._arrivals.empty():
+            line = self._arrivals.get()
+            if line is None:
+                self._arrivals.put(None)
+                break
+            self.lines.append(line)
+        return self.lines[self.lines.index("ready") + 1 :]
+
     def stop(self) -> int:
         """SIGTERM, then the exit code."""
         self.process.terminate()

@@ -94,8 +94,10 @@ class AmqpGateway:
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
         limit = self.accounts.namespace(vhost).max_connections
+        if limit is None:
+            return
         used = sum(connection.vhost == vhost for connection in self.connections)
-        if limit is not None and used > limit:
+        if used > limit:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",
