@@ -98,10 +98,16 @@ class Publishing:
         if policy.overflow == "drop-head" or not topic.subscriptions:
             return batch.count
         fitting = batch.count
+        count, size = topic.load
+        if policy.limits_count == "ready" and policy.max_messages != 0:
+            awaited = min(each.awaited for each in topic.subscriptions.values())
+            if awaited >= count + fitting:
+                return fitting  # all of it is as good as delivered
+            count -= awaited
         if policy.max_messages is not None:
-            fitting = min(fitting, max(0, policy.max_messages - topic.load[0]))
+            fitting = min(fitting, max(0, policy.max_messages - count))
         if policy.max_bytes is not None:
-            room = policy.max_bytes - topic.load[1]
+            room = policy.max_bytes - size
             while fitting and batch.value_bytes_between(0, fitting) > room:
                 fitting -= 1
         return fitting
@@ -174,7 +180,7 @@ class Publishing:
         for target in targets:
             policy = target.topic.policy
             if policy.max_messages is not None or policy.max_bytes is not None:
-                self._settling.drop_overflow(target.topic, now_ms)
+                self._settling.drop_overflow(target.topic, now_ms, arriving=True)
         return lsn if waits else None
 
     def _arrived(

@@ -275,6 +275,13 @@ class Subscription:
         )
 
     @property
+    def awaited(self) -> int:
+        """Messages that its consumers take as soon as they are dispatched."""
+        if self.mode is Mode.SINGLE_ACTIVE:
+            return self.active.room if self.active is not None else 0
+        return sum(max(0, consumer.room) for consumer in self.consumers)
+
+    @property
     def ready(self) -> int:
         if len(self.views) == 1:
             return self.views[0].state.ready
