@@ -11,6 +11,7 @@ from braidmq.engine.effects import Level
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.errors import access_refused, precondition_failed, translate
+from braidmq.gateways.amqp.handshake import HandshakeBroken, credentials
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
@@ -53,7 +54,7 @@ from braidmq.wire.amqp.scan import (
     describe_octets,
     scan,
 )
-from braidmq.wire.amqp.tables import Table, decode_table
+from braidmq.wire.amqp.tables import Table
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.listener import AmqpGateway
@@ -202,7 +203,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
                     return
             used = self._read_frames(start, size)
             self._tail = bytes(_receive_view[used:size])
-        except _HandshakeBroken:
+        except HandshakeBroken:
             # Before it is open, RabbitMQ hangs up without a word, and clients know that.
             self._closing = True
             self.transport.close()
@@ -381,7 +382,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._handle_connection_method(method)
             return
         if not self._opened:
-            raise _HandshakeBroken
+            raise HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
             return
@@ -479,7 +480,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _handle_connection_method(self, method: Method) -> None:
         if isinstance(method, ConnectionClose) and not self._opened:
-            raise _HandshakeBroken
+            raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
             self._release()
@@ -491,15 +492,15 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _await_start_ok(self, method: Method) -> None:
         if not isinstance(method, ConnectionStartOk):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         self.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
-        user, password = _credentials(method)
+        user, password = credentials(method)
         self._state = self._refuse_meanwhile
         self.broker.loop.create_task(self._log_in(user, password))
 
     def _refuse_meanwhile(self, method: Method) -> None:
-        raise _HandshakeBroken
+        raise HandshakeBroken
 
     async def _log_in(self, user: str, password: str) -> None:
         try:
@@ -533,7 +534,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             or not FRAME_BYTES_MIN <= method.frame_max <= FRAME_MAX
             or not 1 <= method.channel_max <= CHANNEL_MAX
         ):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         self.frame_max = method.frame_max
         self.channel_max = method.channel_max
         self.heartbeat_s = method.heartbeat
@@ -541,7 +542,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _await_open(self, method: Method) -> None:
         if not isinstance(method, ConnectionOpen):
-            raise _HandshakeBroken
+            raise HandshakeBroken
         vhost = method.virtual_host
         if not self.accounts.has_namespace(vhost):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
@@ -801,29 +802,6 @@ def _blamed(event: tuple[Any, ...]) -> tuple[int, int]:
     if event[0] == EVENT_FRAME and event[1] in (FrameKind.HEADER, FrameKind.BODY):
         return 60, 40
     return 0, 0
-
-
-class _HandshakeBroken(Exception):
-    """The peer does not follow the handshake."""
-
-
-def _credentials(method: ConnectionStartOk) -> tuple[str, str]:
-    try:
-        if method.mechanism == "PLAIN":
-            identity, user, password = method.response.split(b"\0")
-            if identity:
-                raise _HandshakeBroken
-            return user.decode(), password.decode()
-        if method.mechanism == "AMQPLAIN":
-            table = decode_table(struct.pack(">I", len(method.response)) + method.response)
-            return _text(table["LOGIN"]), _text(table["PASSWORD"])
-    except (ValueError, KeyError, AttributeError):
-        raise _HandshakeBroken from None
-    raise _HandshakeBroken
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 __all__ = ["AccessRefused", "AmqpConnection"]
