@@ -383,8 +383,7 @@ def max_length_and_a_consumer_with_little_room(c: Client) -> Observation:
     ch, q, dead = with_dead(c, x_max_length=2)
     ch.ok("basic.qos", count=3)
     ch.consume(q)
-    for number in range(8):
-        ch.pub("", q, str(number))
+    ch.connection.raw(b"".join(ch.message("", q, str(number)) for number in range(8)))
     ch.depth_is(dead, 3)
     seen = [[event["body"] for event in ch.take(3)], ch.drain(dead)]
     ch.ok("basic.cancel", consumer_tag="t")
