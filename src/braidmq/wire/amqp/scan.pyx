@@ -23,6 +23,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from braidmq.storage.record cimport TRANSIENT, RecordBatch
+from braidmq.wire.amqp.frames cimport (
+    ACK, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, PUBLISH, be16, be32,
+    be64,
+)
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
@@ -61,26 +65,7 @@ cdef enum:
     MIXABLE = MANDATORY | TRANSIENT_RUN | HEADERS
 
 cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
-    FRAME_OVERHEAD = 8
-    PUBLISH = 0x003C0028
-    ACK = 0x003C0050
     RUN_BYTES_MAX = 1 << 20
-
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept:
-    return (<uint64_t>be32(p) << 32) | be32(p + 4)
 
 
 cdef struct Publish:
