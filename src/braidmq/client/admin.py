@@ -46,7 +46,7 @@ class Admin:
         return found
 
     async def create_topic(self, topic: str, **settings: Any) -> Json:
-        """``create_topic("orders", partitions=6)``; one that is there and the same is left alone."""
+        """``create_topic("orders", partitions=6)``; the same topic twice is once."""
         made: Json = await self._call("PUT", "topics", topic, body={"settings": settings})
         return made
 

@@ -13,8 +13,8 @@ from typing import Any, Self, Unpack
 
 from braidmq.client.address import Address
 from braidmq.client.admin import Admin
-from braidmq.client.connection import Channel, ChannelOwner, Connection
-from braidmq.client.consumer import PREFETCH, Consumer, GroupMode, Start
+from braidmq.client.connection import ChannelOwner, Connection
+from braidmq.client.consumer import Consumer, ConsumerOptions
 from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost
 from braidmq.client.http import HttpClient
 from braidmq.client.metadata import Metadata
@@ -25,6 +25,7 @@ from braidmq.wire.amqp.methods import QueueDeclare, QueueDeclareOk
 from braidmq.wire.amqp.tables import Table
 
 HEARTBEAT_S = 30
+"""Half of what our broker offers."""
 CONNECT_S_MAX = 10.0
 BACK_OFF_S_MIN = 0.05
 BACK_OFF_S_MAX = 5.0
@@ -120,35 +121,9 @@ class Broker:
                 await producer.close()
         await self._producer.send(topic, value, exchange=exchange, **metadata)
 
-    def consume(
-        self,
-        topic: str,
-        *,
-        group: str | None = None,
-        prefetch: int = PREFETCH,
-        auto_ack: bool = False,
-        start: Start = "earliest",
-        mode: GroupMode = "shared",
-        priority: int = 0,
-        exclusive: bool = False,
-    ) -> Consumer:
-        """``async with broker.consume("orders", group="billing") as consumer: …``
-
-        Without a group it shares the messages of a queue with the queue's other consumers. A group
-        has every message of a topic once among its members; a new one begins at ``start``.
-        ``prefetch`` is how many may be unanswered, ``auto_ack`` answers as it hands them out.
-        """
-        return Consumer(
-            self,
-            topic,
-            group=group,
-            prefetch=prefetch,
-            auto_ack=auto_ack,
-            start=start,
-            mode=mode,
-            priority=priority,
-            exclusive=exclusive,
-        )
+    def consume(self, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """``async with broker.consume("orders", group="billing") as consumer: …``"""
+        return Consumer(self, topic, **options)
 
     def read(
         self,

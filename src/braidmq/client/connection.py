@@ -1,4 +1,4 @@
-"""One AMQP connection from the client's side: bytes in and out, the handshake, heartbeats, channels.
+"""One AMQP connection, the client's side: bytes in and out, the handshake, heartbeats, channels.
 
 It lives once: when it is lost, ``lost`` says why, and ``broker.py`` makes another.
 """
@@ -185,9 +185,7 @@ class Connection(asyncio.BufferedProtocol):
                 await connection._log_in(address, heartbeat_s, name)
         except TimeoutError:
             connection.abort()
-            raise ConnectFailed(
-                f"{address} did not answer within {timeout_s:g} seconds"
-            ) from None
+            raise ConnectFailed(f"{address} did not answer within {timeout_s:g} seconds") from None
         except (OSError, ConnectionLost, AmqpError) as error:
             connection.abort()
             raise ConnectFailed(f"no broker answers at {address}: {error}") from error

@@ -2,17 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 from braidmq.client.awaitables import DONE, TURN
 from braidmq.client.connection import Channel, ChannelOwner
 from braidmq.client.errors import AlreadySettled, Closed, ConsumerCancelled, Unsupported
 from braidmq.client.message import Answers, Batch, Message
 from braidmq.model.errors import BraidError
-from braidmq.wire.amqp.client import DeliveryRun, Ledger, deliveries
+from braidmq.wire.amqp.client import DeliveryRun, Ledger
 from braidmq.wire.amqp.methods import (
     BasicCancel,
     BasicCancelOk,
@@ -35,6 +35,24 @@ Start = Literal["earliest", "latest"] | int | datetime
 """Where a new group begins: an end, an offset, or a time."""
 
 GroupMode = Literal["shared", "key-ordered", "single-active", "exclusive"]
+
+
+class ConsumerOptions(TypedDict, total=False):
+    group: str | None
+    """Share every message of the topic with the group's other consumers; without one, those of a
+    queue with the queue's other consumers."""
+    prefetch: int
+    """Messages that may be unanswered."""
+    auto_ack: bool
+    """Answer for messages as they are handed out."""
+    start: Start
+    """Where the group begins, if it is new."""
+    mode: GroupMode
+    """Who gets which message, if the group is new."""
+    priority: int
+    """Among consumers with room the highest is served."""
+    exclusive: bool
+    """Be the only consumer, or fail."""
 
 
 class ChannelAnswers:
@@ -139,6 +157,8 @@ class Consumer(ChannelOwner):
         self._handed_out = 0
         self._arrived = asyncio.Event()
         self._over: BraidError | None = None
+        self.wrap: Callable[[ChannelAnswers], Answers] = lambda answers: answers
+        """What messages answer to: the synchronous twin puts its own in between."""
 
     async def __aenter__(self) -> Self:
         await self._broker.attach(self)
@@ -186,10 +206,7 @@ class Consumer(ChannelOwner):
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Messages as they arrive, many at a time."""
-        while True:
-            batch = await self._next_run()
-            if self._auto_ack:
-                batch.ack()
+        while (batch := await self.next_batch()) is not None:
             yield batch
             await TURN
 
@@ -200,6 +217,17 @@ class Consumer(ChannelOwner):
                 return await self.__anext__()
         except TimeoutError:
             return None
+
+    async def next_batch(self, timeout_s: float | None = None) -> Batch | None:
+        """What arrived next; None when nothing does within ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                batch = await self._next_run()
+        except TimeoutError:
+            return None
+        if self._auto_ack:
+            batch.ack()
+        return batch
 
     async def _next_run(self) -> Batch:
         while not self._runs:
@@ -233,10 +261,6 @@ class Consumer(ChannelOwner):
             self.detached()
             self._over = error
             self._arrived.set()
-
-    def wrap(self, answers: ChannelAnswers) -> Answers:
-        """What messages answer to; the synchronous twin puts its own in between."""
-        return answers
 
     def on_deliveries(self, run: DeliveryRun) -> None:
         if self._answers is not None:

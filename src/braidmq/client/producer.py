@@ -1,8 +1,8 @@
 """Publishing: messages gather in batches, and each is kept until the broker has confirmed it.
 
-    put, send ─► open batch ─► sent batches, oldest first ─► confirmed
-                 100 records,  kept to be sent again when
-                 64 KiB, 5 ms  the connection is restored
+put, send ─► open batch ─► sent batches, oldest first ─► confirmed
+             100 records,  kept to be sent again when
+             64 KiB, 5 ms  the connection is restored
 """
 
 import asyncio
@@ -189,7 +189,7 @@ class Producer(ChannelOwner):
         another PublishError. If it is cancelled, the message may have been published.
         """
         if not self._has_room:
-            await self._wait_for_room()
+            await self.wait_for_room()
         batch, index = self._add(topic, value, exchange, metadata)
         if self._confirms:
             waiter = batch.waiters[index] = self._loop.create_future()
@@ -207,7 +207,7 @@ class Producer(ChannelOwner):
             if self._unconfirmed >= 2 * self._window:
                 raise WindowFull(f"{self._unconfirmed} messages are unconfirmed")
             self._add(topic, value, exchange, metadata)
-            return self._wait_for_room()
+            return self.wait_for_room()
         batch, _ = self._add(topic, value, exchange, metadata)
         # A loop of puts that never wait would keep everybody else out.
         return DONE if batch is self._batch else TURN
@@ -224,9 +224,8 @@ class Producer(ChannelOwner):
 
         Raises PublishFailed, which says which of them it has not.
         """
-        batches: list[_Batch] = []
-        async for batch in self._many(topic, values, exchange, metadata, waits=True):
-            batches.append(batch)  # noqa: PERF402
+        many = self._many(topic, values, exchange, metadata, waits=True)
+        batches = [batch async for batch in many]
         failures: list[Failure] = []
         for batch in batches if self._confirms else ():
             assert batch.whole is not None
@@ -302,7 +301,7 @@ class Producer(ChannelOwner):
         self._close_batch()
         for first in range(0, len(values), MANY):
             if not self._has_room:
-                await self._wait_for_room()
+                await self.wait_for_room()
             self._check_usable()
             batch = _Batch(self._loop.create_future() if waits else None)
             head = self._heads.get((exchange, topic)) or self._head(exchange, topic)
@@ -352,7 +351,21 @@ class Producer(ChannelOwner):
             self._settle(batch, 0, batch.count, None)
             self._drop_settled()
 
+    def put_or_note(self, topic: str, value: Value, exchange: str, metadata: Metadata) -> None:
+        """A put whose caller is in another thread: what is wrong with it is raised by ``flush``."""
+        try:
+            self._add(topic, value, exchange, metadata)
+        except BraidError as error:
+            wrong = PublishError(str(error))
+            wrong.__cause__ = error
+            data = value.encode() if isinstance(value, str) else bytes(value)
+            self._put_failed(Failure(exchange, topic, data, wrong))
+
     # --- room ---
+
+    def has_room_for(self, more: int) -> bool:
+        """Whether it takes so many without waiting. May be asked from another thread."""
+        return self._unconfirmed + more < self._window and self._has_room
 
     @property
     def _has_room(self) -> bool:
@@ -362,7 +375,8 @@ class Producer(ChannelOwner):
             and (self._channel is None or self._channel.connection.is_writable)
         )
 
-    async def _wait_for_room(self) -> None:
+    async def wait_for_room(self) -> None:
+        """Wait while too much is unconfirmed. Raises what the producer ended with."""
         while not self._has_room:
             self._check_usable()
             channel = self._channel
