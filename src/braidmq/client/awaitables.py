@@ -4,7 +4,7 @@ A method that seldom has to wait returns one of these, so that calling it costs 
 it without ``await`` is no mistake.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
@@ -26,3 +26,15 @@ class _Turn:
 
 DONE = _Done()
 TURN = _Turn()
+
+
+class Later:
+    """Waits in a way that is only begun if somebody awaits it."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._begin().__await__()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
-from braidmq.client.awaitables import DONE, TURN
+from braidmq.client.awaitables import DONE, TURN, Later
 from braidmq.client.connection import Channel, ChannelOwner
 from braidmq.client.errors import (
     Blocked,
@@ -207,7 +207,7 @@ class Producer(ChannelOwner):
             if self._unconfirmed >= 2 * self._window:
                 raise WindowFull(f"{self._unconfirmed} messages are unconfirmed")
             self._add(topic, value, exchange, metadata)
-            return self.wait_for_room()
+            return Later(self.wait_for_room)
         batch, _ = self._add(topic, value, exchange, metadata)
         # A loop of puts that never wait would keep everybody else out.
         return DONE if batch is self._batch else TURN
