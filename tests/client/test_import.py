@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import braidmq
 from braidmq import client
@@ -23,7 +24,6 @@ def test_importing_it_loads_no_event_loop():
 
 
 def test_a_type_checker_sees_the_names():
-    stub = client.__file__.replace("client/__init__.py", "__init__.pyi")
-    with open(stub) as lines:
-        named = {line.split(" as ")[0].strip() for line in lines if " as " in line}
+    stub = Path(client.__file__).parent.with_name("__init__.pyi").read_text()
+    named = {line.split(" as ")[0].strip() for line in stub.splitlines() if " as " in line}
     assert named == set(client.__all__)

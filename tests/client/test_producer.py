@@ -8,6 +8,7 @@ from talking import drained, nothing_left, taken
 
 import braidmq
 from braidmq.client.producer import _Batch
+from braidmq.wire.amqp.client import PublishBatch
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -249,7 +250,7 @@ async def test_a_delayed_message_is_overtaken(broker, queue, how):
 
 
 def test_settling_counts_each_message_once():
-    batch = _Batch()
+    batch = _Batch(PublishBatch())
     batch.publishes.extend(b"\0" * 20, b"", [b""] * 10)
     assert list(batch.settle(4, 6)) == [4, 5]
     assert batch.settled == 0

@@ -154,7 +154,6 @@ class Consumer(ChannelOwner):
         self._channel: Channel | None = None
         self._runs: deque[Batch] = deque()
         self._messages: deque[Message] = deque()
-        self._handed_out = 0
         self._arrived = asyncio.Event()
         self._over: BraidError | None = None
         self.wrap: Callable[[ChannelAnswers], Answers] = lambda answers: answers
@@ -187,18 +186,25 @@ class Consumer(ChannelOwner):
 
     # --- taking ---
 
-    def __aiter__(self) -> Self:
-        return self
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        messages = self._messages
+        while True:
+            for _ in range(min(len(messages), TURN_MESSAGES)):
+                if not messages:
+                    break  # the connection was lost meanwhile
+                message = messages.popleft()
+                if self._auto_ack:
+                    message.ack()
+                yield message
+            if messages:
+                await TURN
+            else:
+                messages.extend(await self._next_run())
 
     async def __anext__(self) -> Message:
         messages = self._messages
-        self._handed_out += 1
-        if self._handed_out >= TURN_MESSAGES:
-            self._handed_out = 0
-            await TURN
         while not messages:
-            batch = await self._next_run()
-            messages.extend(batch)
+            messages.extend(await self._next_run())
         message = messages.popleft()
         if self._auto_ack:
             message.ack()

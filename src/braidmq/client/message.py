@@ -27,8 +27,9 @@ class Answers(Protocol):
 class Message(Delivery):
     """``value`` is its bytes. Everything else is decoded when it is first asked for.
 
-    Answers go out at the end of this turn of the loop: awaiting them is allowed, not needed. One
-    for a delivery whose connection is gone does nothing, as the broker delivers the message again.
+    ``ack()`` says that it is done with. Answers go out at the end of this turn of the loop:
+    awaiting them is allowed, not needed. A second answer raises AlreadySettled; one for a delivery
+    whose connection is gone does nothing, as the broker delivers the message again.
     """
 
     __slots__ = ("_properties",)
@@ -37,12 +38,6 @@ class Message(Delivery):
         return f"<Message {self.topic!r} {len(self.value)} bytes, tag {self.delivery_tag}>"
 
     # --- answers ---
-
-    def ack(self) -> Awaitable[None]:
-        """It is done with. Raises AlreadySettled when it was answered before."""
-        tag = self.delivery_tag
-        answers: Answers = self.ledger
-        return answers.ack(tag, tag)
 
     def nack(self, *, delay_ms: int | None = None) -> Awaitable[None]:
         """It failed: deliver it again, as the topic's retry policy says or after ``delay_ms``."""

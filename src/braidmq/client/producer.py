@@ -78,8 +78,10 @@ class _Batch:
 
     __slots__ = ("done", "errors", "first_tag", "publishes", "settled", "waiters", "whole")
 
-    def __init__(self, whole: "asyncio.Future[None] | None" = None) -> None:
-        self.publishes = PublishBatch()
+    def __init__(
+        self, publishes: PublishBatch, whole: "asyncio.Future[None] | None" = None
+    ) -> None:
+        self.publishes = publishes
         self.first_tag = 0
         self.settled = 0
         """How many from the first on are settled."""
@@ -136,10 +138,14 @@ class Producer(ChannelOwner):
         self._linger_s = linger_ms / 1000
         self._window = window
         self._raises_blocked = blocked == "raise"
+        self._slow = self._raises_blocked or not self._confirms
+        """Whether each put has to look at more than the window."""
         self._on_error = on_error
         self._channel: Channel | None = None
         self._heads: dict[tuple[str, str], bytes] = {}
-        self._batch = _Batch()
+        self._topic_heads: dict[str, bytes] = {}
+        """Those of the default exchange, where messages mostly go."""
+        self._open_batch()
         self._linger: asyncio.Handle | None = None
         self._sent: deque[_Batch] = deque()
         self._next_tag = 1
@@ -203,14 +209,24 @@ class Producer(ChannelOwner):
         Await it: that waits while too much is unconfirmed. What fails goes to ``on_error``, or is
         raised by ``flush``.
         """
-        if not self._has_room:
-            if self._unconfirmed >= 2 * self._window:
-                raise WindowFull(f"{self._unconfirmed} messages are unconfirmed")
-            self._add(topic, value, exchange, metadata)
-            return Later(self.wait_for_room)
-        batch, _ = self._add(topic, value, exchange, metadata)
-        # A loop of puts that never wait would keep everybody else out.
-        return DONE if batch is self._batch else TURN
+        head = self._topic_heads.get(topic)
+        if (
+            self._unconfirmed >= self._window
+            or self._slow
+            or head is None
+            or metadata
+            or exchange
+            or type(value) is not bytes
+        ):
+            return self._put(topic, value, exchange, metadata)
+        self._unconfirmed += 1
+        if self._publishes.add(head, NO_METADATA, value):
+            self._close_batch()
+            # A loop of puts that never wait would keep everybody else out.
+            return TURN
+        if self._linger is None:
+            self._start_linger()
+        return DONE
 
     async def send_many(
         self,
@@ -265,6 +281,15 @@ class Producer(ChannelOwner):
 
     # --- the open batch ---
 
+    def _put(self, topic: str, value: Value, exchange: str, metadata: Metadata) -> Awaitable[None]:
+        """A put with something about it; the usual ones are quicker."""
+        if self._unconfirmed >= 2 * self._window:
+            raise WindowFull(f"{self._unconfirmed} messages are unconfirmed")
+        batch, _ = self._add(topic, value, exchange, metadata)
+        if not self._has_room:
+            return Later(self.wait_for_room)
+        return DONE if batch is self._batch else TURN
+
     def _add(
         self, topic: str, value: Value, exchange: str, metadata: Metadata
     ) -> tuple[_Batch, int]:
@@ -272,20 +297,21 @@ class Producer(ChannelOwner):
         if type(value) is not bytes:
             value = value.encode() if isinstance(value, str) else bytes(value)
         head = self._heads.get((exchange, topic)) or self._head(exchange, topic)
-        batch = self._batch
-        publishes = batch.publishes
-        index = publishes.count
-        publishes.add(head, encode_metadata(metadata) if metadata else NO_METADATA, value)
+        properties = encode_metadata(metadata) if metadata else NO_METADATA
+        batch, index = self._batch, self._publishes.count
         self._unconfirmed += 1
-        if index + 1 >= self._batch_records or publishes.size >= self._batch_bytes:
+        if self._publishes.add(head, properties, value):
             self._close_batch()
-        elif index == 0:
-            self._linger = (
-                self._loop.call_later(self._linger_s, self._close_batch)
-                if self._linger_s
-                else self._loop.call_soon(self._close_batch)
-            )
+        elif self._linger is None:
+            self._start_linger()
         return batch, index
+
+    def _start_linger(self) -> None:
+        self._linger = (
+            self._loop.call_later(self._linger_s, self._close_batch)
+            if self._linger_s
+            else self._loop.call_soon(self._close_batch)
+        )
 
     async def _many(
         self,
@@ -303,7 +329,7 @@ class Producer(ChannelOwner):
             if not self._has_room:
                 await self.wait_for_room()
             self._check_usable()
-            batch = _Batch(self._loop.create_future() if waits else None)
+            batch = _Batch(PublishBatch(), self._loop.create_future() if waits else None)
             head = self._heads.get((exchange, topic)) or self._head(exchange, topic)
             batch.publishes.extend(head, properties, list(values[first : first + MANY]))
             self._unconfirmed += batch.count
@@ -325,21 +351,31 @@ class Producer(ChannelOwner):
             raise BadMetadata(str(error)) from None
         if len(self._heads) >= HEADS_MAX:
             self._heads.clear()
+            self._topic_heads.clear()
         self._heads[exchange, topic] = head
+        if not exchange:
+            self._topic_heads[topic] = head
         return head
 
     def _close_batch(self) -> None:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        if self._batch.count:
-            batch, self._batch = self._batch, _Batch()
+        if self._publishes.count:
+            batch = self._batch
+            self._open_batch()
             self._send_batch(batch)
+
+    def _open_batch(self) -> None:
+        self._publishes = PublishBatch(self._batch_records, self._batch_bytes)
+        self._batch = _Batch(self._publishes)
 
     def _send_batch(self, batch: _Batch) -> None:
         batch.first_tag = self._next_tag
         self._next_tag += batch.count
         self._unconfirmed_bytes += batch.publishes.size
+        if self._unconfirmed_bytes >= WINDOW_BYTES:
+            self._slow = True  # puts look at the bytes too, from here on
         self._batches_sent += 1
         self._sent.append(batch)
         if self._channel is not None:
@@ -372,7 +408,7 @@ class Producer(ChannelOwner):
         return (
             self._unconfirmed < self._window
             and self._unconfirmed_bytes < WINDOW_BYTES
-            and (self._channel is None or self._channel.connection.is_writable)
+            and (self._confirms or self._channel is None or self._channel.connection.is_writable)
         )
 
     async def wait_for_room(self) -> None:
@@ -380,7 +416,7 @@ class Producer(ChannelOwner):
         while not self._has_room:
             self._check_usable()
             channel = self._channel
-            if channel is not None and not channel.connection.is_writable:
+            if not self._confirms and channel is not None and not channel.connection.is_writable:
                 await channel.connection.drain()
             else:
                 self._close_batch()
@@ -419,6 +455,7 @@ class Producer(ChannelOwner):
         if self._over is not None:
             return
         self._over = error
+        self._slow = True
         self._channel = None
         if self._linger is not None:
             self._linger.cancel()

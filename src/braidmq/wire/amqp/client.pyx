@@ -51,24 +51,33 @@ def publish_head(uint16_t channel, bytes exchange, bytes key, bint mandatory=Fal
 
 
 cdef class PublishBatch:
-    """Messages that leave together: of each its head, its properties and its value."""
+    """Messages that leave together: of each its head, its properties and its value.
+
+    ``add`` says when there are ``count_max`` of them, or ``size_max`` bytes.
+    """
     cdef list heads
     cdef list properties
     cdef list values
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t size       # bytes of values and properties
+    cdef Py_ssize_t count_max
+    cdef Py_ssize_t size_max
 
-    def __cinit__(self):
+    def __cinit__(self, Py_ssize_t count_max=1 << 62, Py_ssize_t size_max=1 << 62):
+        self.count_max = count_max
+        self.size_max = size_max
         self.heads = []
         self.properties = []
         self.values = []
 
     def add(self, bytes head not None, bytes properties not None, bytes value not None):
+        """Whether that is enough."""
         self.heads.append(head)
         self.properties.append(properties)
         self.values.append(value)
         self.count += 1
         self.size += len(properties) + len(value)
+        return self.count >= self.count_max or self.size >= self.size_max
 
     def extend(self, bytes head not None, bytes properties not None, list values not None):
         cdef Py_ssize_t size = 0
@@ -241,6 +250,11 @@ cdef class Delivery:
     def redelivered(self):
         """Whether it may have been delivered before."""
         return self.run.redelivered(self.index)
+
+    def ack(self):
+        """It is done with: tell the ledger, and give what that gives."""
+        cdef uint64_t tag = self.run.first_tag + self.index
+        return self.ledger.ack(tag, tag)
 
 
 def deliveries(DeliveryRun run not None, type kind, object ledger):

@@ -641,7 +641,7 @@ _PLAN_BY_TYPE: Final = {plan.spec.method: plan for plan in _PLANS}
 assert len(_PLAN_BY_PREFIX) == len(_PLAN_BY_TYPE) == len(METHODS) + len(EXTENSIONS)
 
 METHOD_BY_ID: Final[dict[tuple[int, int], type[Method]]] = {
-    (spec.class_id, spec.method_id): spec.method for spec in METHODS
+    (spec.class_id, spec.method_id): spec.method for spec in METHODS + EXTENSIONS
 }
 
 

@@ -19,7 +19,9 @@ The envelope of a record that came over AMQP, format 1:
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
 from libc.string cimport memcmp, memcpy
 
 from braidmq.storage.record cimport TRANSIENT, RecordBatch
