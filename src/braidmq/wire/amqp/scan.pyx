@@ -405,7 +405,8 @@ cdef class Run:
             # At the earliest in a millisecond: a consumer that is ready now gets it all the same.
             expires = max(now_ms, due) + max(found.expiration_ms, 1)
         self.batch.put(
-            found.record_key, found.record_key_length, envelope, length, found.body, found.body_length,
+            found.record_key, found.record_key_length, envelope, length,
+            found.body, found.body_length,
             1, TRANSIENT if found.flags & TRANSIENT_RUN else 0, found.priority,
             now_ms, expires, due,
         )
