@@ -123,7 +123,9 @@ def _native_value(value: Any) -> bytes:
 
 def native_headers(record: Record) -> list[tuple[str, bytes]]:
     if record.envelope_format == AMQP:
-        return native_from_amqp(record.envelope)
+        found = native_from_amqp(record.envelope)
+        # AMQP has no other place for the key; here it has its own.
+        return [each for each in found if each[0] != "x-key"] if record.key is not None else found
     return decode_headers(record.envelope) if record.envelope_format == NATIVE else []
 
 

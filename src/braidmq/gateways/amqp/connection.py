@@ -85,6 +85,7 @@ CAPABILITIES: Table = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
     "direct_reply_to": True,
+    "braid.retry": True,
 }
 
 _receive_buffer = bytearray(RECEIVE_BYTES)
