@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http bench-client bench-connections openapi clean
 
 setup: $(STAMP)
 
@@ -37,8 +37,21 @@ bench-storage: setup
 bench-amqp: setup
 	$(BIN)/python -m bench.amqp
 
+bench-client: setup
+	$(BIN)/python -m bench.client
+
 bench-engine: setup
 	$(BIN)/python -m bench.engine
+
+bench-http: setup
+	$(BIN)/python -m bench.http
+
+# After a change to the HTTP API.
+openapi: setup
+	$(BIN)/python -c "from braidmq.gateways.http.api import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
+
+bench-connections: setup
+	$(BIN)/python -m bench.connections
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

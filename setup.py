@@ -17,6 +17,8 @@ KERNELS = {
     "braidmq.storage.record": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
+    "braidmq.client.awaitables": [],
+    "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],
     "braidmq.wire.amqp.load": [],

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main, paired_ratio
-from braidmq.loadgen.client import Address, Client
+from braidmq.client.address import parse_address
+from braidmq.loadgen.client import Client
 from braidmq.loadgen.driver import run
 from braidmq.loadgen.result import Latency, Result
 from braidmq.loadgen.workloads import WORKLOADS
@@ -98,7 +99,7 @@ def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S_MAX
     while True:
         try:
-            Client(Address(url)).close()
+            Client(parse_address(url)).close()
             return
         except BraidError:
             if process.poll() is not None or time.monotonic() > deadline:

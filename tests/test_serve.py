@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from braidmq import __version__
 from braidmq.config import Config
 from braidmq.engine.engine import Engine
-from braidmq.gateways.http.app import make_app
+from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.app import App
+from braidmq.gateways.http.health import Health
 from braidmq.model.errors import StorageFailed
 from braidmq.server import Node, RecoveryProgress
 from braidmq.storage.disk import MemoryDisk
@@ -246,10 +249,14 @@ def test_progress_is_said_once_a_second(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
+def only_health(health: Health) -> App:
+    """An app that asks nobody who they are."""
+    return App(cast(Access, None), [health])
+
+
 async def test_health_and_ready_tell_of_a_storage_failure() -> None:
     error = StorageFailed("journal/1: Input/output error")
-    app = make_app(lambda: error, lambda: str(error))
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(only_health(Health(lambda: error, lambda: str(error))))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         health = await client.get("/health")
         ready = await client.get("/ready")
@@ -265,7 +272,9 @@ async def test_health_and_ready_tell_of_a_storage_failure() -> None:
 
 
 async def test_a_node_still_starting_is_healthy_but_not_ready() -> None:
-    transport = httpx.ASGITransport(make_app(lambda: None, lambda: "listeners are starting"))
+    transport = httpx.ASGITransport(
+        only_health(Health(lambda: None, lambda: "listeners are starting"))
+    )
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/ready")).status_code == 503

@@ -1,3 +1,60 @@
-"""BraidMQ: a message broker in which many protocols are strands of one durable log."""
+"""BraidMQ: a message broker in which many protocols are strands of one durable log.
+
+The client's names are here too, and loaded when first asked for: ``braid --version`` needs no event
+loop.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AccessRefused",
+    "AlreadySettled",
+    "BadAddress",
+    "BadMetadata",
+    "BadRequest",
+    "Batch",
+    "Blocked",
+    "BraidError",
+    "Broker",
+    "ChannelClosed",
+    "ClientError",
+    "Closed",
+    "Conflict",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Consumer",
+    "ConsumerCancelled",
+    "Failure",
+    "HttpError",
+    "Message",
+    "Nacked",
+    "NotAuthenticated",
+    "NotFound",
+    "Producer",
+    "PublishError",
+    "PublishFailed",
+    "PublishRefused",
+    "StoredMessage",
+    "SyncBroker",
+    "SyncConsumer",
+    "SyncProducer",
+    "Unroutable",
+    "Unsupported",
+    "WindowFull",
+    "connect",
+    "connect_sync",
+]
+"""Those of ``braidmq.client``; ``__init__.pyi`` has them for type checkers."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'braidmq' has no attribute {name!r}")
+    return getattr(import_module("braidmq.client"), name)
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]

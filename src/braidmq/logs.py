@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta
 
 ROOT = "braidmq"
-LEVELS = ("debug", "info", "warning", "error")
 Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 Format = Literal["human", "json"]
 
 TRACE = logging.getLogger("braidmq.trace")
@@ -121,5 +121,6 @@ def set_level(level: str) -> None:
     logging.getLogger(ROOT).setLevel(level.upper())
 
 
-def level() -> str:
-    return logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel()).lower()
+def level() -> Level:
+    number = logging.getLogger(ROOT).getEffectiveLevel()
+    return next(each for each in LEVELS if logging.getLevelNamesMapping()[each.upper()] >= number)

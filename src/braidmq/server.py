@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,24 +16,22 @@ from typing import Protocol
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from braidmq import logs
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
-from braidmq.gateways.http.admin import admin_routes
-from braidmq.gateways.http.app import make_app
-from braidmq.gateways.http.operations import operations_routes
-from braidmq.gateways.http.policies import PolicyAdmin
+from braidmq.gateways.http.api import make_api
+from braidmq.gateways.http.app import App
+from braidmq.gateways.http.health import Health
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
-from braidmq.model.ids import Lsn
 from braidmq.model.limits import MIB
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
+from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class Node:
         self._clock = clock
         self.accounts = Accounts(engine.store, dev=config.node.dev)
         self.logins = Logins(self.accounts)
-        self._broker: Broker | None = None
+        self.tokens = Tokens(engine.store, self.accounts)
         self._listening = False
 
     @classmethod
@@ -93,15 +92,9 @@ class Node:
         amqp = AmqpGateway(
             broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
-        policies = PolicyAdmin(broker, self.accounts).table()
-        admin = admin_routes(self.accounts, self.logins, self.commit, self._clock, policies)
-        operations = operations_routes(
-            self.logins,
-            self._clock,
-            Metrics(self._engine, {"amqp": amqp}, config.metrics),
-            amqp.connection,
-        )
-        http = make_app(self._store.failure, self.unready, [*operations, *admin])
+        health = Health(self._store.failure, self.unready)
+        metrics = Metrics(self._engine, {"amqp": amqp}, config.metrics)
+        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
@@ -124,7 +117,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        self._broker = broker = Broker(self._engine, self._clock, loop)
+        broker = Broker(self._engine, self._clock, loop)
         started: list[Listener] = []
         try:
             for listener in self._build_listeners(broker):
@@ -140,11 +133,6 @@ class Node:
             deadline_s = self._config.node.shutdown_deadline_s
             await asyncio.gather(*(each.stop(deadline_s) for each in started))
             broker.stop()
-
-    async def commit(self, lsn: Lsn) -> None:
-        """Wait until an entry is durable. Raises StorageFailed if it never will be."""
-        assert self._broker is not None, "nothing is committed before the node runs"
-        await self._broker.durable(lsn)
 
     def failure(self) -> StorageError | None:
         return self._store.failure()
@@ -197,6 +185,7 @@ def serve(config: Config) -> None:
     That is safe, because recovering again is what a crash would need too.
     """
     logs.configure(config.log)
+    _allow_many_files()
     with closing(Node.open(config)) as node:
         # What start-up made is there to stay: collecting garbage need not look at it again.
         gc.collect()
@@ -208,6 +197,12 @@ def serve(config: Config) -> None:
     if (failure := node.failure()) is not None:
         raise failure  # a supervisor must learn that this was no ordinary stop
     say("stopped")
+
+
+def _allow_many_files() -> None:
+    """A connection is a file, and the soft limit of most systems is 1024 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def say(line: str) -> None:
@@ -304,7 +299,7 @@ def at_host(host: str) -> str:
 class HttpListener:
     name = "http"
 
-    def __init__(self, host: str, port: int, app: ASGIApp) -> None:
+    def __init__(self, host: str, port: int, app: App) -> None:
         self._host = host
         self._port = port
         self._app = app
@@ -322,7 +317,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ws="none",
+            ws="websockets-sansio",
             server_header=False,
         )
         self._server = _Uvicorn(config)
@@ -338,4 +333,5 @@ class HttpListener:
         assert self._serving is not None
         self._server.config.timeout_graceful_shutdown = deadline_s  # type: ignore[assignment]
         self._server.should_exit = True
+        self._app.stop()
         await self._serving

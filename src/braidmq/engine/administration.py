@@ -419,6 +419,7 @@ class Administration:
 
     def _forget(self, subscription: Subscription) -> None:
         core = self._core
+        core.touch(subscription)  # whoever watches it learns that it is gone
         core.effects += [ConsumerCancelled(each) for each in subscription.consumers]
         # Cancelled ones may still have messages, and share their credit with others.
         for consumer in [c for c in core.consumers.values() if c.subscription is subscription]:

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from braidmq.engine.effects import Effect
+from braidmq.engine.effects import Effect, SubscriptionReady
 from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
@@ -149,3 +149,6 @@ class Core:
         """It may have something to deliver."""
         if subscription.consumers:
             self.dirty[subscription] = None
+        if subscription.watched:
+            subscription.watched = False
+            self.effects.append(SubscriptionReady(subscription))

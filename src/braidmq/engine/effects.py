@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from braidmq.engine.topics import Consumer, Topic
+from braidmq.engine.topics import Consumer, Subscription, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,14 @@ class TopicDeleted:
     topic: Topic
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionReady:
+    """A watched subscription may have something to hand out, or is gone. Said once: it has to be
+    watched again."""
+
+    subscription: Subscription
+
+
 class Level(IntEnum):
     """How hard publishers are held back."""
 
@@ -39,4 +47,6 @@ class PressureChanged:
     reason: str
 
 
-Effect = ConsumerCancelled | ActiveConsumerChanged | TopicDeleted | PressureChanged
+Effect = (
+    ConsumerCancelled | ActiveConsumerChanged | TopicDeleted | SubscriptionReady | PressureChanged
+)

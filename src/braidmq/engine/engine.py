@@ -18,6 +18,7 @@ from braidmq.engine.effects import Effect
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.graveyard import Graveyard
 from braidmq.engine.group_coordinator import GroupCoordinator
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
@@ -65,6 +66,7 @@ class Engine:
         self.exchanges.alternate_of = self._administration.alternate_exchange
         self._settling.publishing = self._publishing
         self._settling.targets = DeadLetterTargets(self._find_dead_letter_topics)
+        self.graveyard = Graveyard(self.core, self._settling, self._publishing)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
         self._clockwork.on_sweep = self.retainer.sweep
@@ -301,6 +303,10 @@ class Engine:
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
     ) -> list[Delivery]:
         return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+
+    def watch(self, subscription: Subscription) -> None:
+        """Say once (``SubscriptionReady``) when a pull may find something."""
+        subscription.watched = True
 
     def ack(self, consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
         return self._settling.ack(consumer, view, start, stop)

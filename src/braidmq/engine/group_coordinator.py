@@ -85,6 +85,15 @@ class GroupCoordinator:
         """Raises UnknownGroup."""
         return self._found(namespace, name).group
 
+    def groups(self, namespace: str) -> list[Group]:
+        return [each.group for key, each in sorted(self._groups.items()) if key[0] == namespace]
+
+    def consumers(self, namespace: str, name: str, member_id: str) -> list[Consumer]:
+        """Where deliveries to a member go, topic by topic. Raises UnknownMember."""
+        found = self._found(namespace, name)
+        found.group.assignment(member_id)
+        return list(found.consumers[member_id].values())
+
     def consumer(self, namespace: str, name: str, member_id: str, topic: str) -> Consumer:
         """Where deliveries of a topic to a member go. Raises UnknownMember, UnknownTopic."""
         found = self._found(namespace, name)

@@ -57,6 +57,11 @@ class Pressure:
         # Each has its own: low disk space must not make memory wait for its lower mark.
         self._memory = self._disk = Level.NORMAL
 
+    @property
+    def disk_is_blocked(self) -> bool:
+        """Whether it is the disk that holds publishers back; memory may, too."""
+        return self._disk is Level.BLOCKED
+
     def update(self, memory_bytes: int, disk_free_bytes: int) -> PressureChanged | None:
         """The new level when it changes."""
         marks = self.marks

@@ -25,6 +25,8 @@ class Published:
     """When this is durable the batch is; None when it needs no disk."""
     accepted: int
     """Records taken, from the first; fewer than given when the topic became full."""
+    placed: tuple[tuple[int, int, int], ...] = ()
+    """Where those of one topic went: partition, first offset, count."""
 
 
 class Publishing:
@@ -48,9 +50,11 @@ class Publishing:
         if fitting < batch.count:
             batch = self._cut(topic, batch, fitting, now_ms)
         lsn: Lsn | None = None
-        for target, part in self._split(topic, batch, partition):
+        placed = []
+        for target, part in self.split(topic, batch, partition):
+            placed.append((target.number, target.log.next_offset, part.count))
             lsn = self.append([target], part, now_ms, durable=durable) or lsn
-        return Published(lsn, fitting)
+        return Published(lsn, fitting, tuple(placed))
 
     def fan_out(
         self, topics: Sequence[Topic], batch: RecordBatch, now_ms: int, *, durable: bool = True
@@ -94,10 +98,16 @@ class Publishing:
         if policy.overflow == "drop-head" or not topic.subscriptions:
             return batch.count
         fitting = batch.count
+        count, size = topic.load
+        if policy.limits_count == "ready" and policy.max_messages != 0:
+            awaited = min(each.awaited for each in topic.subscriptions.values())
+            if awaited >= count + fitting:
+                return fitting  # all of it is as good as delivered
+            count -= awaited
         if policy.max_messages is not None:
-            fitting = min(fitting, max(0, policy.max_messages - topic.load[0]))
+            fitting = min(fitting, max(0, policy.max_messages - count))
         if policy.max_bytes is not None:
-            room = policy.max_bytes - topic.load[1]
+            room = policy.max_bytes - size
             while fitting and batch.value_bytes_between(0, fitting) > room:
                 fitting -= 1
         return fitting
@@ -123,8 +133,8 @@ class Publishing:
         head = bytes(memoryview(batch)[: batch.position_at(fitting)])
         return RecordBatch.scan(head, base_offset=0, verify=False)
 
-    def _split(
-        self, topic: Topic, batch: RecordBatch, partition: int | None
+    def split(
+        self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
             return [(self._core.partition(topic, partition), batch)]
@@ -170,7 +180,7 @@ class Publishing:
         for target in targets:
             policy = target.topic.policy
             if policy.max_messages is not None or policy.max_bytes is not None:
-                self._settling.drop_overflow(target.topic, now_ms)
+                self._settling.drop_overflow(target.topic, now_ms, arriving=True)
         return lsn if waits else None
 
     def _arrived(

@@ -223,6 +223,7 @@ class Subscription:
         "rotor",
         "topic",
         "views",
+        "watched",
     )
 
     def __init__(
@@ -248,6 +249,8 @@ class Subscription:
         self.exclusive = False
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keys: KeySlots | None = None
+        self.watched = False
+        """Whether somebody who pulls wants to know when there may be something for it."""
         self.rotor = 0
         self.delivered = 0
         self.redelivered = 0
@@ -274,6 +277,13 @@ class Subscription:
             sum(view.state.ready for view in self.views),
             sum(view.state.ready_bytes for view in self.views),
         )
+
+    @property
+    def awaited(self) -> int:
+        """Messages that its consumers take as soon as they are dispatched."""
+        if self.mode is Mode.SINGLE_ACTIVE:
+            return self.active.room if self.active is not None else 0
+        return sum(max(0, consumer.room) for consumer in self.consumers)
 
     @property
     def ready(self) -> int:

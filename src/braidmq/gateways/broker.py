@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import Context
-from itertools import count
 from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
+from braidmq.gateways.sessions import Sessions
 from braidmq.model.clock import Clock
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
@@ -49,7 +49,7 @@ class Broker:
         self.clock = clock
         self.loop = loop
         self.listeners: list[EffectListener] = []
-        self._connection_ids = count(1)
+        self.sessions = Sessions()
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
@@ -64,10 +64,6 @@ class Broker:
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
         self.touch()
-
-    def next_connection_id(self) -> int:
-        """A number for a connection of any protocol, unlike any other while this node runs."""
-        return next(self._connection_ids)
 
     def now_ms(self) -> int:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
@@ -143,7 +139,7 @@ class Broker:
         flushable, self._flushable = self._flushable, {}
         for connection in flushable:
             connection.flush()
-        if engine.has_more or self._flushable:
+        if engine.has_more or engine.core.effects or self._flushable:
             self.touch()
         self._arm(now_ms)
 

@@ -6,16 +6,18 @@ over another protocol than it came, and only then is any of this run.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from braidmq.engine.envelope import (
     AMQP,
+    DEATH,
     NATIVE,
     Death,
     Deaths,
     decode_headers,
+    encode_headers,
     register_format,
 )
 from braidmq.model.errors import BraidError
@@ -121,7 +123,9 @@ def _native_value(value: Any) -> bytes:
 
 def native_headers(record: Record) -> list[tuple[str, bytes]]:
     if record.envelope_format == AMQP:
-        return native_from_amqp(record.envelope)
+        found = native_from_amqp(record.envelope)
+        # AMQP has no other place for the key; here it has its own.
+        return [each for each in found if each[0] != "x-key"] if record.key is not None else found
     return decode_headers(record.envelope) if record.envelope_format == NATIVE else []
 
 
@@ -187,6 +191,64 @@ def _deaths_in(header: object) -> list[dict[str, Any]]:
             times = count if isinstance(count, int) and 0 < count < 1 << 62 else 1
             found.append({**each, "count": Long(times)})
     return found
+
+
+class Dead(NamedTuple):
+    """What a dead letter says of its end; its own protocol may not say everything."""
+
+    topic: str
+    reason: str
+    at_ms: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+    attempts: int | None = None
+    subscription: str | None = None
+    error: str | None = None
+
+
+def death_of(record: Record) -> Dead | None:
+    """The latest death of a record; None for one that never died."""
+    if record.envelope_format == AMQP:
+        entries = _deaths_in(amqp_headers(record).get("x-death"))
+        if not entries:
+            return None
+        time = entries[0].get("time")
+        at_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else None
+        return Dead(str(entries[0]["queue"]), str(entries[0]["reason"]), at_ms)
+    said = {
+        name.removeprefix(DEATH): value.decode("utf-8", "replace")
+        for name, value in native_headers(record)
+        if name.startswith(DEATH)
+    }
+    if "topic" not in said:
+        return None
+    numbers = {name: int(said[name]) for name in ("partition", "offset", "attempts", "time")}
+    return Dead(
+        said["topic"],
+        said["reason"],
+        numbers["time"],
+        numbers["partition"],
+        numbers["offset"],
+        numbers["attempts"],
+        said["subscription"],
+        said["error"],
+    )
+
+
+def without_deaths(record: Record) -> tuple[int, bytes]:
+    """The envelope of a dead record as it was before it died: format and bytes."""
+    if record.envelope_format != AMQP:
+        kept = [each for each in native_headers(record) if not each[0].startswith(DEATH)]
+        return NATIVE, encode_headers(kept)
+    exchange, key, raw = split_amqp(record.envelope)
+    properties = readable_properties(raw)
+    headers = {
+        name: value
+        for name, value in (properties.headers or {}).items()
+        if name != "x-death" and not name.startswith("x-first-death-")
+    }
+    properties = msgspec.structs.replace(properties, headers=headers or None)
+    return AMQP, amqp_envelope(exchange, key, properties)
 
 
 def readable_properties(raw: bytes) -> Properties:

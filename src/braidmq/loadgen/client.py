@@ -3,10 +3,11 @@
 import socket
 import time
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
+from braidmq.client.address import Address
 from braidmq.model.errors import BraidError, SetupError
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
+from braidmq.wire.amqp.handshake import start_ok, tune_ok
 from braidmq.wire.amqp.load import Arrivals, Consumer, Publisher, scan
 from braidmq.wire.amqp.methods import (
     ChannelClose,
@@ -18,15 +19,12 @@ from braidmq.wire.amqp.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
     ConnectionStart,
-    ConnectionStartOk,
     ConnectionTune,
-    ConnectionTuneOk,
     ConnectionUnblocked,
     Method,
     decode,
     method_frame,
 )
-from braidmq.wire.amqp.tables import Table
 
 CHANNEL = 1
 """The one channel of each connection."""
@@ -37,8 +35,6 @@ CALL_S_MAX = 60.0
 RECEIVE_BYTES = 512 * 1024
 """Shared by all connections, as in the broker: what is not a whole frame is copied out."""
 
-FRAME_BYTES_MAX = 131_072
-
 _MethodT = TypeVar("_MethodT", bound=Method)
 _receive_buffer = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive_buffer)
@@ -48,24 +44,6 @@ class LoadFailed(BraidError):
     """The broker closed a connection, or went silent."""
 
     code = "load-failed"
-
-
-class Address:
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme != "amqp" or not parts.hostname or port == -1:
-            raise SetupError(
-                f"{url} is not an address of a broker", remedy="As amqp://guest:guest@host:5672/"
-            )
-        self.host = parts.hostname
-        self.port = port or 5672
-        self.user = unquote(parts.username or "guest")
-        self.password = unquote(parts.password or "guest")
-        self.vhost = unquote(parts.path[1:]) or "/"
 
 
 class Client:
@@ -92,19 +70,10 @@ class Client:
         properties = start.server_properties
         named = (properties.get(name) for name in ("product", "version"))
         self.server = " ".join(each for each in named if isinstance(each, str))
-        response = f"\0{address.user}\0{address.password}".encode()
-        capabilities: Table = {
-            "publisher_confirms": True,
-            "basic.nack": True,
-            "connection.blocked": True,
-        }
-        about: Table = {"product": "braid bench", "capabilities": capabilities}
-        tune = self._ask(
-            ConnectionStartOk(about, "PLAIN", response, "en_US"), ConnectionTune, channel=0
-        )
-        frame_max = min(tune.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        answer = start_ok("braid bench", address.user, address.password)
+        tune = self._ask(answer, ConnectionTune, channel=0)
         # No heartbeats: a run is shorter than any timeout worth having, and always busy.
-        self._write(0, ConnectionTuneOk(tune.channel_max, frame_max, 0))
+        self._write(0, tune_ok(tune, heartbeat_s=0))
         self._ask(ConnectionOpen(address.vhost), ConnectionOpenOk, channel=0)
         self._ask(ChannelOpen(), ChannelOpenOk)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from braidmq.client.address import parse_address
 from braidmq.loadgen.broker_process import BrokerProcess
-from braidmq.loadgen.client import CHANNEL, Address, Client, LoadFailed
+from braidmq.loadgen.client import CHANNEL, Client, LoadFailed
 from braidmq.loadgen.peers import Consuming, Peer, Producing
 from braidmq.loadgen.result import Latency, Result
 from braidmq.loadgen.workloads import TOPIC_BINDINGS, Workload
@@ -64,7 +65,7 @@ class Run:
 
     def __init__(self, workload: Workload, url: str, on_progress: OnProgress) -> None:
         self.workload = workload
-        self._address = Address(url)
+        self._address = parse_address(url)
         self._on_progress = on_progress
         self._id = int.from_bytes(os.urandom(4), "big")
         self._prefix = f"braid-bench-{self._id:08x}"

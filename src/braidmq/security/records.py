@@ -74,21 +74,21 @@ class Permission(msgspec.Struct, frozen=True):
 
 
 def check_user_name(name: str) -> None:
-    _check_name(name, "user name")
+    check_name(name, "user name")
     if ":" in name:
         # RFC 7617, 2: it ends the user-id in HTTP Basic credentials.
         raise BadRequest(f"a user name can't hold a colon: {name!r}")
 
 
 def check_namespace_name(name: str) -> None:
-    _check_name(name, "namespace")
+    check_name(name, "namespace")
 
 
 def check_tags(tags: frozenset[str]) -> None:
     if len(tags) > TAGS_MAX:
         raise BadRequest(f"a user can't have more than {TAGS_MAX} tags")
     for tag in tags:
-        _check_name(tag, "tag")
+        check_name(tag, "tag")
         if "," in tag or " " in tag:
             raise BadRequest(f"a tag can't hold a comma or a space: {tag!r}")
 
@@ -98,7 +98,7 @@ def check_limit(what: str, value: int | None) -> None:
         raise BadRequest(f"{what} must be from 0 to {LIMIT_MAX}, or nothing for no limit")
 
 
-def _check_name(name: str, what: str) -> None:
+def check_name(name: str, what: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -80,6 +80,12 @@ class LiveNode:
     @property
     def complaints(self) -> list[str]:
         """What it should not have written once it was ready: errors, tracebacks, stray output."""
+        while not self._arrivals.empty():
+            line = self._arrivals.get()
+            if line is None:
+                self._arrivals.put(None)
+                break
+            self.lines.append(line)
         later = self.lines[self.lines.index("ready") + 1 :]
         return [line for line in later if line != "stopped" and not LOG_LINE.match(line)]
 

@@ -132,6 +132,6 @@ def test_a_trace_has_every_frame_of_one_connection_and_no_other(
 
 
 def test_a_connection_that_is_not_there_has_no_trace(talker: LiveNode) -> None:
-    url = f"{talker.http_url}/v1/connections/999/trace"
+    url = f"{talker.http_url}/v1/connections/amqp-999/trace"
     assert httpx.put(url, auth=GUEST).status_code == 404
     assert httpx.put(url).status_code == 401

@@ -290,7 +290,7 @@ class Channel:
 
         return connection.wait(found, wait_s) or {"m": "nothing"}
 
-    def pub(
+    def message(
         self,
         exchange: str,
         routing_key: str,
@@ -298,7 +298,8 @@ class Channel:
         mandatory: bool = False,
         immediate: bool = False,
         **props: Any,
-    ) -> None:
+    ) -> bytes:
+        """The frames of a publish."""
         raw = wire.text(body)
         method = {
             "exchange": exchange,
@@ -315,7 +316,10 @@ class Channel:
             wire.frame(wire.BODY, self.number, raw[at : at + step])
             for at in range(0, len(raw), step)
         )
-        self.connection.raw(b"".join(data))
+        return b"".join(data)
+
+    def pub(self, exchange: str, routing_key: str, body: str | bytes = "", **values: Any) -> None:
+        self.connection.raw(self.message(exchange, routing_key, body, **values))
 
     def sync(self) -> None:
         """Return when the broker has handled what was sent on this channel."""

@@ -20,9 +20,9 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "handshake.header_of_amqp_0_9": "we speak 0-9-1 only and say so, as clause 4.2.2 wants it",
     "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
     "lifetimes.ttl_and_priorities": _HEAD,
-    "lifetimes.max_length_zero_with_a_consumer": (
-        "a queue of length 0 takes nothing, also when a consumer is waiting: limits are applied"
-        " when a message arrives, deliveries are made once per turn of the loop"
+    "lifetimes.max_length_and_a_consumer_with_little_room": (
+        "what arrives in one piece is limited before it is dispatched: as many are dropped, but the"
+        " oldest of them, which RabbitMQ had given to the consumer one by one"
     ),
     "lifetimes.priority_and_max_length_drop_the_head": (
         "RabbitMQ drops the most important message first; we drop the least important"

@@ -10,10 +10,16 @@ runs is its own affair.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from braidmq.storage.record import FLAG_TIMED, FLAG_TRANSIENT, Record, RecordBatch
+from braidmq.storage.record import (
+    FLAG_KEYED,
+    FLAG_TIMED,
+    FLAG_TRANSIENT,
+    Record,
+    RecordBatch,
+)
 from braidmq.wire.amqp import scan as kernel
 from braidmq.wire.amqp.errors import AmqpError
 from braidmq.wire.amqp.methods import (
@@ -114,7 +120,7 @@ def _told(flags: int) -> int:
 
 def _legible(record: Record, flags: int) -> Record:
     if flags & kernel.FLAG_BAD_PROPERTIES:
-        return record._replace(flags=0, priority=0, expires_at_ms=0)
+        return record._replace(flags=0, priority=0, key=None, expires_at_ms=0, due_at_ms=0)
     return record
 
 
@@ -255,6 +261,7 @@ def _publish(channel: int, method: BasicPublish, raw: bytes, body: bytes, now_ms
     if "headers" in values:
         flags |= kernel.FLAG_HEADERS
         flags |= kernel.FLAG_COPIES if b"CC" in values["headers"] else 0
+        record = _with_headers(record, values["headers"])
     flags |= kernel.FLAG_USER_ID if "user_id" in values else 0
     flags |= kernel.FLAG_REPLY_TO if values.get("reply_to") == DIRECT_REPLY_TO else 0
     if "expiration" in values:
@@ -263,9 +270,60 @@ def _publish(channel: int, method: BasicPublish, raw: bytes, body: bytes, now_ms
             flags |= kernel.FLAG_BAD_EXPIRATION
         else:
             record = record._replace(
-                expires_at_ms=now_ms + max(delay, 1), flags=record.flags | FLAG_TIMED
+                expires_at_ms=max(now_ms, record.due_at_ms) + max(delay, 1),
+                flags=record.flags | FLAG_TIMED,
             )
     return Publish(channel, flags, exchange, key, record)
+
+
+TIME_MAX_MS = 1 << 53
+FIELD_BYTES = dict(zip("VtbBsuIifDlLdT", (0, 1, 1, 1, 2, 2, 4, 4, 4, 5, 8, 8, 8, 8), strict=True))
+INTEGERS = dict(zip("bBsuIilL", (">b", ">B", ">h", ">H", ">i", ">I", ">q", ">q"), strict=True))
+
+
+def _with_headers(record: Record, table: bytes) -> Record:
+    """Key and due time, as the headers say."""
+    fields: dict[bytes, tuple[str, bytes]] = {}
+    for name, kind, value in _fields(table):
+        usable = name != b"x-key" or (kind in "Sx" and len(value) <= 65_535)
+        if usable:
+            fields.setdefault(name, (kind, value))
+    if b"x-key" in fields:
+        record = record._replace(key=fields[b"x-key"][1], flags=record.flags | FLAG_KEYED)
+    delay = _number(fields.get(b"x-delay"))
+    at = _number(fields.get(b"x-deliver-at"))
+    now_ms = record.timestamp_ms
+    due = now_ms + delay if delay else at if at > now_ms else 0
+    if due:
+        record = record._replace(due_at_ms=due, flags=record.flags | FLAG_TIMED)
+    return record
+
+
+def _fields(table: bytes) -> Iterator[tuple[bytes, str, bytes]]:
+    at = 0
+    while at < len(table):
+        name = table[at + 1 : at + 1 + table[at]]
+        at += 1 + table[at]
+        if at >= len(table):
+            return
+        kind = chr(table[at])
+        at += 1
+        length = FIELD_BYTES.get(kind)
+        if length is None:
+            if kind not in "SxAF" or at + 4 > len(table):
+                return
+            length = int.from_bytes(table[at : at + 4])
+            at += 4
+        if at + length > len(table):
+            return
+        yield name, kind, table[at : at + length]
+        at += length
+
+
+def _number(field: tuple[str, bytes] | None) -> int:
+    if field is None or field[0] not in INTEGERS:
+        return 0
+    return min(max(struct.unpack(INTEGERS[field[0]], field[1])[0], 0), TIME_MAX_MS)
 
 
 # --- properties, as far as their bytes go ---

@@ -17,6 +17,7 @@ from braidmq.wire.amqp.errors import (
     UnknownMethod,
 )
 from braidmq.wire.amqp.methods import (
+    EXTENSIONS,
     HEARTBEAT_FRAME,
     METHOD_BY_ID,
     METHODS,
@@ -53,6 +54,7 @@ OF_TYPE = {
     "longstr": st.binary(max_size=300),
     "table": tables,
 }
+EVERY = METHODS + EXTENSIONS
 ids = [spec.name for spec in METHODS]
 
 
@@ -62,10 +64,10 @@ def instances(spec: MethodSpec, **of_type) -> st.SearchStrategy[methods.Method]:
     return st.fixed_dictionaries(fields).map(lambda values: spec.method(**values))
 
 
-any_method = st.one_of([instances(spec) for spec in METHODS])
+any_method = st.one_of([instances(spec) for spec in EVERY])
 
 
-@pytest.mark.parametrize("spec", METHODS, ids=ids)
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: spec.name)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_round_trip(spec, data):
@@ -76,7 +78,7 @@ def test_round_trip(spec, data):
     assert decode(memoryview(payload)) == method
 
 
-@pytest.mark.parametrize("spec", METHODS, ids=ids)
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: spec.name)
 def test_defaults_round_trip(spec):
     method = spec.method()
     assert decode(encode(method)) == method
@@ -91,7 +93,7 @@ def test_every_struct_is_in_the_table():
         for _, member in inspect.getmembers(methods, inspect.isclass)
         if issubclass(member, methods.Method) and member is not methods.Method
     }
-    assert defined == {spec.method for spec in METHODS}
+    assert defined == {spec.method for spec in EVERY}
 
 
 def test_class_attributes():

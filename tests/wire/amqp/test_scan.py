@@ -117,7 +117,24 @@ expirations = st.sampled_from(
         "9" * 16,
     ]
 )
-header_tables = st.sampled_from([{}, {"a": 1}, {"CC": ["k2"]}, {"BCC": ["k3"]}, {"l": "z" * 600}])
+header_tables = st.sampled_from(
+    [
+        {},
+        {"a": 1},
+        {"CC": ["k2"]},
+        {"BCC": ["k3"]},
+        {"l": "z" * 600},
+        {"x-key": "customer", "a": [1, {"b": None}]},
+        {"x-key": b"\xff\x00"},
+        {"x-key": 17},
+        {"x-key": "", "x-delay": 250},
+        {"x-delay": -1},
+        {"x-delay": 1 << 60},
+        {"x-delay": "soon", "x-deliver-at": NOW_MS + 5000},
+        {"x-deliver-at": NOW_MS - 1},
+        {"nested": {"x-delay": 99}},
+    ]
+)
 properties = st.fixed_dictionaries(
     {},
     optional={

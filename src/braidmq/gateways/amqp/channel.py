@@ -131,7 +131,7 @@ class Channel:
             return
         if flags & FLAG_HEADERS and self._needs_headers(exchange):
             for index in range(batch.count):
-                one = self._delayed(exchange, single(batch, index))
+                one = single(batch, index)
                 self._publish(flags, exchange, key, one, self._headers_of(one))
             return
         self._publish(flags, exchange, key, batch, None)
@@ -212,7 +212,7 @@ class Channel:
             address = self.connection.reply_address(self)
             properties = msgspec.structs.replace(properties, reply_to=address)
         properties = msgspec.structs.replace(properties, headers=headers or None)
-        return rewritten(batch, envelope=amqp_envelope(exchange, key, properties))
+        return rewritten(batch, amqp_envelope(exchange, key, properties))
 
     def _headers_of(self, batch: RecordBatch) -> Callable[[], Mapping[str, Any]]:
         def headers() -> Mapping[str, Any]:
@@ -224,24 +224,7 @@ class Channel:
     def _needs_headers(self, exchange: bytes) -> bool:
         """Whether messages have to be looked into; then runs can't be handled as one."""
         router = self.broker.engine.exchanges.router(self.vhost)
-        name = exchange.decode()
-        return self._delays(name) or not router.routes_by_key_only(name)
-
-    def _delays(self, exchange: str) -> bool:
-        router = self.broker.engine.exchanges.router(self.vhost)
-        try:
-            return router.exchange(exchange).kind == "x-delayed-message"
-        except ExchangeNotFound:
-            return False
-
-    def _delayed(self, exchange: bytes, batch: RecordBatch) -> RecordBatch:
-        """The message as its ``x-delay`` header wants it, where the exchange delays."""
-        if not self._delays(exchange.decode()):
-            return batch
-        delay = self._headers_of(batch)().get("x-delay")
-        if not isinstance(delay, int) or delay <= 0:
-            return batch
-        return rewritten(batch, due_at_ms=self.broker.now_ms() + delay)
+        return not router.routes_by_key_only(exchange.decode())
 
     def _publish(
         self,
@@ -477,6 +460,16 @@ class Channel:
             return
         self.answer(verb, runs)
 
+    def retry(self, first: int, last: int, delay_ms: int | None) -> None:
+        """basic.retry: they failed, and come again by the topic's policy or after ``delay_ms``."""
+        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        for run in self._take(first, last, multiple=False):
+            if not run.view.partition.topic.deleted:
+                engine.nack(
+                    run.consumer, run.view, run.start, run.stop, now_ms=now_ms, delay_ms=delay_ms
+                )
+        self.broker.touch()
+
     def answer(self, verb: str, runs: list[UnackedRun]) -> None:
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         for run in runs:
@@ -568,21 +561,20 @@ class Transaction:
         self.answers: list[tuple[str, list[UnackedRun]]] = []
 
 
-def rewritten(
-    batch: RecordBatch, *, envelope: bytes | None = None, due_at_ms: int = 0
-) -> RecordBatch:
-    """A batch of one record with another envelope or due time."""
+def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:
+    """A batch of one record with another envelope."""
     record = batch.record(0)
     changed = RecordBatch()
     changed.append(
         record.value,
-        envelope=record.envelope if envelope is None else envelope,
+        key=record.key,
+        envelope=envelope,
         envelope_format=record.envelope_format,
         flags=record.flags,
         priority=record.priority,
         timestamp_ms=record.timestamp_ms,
         expires_at_ms=record.expires_at_ms,
-        due_at_ms=due_at_ms,
+        due_at_ms=record.due_at_ms,
     )
     return changed
 

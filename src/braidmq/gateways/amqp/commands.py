@@ -21,6 +21,7 @@ from braidmq.gateways.amqp.errors import (
     precondition_failed,
     resource_locked,
 )
+from braidmq.gateways.amqp.groups import group_subscription
 from braidmq.gateways.amqp.queues import (
     SUBSCRIPTION,
     check_properties,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 UNLIMITED = 1 << 62
 RESERVED = "amq."
+RETRY_MS_MAX = 1 << 53
+"""As in a topic's policy."""
 
 
 class Commands:
@@ -292,8 +295,15 @@ class Commands:
 
     def _queue(self, channel: Channel, name: str) -> Topic:
         name = self._queue_name(channel, name)
+        topic = self._topic(channel, name)
+        if SUBSCRIPTION not in topic.subscriptions:
+            raise no_queue(name, channel.vhost)
+        return topic
+
+    def _topic(self, channel: Channel, name: str) -> Topic:
+        """Any topic, an AMQP queue or not."""
         topic = self._broker.engine.core.topics.get((channel.vhost, name))
-        if topic is None or SUBSCRIPTION not in topic.subscriptions:
+        if topic is None:
             raise no_queue(name, channel.vhost)
         owner = self._connection.gateway.registry.owner(channel.vhost, name)
         if owner is not None and owner is not self._connection:
@@ -437,7 +447,11 @@ class Commands:
         if method.queue == REPLY_TO:
             self._consume_replies(channel, method, tag)
             return
-        topic = self._readable_queue(channel, method.queue)
+        if "x-group" in method.arguments:
+            self._connection.require_read(method.queue)
+            topic = self._topic(channel, method.queue)
+        else:
+            topic = self._readable_queue(channel, method.queue)
         target = AmqpConsumer(channel, tag, topic.name, method.no_ack)
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -474,7 +488,12 @@ class Commands:
             self._connection.send_method(channel.number, m.BasicConsumeOk(tag))
 
     def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:
-        """Queues have one subscription; a stream is read by each consumer from where it likes."""
+        """Queues have one subscription; a stream is read by each consumer from where it likes, and
+        any topic by groups."""
+        if "x-group" in method.arguments:
+            return group_subscription(
+                self._broker.engine, topic, method.arguments, self._broker.now_ms()
+            )
         offset = method.arguments.get("x-stream-offset")
         if offset is not None and topic.policy.retention.until_acked:
             raise precondition_failed(
@@ -535,6 +554,10 @@ class Commands:
 
     def basic_reject(self, channel: Channel, method: m.BasicReject) -> None:
         channel.refuse(method.delivery_tag, False, method.requeue)
+
+    def basic_retry(self, channel: Channel, method: m.BasicRetry) -> None:
+        delay_ms = min(method.delay_ms, RETRY_MS_MAX) if method.delayed else None
+        channel.retry(method.first_tag, method.last_tag, delay_ms)
 
     def basic_recover(self, channel: Channel, method: m.BasicRecover) -> None:
         self._recover(channel, method.requeue)
@@ -624,6 +647,7 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.BasicNack: Commands.basic_nack,
     m.BasicReject: Commands.basic_reject,
     m.BasicRecover: Commands.basic_recover,
+    m.BasicRetry: Commands.basic_retry,
     m.BasicRecoverAsync: Commands.basic_recover_async,
     m.ConfirmSelect: Commands.confirm_select,
     m.TxSelect: Commands.tx_select,

@@ -20,10 +20,12 @@ from braidmq.gateways.amqp.handshake import (
     client_name,
     credentials,
     greeting,
+    is_capable,
 )
 from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.routes import Destination, Routes
+from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
@@ -90,7 +92,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.broker = gateway.broker
         self.accounts = gateway.accounts
         self.settings = gateway.settings
-        self.id = gateway.broker.next_connection_id()
+        self.session_id = gateway.broker.sessions.new_id("amqp")
         self.vhost = "/"
         self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
@@ -100,6 +102,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
         self.peer = ""
+        self.connected_ms = 0
         self._loopback = False
         self._tail = b""
         self._out: list[bytes] = []
@@ -135,6 +138,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._loopback = bool(peer) and is_loopback(peer[0])
         self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
         self.gateway.connections.add(self)
+        self.connected_ms = self.broker.clock.now_ms()
         self._deadline = self.broker.loop.call_later(
             self.settings.handshake_timeout_s, self._handshake_late
         )
@@ -148,6 +152,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._lost = True
         self._deadline.cancel()
         self.gateway.forget(self)
+        self.broker.sessions.remove(self.session_id)
         self._release()
         # Who never logged in may be a load balancer's probe: no news to most.
         level = logging.INFO if self._opened else logging.DEBUG
@@ -158,7 +163,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             logger.log(level, what, extra={**self.log_fields(), **facts})
 
     def log_fields(self) -> dict[str, Any]:
-        named = {"connection": self.id, "peer": self.peer}
+        named = {"connection": self.session_id, "peer": self.peer}
         if self.user:
             named["user"] = self.user
         return named | {"namespace": self.vhost} if self._opened else named
@@ -501,8 +506,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             f"Login was refused using authentication mechanism {self._mechanism}. For details see"
             " the broker logfile."
         )
-        capabilities = self.client_properties.get("capabilities") or {}
-        if capabilities.get("authentication_failure_close"):
+        if is_capable(self.client_properties, "authentication_failure_close"):
             self.close(ConnectionError_(ReplyCode.ACCESS_REFUSED, text))
         else:
             self.transport.close()
@@ -537,6 +541,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
         self._opened = True
+        self.broker.sessions.add(self.session_id, AmqpSession(self))
         self._deadline.cancel()
         self.gateway.connections_opened += 1
         client = client_name(self.client_properties)
@@ -564,8 +569,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     @property
     def wants_cancel_notify(self) -> bool:
-        capabilities = self.client_properties.get("capabilities") or {}
-        return bool(capabilities.get("consumer_cancel_notify"))
+        return is_capable(self.client_properties, "consumer_cancel_notify")
 
     @property
     def replies(self) -> Replies:
@@ -768,8 +772,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     @property
     def wants_blocked(self) -> bool:
-        capabilities = self.client_properties.get("capabilities") or {}
-        return bool(capabilities.get("connection.blocked"))
+        return is_capable(self.client_properties, "connection.blocked")
 
     def check_consumers(self, now_ms: int) -> None:
         """Close channels that hold a delivery unanswered for too long: a stuck consumer would keep

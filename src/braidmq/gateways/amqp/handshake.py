@@ -17,6 +17,7 @@ CAPABILITIES: Table = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
     "direct_reply_to": True,
+    "braid.retry": True,
 }
 
 
@@ -41,7 +42,14 @@ def greeting(node: str) -> ConnectionStart:
 
 def client_name(properties: dict[str, Any]) -> str:
     """Of the program, or what it is made with."""
-    return str(properties.get("connection_name") or properties.get("product") or "unknown")
+    name = properties.get("connection_name") or properties.get("product")
+    return name if isinstance(name, str) else ""
+
+
+def is_capable(properties: dict[str, Any], of: str) -> bool:
+    """Whether a client said so of itself."""
+    capabilities = properties.get("capabilities") or {}
+    return bool(capabilities.get(of))
 
 
 def credentials(method: ConnectionStartOk) -> tuple[str, str]:

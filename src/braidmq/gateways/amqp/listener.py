@@ -109,9 +109,6 @@ class AmqpGateway:
     def connection_count(self) -> int:
         return len(self.connections)
 
-    def connection(self, number: int) -> AmqpConnection | None:
-        return next((each for each in self.connections if each.id == number), None)
-
     def _beats(self) -> None:
         now = self.broker.loop.time()
         for connection in list(self.connections):
@@ -142,8 +139,10 @@ class AmqpGateway:
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
         limit = self.accounts.namespace(vhost).max_connections
+        if limit is None:
+            return
         used = sum(connection.vhost == vhost for connection in self.connections)
-        if limit is not None and used > limit:
+        if used > limit:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",

@@ -9,6 +9,7 @@ from braidmq.engine.policy import TopicKind
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
+from braidmq.gateways.policies import OVERFLOWS
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
 SUBSCRIPTION = "queue"
@@ -17,11 +18,6 @@ SUBSCRIPTION = "queue"
 Arguments = Mapping[str, Any]
 
 QUEUE_TYPES: tuple[TopicKind, ...] = ("classic", "quorum", "stream")
-OVERFLOWS = {
-    "drop-head": "drop-head",
-    "reject-publish": "reject",
-    "reject-publish-dlx": "dead-letter",
-}
 TTL_MS_MAX = (1 << 32) - 1
 
 

@@ -1,46 +1,203 @@
-"""The HTTP face of a node: is it alive, may traffic be sent to it, and what others mount here.
+"""The ASGI app of a node: finds the operation a request means, calls it, answers.
 
-Both answers come from callables, so the app knows neither the node nor its store.
+Paths are matched as they were sent, segment by segment: ``%2F`` is part of a name and not a
+separator, which frameworks that match decoded paths can't know.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from starlette.applications import Starlette
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
-from braidmq import __version__
-from braidmq.model.errors import BraidError
+from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.openapi import describe
+from braidmq.gateways.http.operations import (
+    Bound,
+    Call,
+    Who,
+    bound_operations,
+    headers_from,
+    query_from,
+    respond,
+    segments_from,
+)
+from braidmq.gateways.http.problems import (
+    BodyTooLarge,
+    InternalError,
+    MethodNotAllowed,
+    SlowRequest,
+    problem,
+)
+from braidmq.gateways.http.streams import MetricsStream
+from braidmq.model.errors import BadRequest, BraidError, NotFound
+from braidmq.model.limits import MIB
+from braidmq.security.records import User
 
-NO_STORE = {"cache-control": "no-store"}
+BODY_IDLE_S = 30
+"""A body of which nothing came for so long will not come."""
+
+BODIES_BYTES_MAX = 512 * MIB
+"""Bodies under way, of all requests together: many slow senders must not fill the memory."""
+
+NOBODY = User("")
+OPENAPI_PATH = ("v1", "openapi.json")
+
+log = logging.getLogger(__name__)
 
 
-def make_app(
-    failure: Callable[[], BraidError | None],
-    unready: Callable[[], str | None],
-    routes: Sequence[BaseRoute] = (),
-) -> Starlette:
-    """``failure`` is what broke, if anything did; ``unready`` is why not to send traffic yet."""
+class App:
+    """``stream`` answers WebSockets; without it there are none."""
 
-    async def health(_: Request) -> Response:
-        error = failure()
-        if error is None:
-            return _answer(200, {"status": "ok", "version": __version__})
-        return _answer(503, {"status": "failing", "error": _described(error)})
+    def __init__(
+        self, access: Access, resources: Iterable[object], stream: MetricsStream | None = None
+    ) -> None:
+        self._access = access
+        self._live = stream
+        self._bodies_bytes = 0
+        self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
+        self.operations = [each for one in resources for each in bound_operations(one)]
+        for bound in self.operations:
+            self._add(bound)
+        self._openapi: bytes | None = None
+        self.on_stop: list[Callable[[], None]] = []
 
-    async def ready(_: Request) -> Response:
-        reason = unready()
-        if reason is None:
-            return _answer(200, {"status": "ready"})
-        return _answer(503, {"status": "not-ready", "reason": reason})
+    def stop(self) -> None:
+        """The node stops: requests that wait for something are answered."""
+        for each in self.on_stop:
+            each()
 
-    return Starlette(routes=[Route("/health", health), Route("/ready", ready), *routes])
+    def _add(self, bound: Bound) -> None:
+        pattern = tuple("*" if part[:1] == "{" else part for part in bound.operation.pattern)
+        among = self._by_length.setdefault(len(pattern), [])
+        for known, methods in among:
+            if known == pattern:
+                assert bound.operation.method not in methods, bound.operation.path
+                methods[bound.operation.method] = bound
+                return
+        among.append((pattern, {bound.operation.method: bound}))
+        # A fixed word goes before a name.
+        among.sort(key=lambda each: each[0].count("*"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._stream(WebSocket(scope, receive, send))
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self._perform(request)
+        except BraidError as error:
+            return problem(error)
+        except Exception:
+            log.exception("%s %s", request.method, request.url.path)
+            return problem(InternalError("the node made a mistake"))
+
+    async def _perform(self, request: Request) -> Response:
+        segments = path_segments(request.scope["raw_path"])
+        if tuple(segments) == OPENAPI_PATH and request.method in ("GET", "HEAD"):
+            return Response(self.openapi(), media_type="application/json")
+        user = NOBODY
+        bound, methods = self._find(request.method, segments)
+        if bound is None or bound.operation.who is not Who.ANYONE:
+            # Before a stranger learns what there is.
+            user = await self._access.authenticate(request)
+        if bound is None:
+            if methods:
+                raise MethodNotAllowed(request.method, sorted(methods))
+            raise NotFound(f"there is nothing at {request.url.path}")
+        if bound.operation.who is Who.ADMINISTRATOR:
+            self._access.require_administrator(user)
+        arguments = await self._arguments(bound, request, segments)
+        returned = await bound.handler(call=Call(request, user), **arguments)
+        return respond(bound.operation, returned)
+
+    def _find(self, method: str, segments: list[str]) -> tuple[Bound | None, dict[str, Bound]]:
+        found: dict[str, Bound] = {}
+        for pattern, methods in self._by_length.get(len(segments), ()):
+            if all(p in ("*", s) for p, s in zip(pattern, segments, strict=True)):
+                found = {**methods, **found}
+        return found.get("GET" if method == "HEAD" else method), found
+
+    async def _arguments(
+        self, bound: Bound, request: Request, segments: list[str]
+    ) -> dict[str, Any]:
+        operation = bound.operation
+        arguments = segments_from(operation, segments)
+        if operation.query is not None:
+            arguments["query"] = query_from(request, operation.query)
+        if operation.headers is not None:
+            arguments["headers"] = headers_from(request, operation.headers)
+        if operation.body is not None:
+            data = await self._body(request, operation.body_bytes_max)
+            arguments["body"] = data if bound.decode_body is None else decoded(bound, data)
+        return arguments
+
+    async def _body(self, request: Request, bytes_max: int) -> bytes:
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > bytes_max:
+            raise too_large(bytes_max)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                async with asyncio.timeout(BODY_IDLE_S):
+                    message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise SlowRequest("the sender is gone")
+                chunk = message.get("body", b"")
+                chunks.append(chunk)
+                size += len(chunk)
+                self._bodies_bytes += len(chunk)
+                if size > bytes_max or self._bodies_bytes > BODIES_BYTES_MAX:
+                    raise too_large(bytes_max)
+                if not message.get("more_body", False):
+                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        except TimeoutError:
+            raise SlowRequest(f"nothing of the body came for {BODY_IDLE_S} s") from None
+        finally:
+            self._bodies_bytes -= size
+
+    async def _stream(self, socket: WebSocket) -> None:
+        try:
+            segments = path_segments(socket.scope["raw_path"])
+            if self._live is None or tuple(segments) != self._live.PATH:
+                raise NotFound(f"there is no stream at {socket.url.path}")
+            await self._access.authenticate(socket)
+            await self._live.serve(socket)
+        except BraidError as error:
+            await socket.send_denial_response(problem(error))
+
+    def openapi(self) -> bytes:
+        if self._openapi is None:
+            document = describe([each.operation for each in self.operations])
+            self._openapi = msgspec.json.encode(document)
+        return self._openapi
 
 
-def _described(error: BraidError) -> dict[str, str]:
-    return {"code": error.code, "message": str(error)}
+def too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"a body can't have more than {bytes_max} bytes here")
 
 
-def _answer(status: int, body: dict[str, object]) -> Response:
-    return JSONResponse(body, status, headers=NO_STORE)
+def decoded(bound: Bound, data: bytes) -> Any:
+    """An empty body is an object with nothing in it."""
+    assert bound.decode_body is not None
+    try:
+        return bound.decode_body(data or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not as expected: {error}") from None
+
+
+def path_segments(raw: bytes) -> list[str]:
+    try:
+        return [unquote_to_bytes(part).decode() for part in raw.lstrip(b"/").split(b"/")]
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not UTF-8") from None

@@ -1,134 +1,234 @@
-"""For those who run a node: metrics, the level of the log, the trace of one connection.
+"""What the API can do, one operation a method, and how a request becomes a call of it.
 
-    GET              /metrics
-    GET PUT          /v1/log-level                     {"level": "debug"}
-    GET PUT DELETE   /v1/connections/{id}/trace        PUT begins it, DELETE ends it
+A resource is a class whose methods are marked with ``operation``. Everything a client may send is
+in the signature, so what is accepted and what the OpenAPI document says can't differ:
 
-``/metrics`` is as public as the configuration says; the rest is for administrators.
+    @operation("GET", "/v1/topics/{topic}/messages", tag="messages", errors=(UnknownTopic,))
+    async def read(self, call: Call, topic: str, query: ReadQuery) -> Messages:
+
+Segments of the path come under their names, ``query``, ``headers`` and ``body`` as msgspec
+structs. What is returned becomes the body, with the first status of the operation; an ``Answer``
+has a status of its own, and a ``Response`` is sent as it is.
 """
 
-import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+import msgspec
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
-from braidmq import logs
-from braidmq.gateways.http.admin import (
-    NO_STORE,
-    Body,
-    as_json,
-    credentials,
-    problem,
-    read_body,
-)
-from braidmq.model.clock import Clock
-from braidmq.model.errors import AccessRefused, BraidError, NotFound
-from braidmq.security.accounts import is_loopback
-from braidmq.security.logins import Logins
+from braidmq.gateways.http.problems import NO_STORE, PreconditionFailed
+from braidmq.model.errors import BadRequest, BraidError
+from braidmq.model.limits import KIB
+from braidmq.security.records import User
 
-ADMINISTRATOR = "administrator"
-MONITORING = "monitoring"
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BODY_BYTES_MAX = 64 * KIB
+"""Ten times three patterns of full length; read before anything is known of its sender's intent."""
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Any]])
 
 
-class MetricsSource(Protocol):
-    public: bool
-
-    def pieces(self) -> Iterator[bytes]: ...
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key nobody knows is refused: a misspelt limit must not be taken for none."""
 
 
-class Traceable(Protocol):
-    id: int
+class Who(Enum):
+    """Who may call an operation at all."""
+
+    ANYONE = "anyone"
+    USER = "user"
+    ADMINISTRATOR = "administrator"
+
+
+class Call(NamedTuple):
+    """One request, and who sent it. For ``Who.ANYONE`` the user is nobody."""
+
+    request: Request
+    user: User
+
+
+class Answer(NamedTuple):
+    """A body with a status other than the usual one."""
+
+    body: object
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    name: str
+    tag: str
+    summary: str
+    description: str
+    statuses: tuple[int, ...]
+    """Those of success; the first is the usual one."""
+    errors: tuple[type[BraidError], ...]
+    who: Who
+    segments: dict[str, Any]
+    """Name → type of what varies in the path."""
+    query: Any
+    headers: Any
+    body: Any
+    answer: Any
+    binary: bool
+    """The answer is not JSON."""
+    body_bytes_max: int
+    examples: tuple[Any, ...]
+    """Of bodies."""
 
     @property
-    def is_traced(self) -> bool: ...
-    def trace(self, wanted: bool) -> None: ...
+    def pattern(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
 
 
-FindConnection = Callable[[int], Traceable | None]
-Handler = Callable[[Request], Awaitable[Response]]
+class Bound(NamedTuple):
+    """An operation of one resource, ready to be called."""
+
+    operation: Operation
+    handler: Callable[..., Awaitable[Any]]
+    decode_body: Callable[[bytes], Any] | None
 
 
-class LevelBody(Body, frozen=True):
-    level: logs.Level
+def operation(
+    method: str,
+    path: str,
+    *,
+    tag: str,
+    statuses: tuple[int, ...] = (200,),
+    errors: tuple[type[BraidError], ...] = (),
+    who: Who = Who.USER,
+    binary: bool = False,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    examples: tuple[Any, ...] = (),
+) -> Callable[[AnyHandler], AnyHandler]:
+    """Mark a method as an operation; its docstring is the documentation."""
+
+    def mark(handler: AnyHandler) -> AnyHandler:
+        summary, _, description = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
+        hints = get_type_hints(handler, include_extras=True)
+        answer = hints.pop("return")
+        handler.__operation__ = Operation(  # type: ignore[attr-defined]
+            method,
+            path,
+            handler.__name__,
+            tag,
+            " ".join(summary.split()).rstrip("."),
+            description,
+            statuses,
+            errors,
+            who,
+            {name: hints[name] for name in names_in(path)},
+            hints.get("query"),
+            hints.get("headers"),
+            hints.get("body"),
+            _shown(answer),
+            binary,
+            body_bytes_max,
+            examples,
+        )
+        return handler
+
+    return mark
 
 
-def operations_routes(
-    logins: Logins, clock: Clock, metrics: MetricsSource, find: FindConnection
-) -> list[BaseRoute]:
-    return Operations(logins, clock, metrics, find).routes()
+def _shown(answer: Any) -> Any:
+    """The body that a return type stands for; ``Answer`` and ``Response`` are ways to give it."""
+    if answer in (NoneType, Response, Answer):
+        return None
+    parts = [each for each in get_args(answer) if each not in (NoneType, Response, Answer)]
+    return parts[0] if isinstance(answer, UnionType) else answer
 
 
-class Operations:
-    def __init__(
-        self, logins: Logins, clock: Clock, metrics: MetricsSource, find: FindConnection
-    ) -> None:
-        self._logins = logins
-        self._clock = clock
-        self._metrics = metrics
-        self._find = find
+def names_in(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
 
-    def routes(self) -> list[BaseRoute]:
-        private = self._guarded(self.metrics, MONITORING)
-        log_level, trace = "/v1/log-level", "/v1/connections/{id:int}/trace"
-        return [
-            Route("/metrics", self.metrics if self._metrics.public else private),
-            Route(log_level, self._guarded(self.get_level), methods=["GET"]),
-            Route(log_level, self._guarded(self.put_level), methods=["PUT"]),
-            Route(trace, self._guarded(self.get_trace), methods=["GET"]),
-            Route(trace, self._guarded(self.change_trace), methods=["PUT", "DELETE"]),
-        ]
 
-    def _guarded(self, handler: Handler, *tags: str) -> Handler:
-        async def answer(request: Request) -> Response:
-            try:
-                await self._admit(request, {ADMINISTRATOR, *tags})
-                return await handler(request)
-            except BraidError as error:
-                return problem(error)
+def operations_of(resource: type) -> list[Operation]:
+    members = inspect.getmembers(resource, inspect.isfunction)
+    return [m.__operation__ for _, m in members if hasattr(m, "__operation__")]
 
-        return answer
 
-    async def _admit(self, request: Request, tags: set[str]) -> None:
-        name, password = credentials(request.headers.get("authorization"))
-        loopback = request.client is not None and is_loopback(request.client.host)
-        user = await self._logins.authenticate(name, password, self._clock.now_ms(), loopback)
-        if not user.is_administrator and tags.isdisjoint(user.tags):
-            raise AccessRefused(f"user {user.name!r} has none of the tags {sorted(tags)}")
+def bound_operations(resource: object) -> Iterator[Bound]:
+    for each in operations_of(type(resource)):
+        decode = None
+        if each.body is not None and each.body is not bytes:
+            decode = msgspec.json.Decoder(each.body).decode
+        yield Bound(each, getattr(resource, each.name), decode)
 
-    async def metrics(self, _: Request) -> Response:
-        text = []
-        for piece in self._metrics.pieces():
-            text.append(piece)
-            # Thousands of topics take a while to count: others have their turn in between.
-            await asyncio.sleep(0)
-        return Response(b"".join(text), headers={**NO_STORE, "content-type": METRICS_TYPE})
 
-    async def get_level(self, _: Request) -> Response:
-        return as_json({"level": logs.level()})
+# --- from a request to arguments ---
 
-    async def put_level(self, request: Request) -> Response:
-        body = await read_body(request, LevelBody)
-        logs.set_level(body.level)
-        return as_json({"level": logs.level()})
 
-    async def get_trace(self, request: Request) -> Response:
-        return self._traced(self._connection(request))
+def segments_from(operation: Operation, segments: list[str]) -> dict[str, Any]:
+    """What varies in the path, in the types the operation wants."""
+    found = {}
+    for part, segment in zip(operation.pattern, segments, strict=True):
+        if part.startswith("{"):
+            name = part[1:-1]
+            found[name] = _converted(segment, operation.segments[name], f"{name} in the path")
+    return found
 
-    async def change_trace(self, request: Request) -> Response:
-        connection = self._connection(request)
-        connection.trace(request.method == "PUT")
-        return self._traced(connection)
 
-    def _connection(self, request: Request) -> Traceable:
-        number = request.path_params["id"]
-        found = self._find(number)
-        if found is None:
-            raise NotFound(f"there is no connection {number}")
-        return found
+def query_from(request: HTTPConnection, wanted: Any) -> Any:
+    raw: bytes = request.scope["query_string"]
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except (ValueError, UnicodeError):
+        raise BadRequest("the query can't be read") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise BadRequest("a parameter of the query is given twice")
+    return _converted(values, wanted, "the query")
 
-    def _traced(self, connection: Traceable) -> Response:
-        return as_json({"connection": connection.id, "trace": connection.is_traced})
+
+def headers_from(request: Request, wanted: Any) -> Any:
+    """Only the headers an operation knows: there are always others."""
+    known = {field.encode_name for field in msgspec.structs.fields(wanted)}
+    values = {
+        name.title(): value for name, value in request.headers.items() if name.title() in known
+    }
+    return _converted(values, wanted, "the headers")
+
+
+def _converted(value: Any, wanted: Any, where: str) -> Any:
+    try:
+        # Not strict: all there is are texts, and "5" is a number in them.
+        return msgspec.convert(value, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{where}: {error}") from None
+
+
+def refuse_if_only_new(request: Request, what: str) -> None:
+    if request.headers.get("if-none-match") == "*":
+        raise PreconditionFailed(f"there is a {what} already")
+
+
+# --- from what a handler returns to a response ---
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def as_json(body: object, status: int = 200) -> Response:
+    return Response(_encoder.encode(body), status, media_type=JSON, headers=NO_STORE)
+
+
+def respond(operation: Operation, returned: Any) -> Response:
+    if isinstance(returned, Response):
+        return returned
+    status = operation.statuses[0]
+    if isinstance(returned, Answer):
+        returned, status = returned
+    if returned is None:
+        return Response(status_code=status, headers=NO_STORE)
+    return as_json(returned, status)

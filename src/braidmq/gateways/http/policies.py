@@ -1,81 +1,99 @@
-"""Policies over HTTP, for administrators.
+"""AMQP policies over HTTP: templates in RabbitMQ's words (gateways/policies.py)."""
 
-GET              /v1/policies[/{namespace}]
-GET PUT DELETE   /v1/policies/{namespace}/{name}
-"""
+from typing import Annotated, Any
 
-from typing import Any
+from msgspec import Meta
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from braidmq.gateways.amqp import policies
-from braidmq.gateways.amqp.policies import ApplyTo, Policy
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.http.admin import (
-    NO_STORE,
-    Body,
-    Table,
-    as_json,
-    read_body,
-    refuse_if_only_new,
-)
-from braidmq.security.accounts import Accounts
+from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
+from braidmq.engine.policy import IllegalPolicy
+from braidmq.gateways import policies
+from braidmq.gateways.http.desk import Desk
+from braidmq.gateways.http.operations import Answer, Body, Call, Who, operation, refuse_if_only_new
+from braidmq.gateways.http.problems import PreconditionFailed
+from braidmq.gateways.policies import ApplyTo, Policy
+from braidmq.model.errors import BadRequest, NotFound
 
 
 class PolicyBody(Body, frozen=True):
-    pattern: str
-    definition: dict[str, Any]
-    priority: int = 0
+    pattern: Annotated[
+        str, Meta(description="A regular expression that names contain", examples=["^shop[.]"])
+    ]
+    definition: Annotated[
+        dict[str, Any], Meta(description="RabbitMQ's keys: `message-ttl`, `max-length`, …")
+    ]
+    priority: Annotated[int, Meta(description="Of several the highest counts, alone")] = 0
     apply_to: ApplyTo = "all"
 
 
-class PolicyAdmin:
-    def __init__(self, broker: Broker, accounts: Accounts) -> None:
-        self._broker = broker
-        self._accounts = accounts
+class Policies:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
-    def table(self) -> Table:
-        return {
-            ("policies",): {"GET": self.list_policies},
-            ("policies", "*"): {"GET": self.list_policies},
-            ("policies", "*", "*"): {
-                "GET": self.get_policy,
-                "PUT": self.put_policy,
-                "DELETE": self.delete_policy,
-            },
-        }
+    @operation("GET", "/v1/policies", tag="policies", who=Who.ADMINISTRATOR)
+    async def list_policies(self, call: Call) -> list[Policy]:
+        """List policies of all namespaces."""
+        return policies.list_policies(self._desk.engine())
 
-    async def list_policies(self, _: Request, namespace: str | None = None) -> Response:
-        if namespace is not None:
-            self._accounts.namespace(namespace)
-        return as_json(policies.list_policies(self._broker.engine, namespace))
+    @operation(
+        "GET",
+        "/v1/policies/{namespace}",
+        tag="policies",
+        who=Who.ADMINISTRATOR,
+        errors=(NotFound,),
+    )
+    async def list_policies_of(self, call: Call, namespace: str) -> list[Policy]:
+        """List policies of a namespace."""
+        self._desk.enter(call, namespace)
+        return policies.list_policies(self._desk.engine(), namespace)
 
-    async def get_policy(self, _: Request, namespace: str, name: str) -> Response:
-        return as_json(policies.find_policy(self._broker.engine, namespace, name))
+    @operation(
+        "GET",
+        "/v1/policies/{namespace}/{name}",
+        tag="policies",
+        who=Who.ADMINISTRATOR,
+        errors=(NotFound, UnknownTemplate),
+    )
+    async def describe_policy(self, call: Call, namespace: str, name: str) -> Policy:
+        """Describe a policy."""
+        self._desk.enter(call, namespace)
+        return policies.find_policy(self._desk.engine(), namespace, name)
 
-    async def put_policy(self, request: Request, namespace: str, name: str) -> Response:
-        body = await read_body(request, PolicyBody)
-        self._accounts.namespace(namespace)
+    @operation(
+        "PUT",
+        "/v1/policies/{namespace}/{name}",
+        tag="policies",
+        who=Who.ADMINISTRATOR,
+        statuses=(200, 201),
+        errors=(NotFound, BadRequest, IllegalPolicy, BadPartitionCount, PreconditionFailed),
+        examples=(
+            {"pattern": "^orders", "definition": {"max-length": 10_000}, "apply_to": "queues"},
+        ),
+    )
+    async def put_policy(self, call: Call, namespace: str, name: str, body: PolicyBody) -> Answer:
+        """Make or change a policy; queues and exchanges that match follow at once."""
+        self._desk.enter(call, namespace)
         policy = Policy(
             namespace, name, body.pattern, body.definition, body.priority, body.apply_to
         )
-        broker = self._broker
-        known = any(each.name == name for each in policies.list_policies(broker.engine, namespace))
+        engine = self._desk.engine()
+        known = any(each.name == name for each in policies.list_policies(engine, namespace))
         if known:
-            refuse_if_only_new(request, f"policy {name!r}")
-        broker.settle()
-        policies.set_policy(broker.engine, policy, now_ms=broker.now_ms())
-        return await self._kept(200 if known else 201)
+            refuse_if_only_new(call.request, f"policy {name!r}")
+        policies.set_policy(engine, policy, now_ms=self._desk.now_ms)
+        await self._desk.done()
+        return Answer(None, 200 if known else 201)
 
-    async def delete_policy(self, _: Request, namespace: str, name: str) -> Response:
-        broker = self._broker
-        broker.settle()
-        policies.delete_policy(broker.engine, namespace, name, now_ms=broker.now_ms())
-        return await self._kept(204)
-
-    async def _kept(self, status: int) -> Response:
-        # Queues may have dropped or moved messages: their consumers hear of it in the next turn.
-        self._broker.touch()
-        await self._broker.durable(self._broker.engine.store.journal.last_lsn)
-        return Response(status_code=status, headers=NO_STORE)
+    @operation(
+        "DELETE",
+        "/v1/policies/{namespace}/{name}",
+        tag="policies",
+        who=Who.ADMINISTRATOR,
+        statuses=(204,),
+        errors=(NotFound, UnknownTemplate),
+    )
+    async def delete_policy(self, call: Call, namespace: str, name: str) -> None:
+        """Delete a policy; queues and exchanges that matched follow at once."""
+        self._desk.enter(call, namespace)
+        engine = self._desk.engine()
+        policies.delete_policy(engine, namespace, name, now_ms=self._desk.now_ms)
+        await self._desk.done()

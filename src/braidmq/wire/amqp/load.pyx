@@ -16,55 +16,20 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
+from braidmq.wire.amqp.frames cimport (
+    ACK, ACK_FRAME_BYTES, DELIVER, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
+    FRAME_OVERHEAD, NACK, be16, be32, be64, put32, put64, put_answer,
+)
+
+from braidmq.wire.amqp.client import PublishBatch, publish_head
+
 BODY_BYTES_MIN = 24
 
 cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
-    FRAME_OVERHEAD = 8
-    DELIVER = 0x003C003C
-    ACK = 0x003C0050
-    NACK = 0x003C0078
-    ACK_FRAME_BYTES = 21
     STAMP_BYTES = 24
     STEPS = 64                # an octave of a histogram: a bucket is at most 1.6 % wide
     STEP_BITS = 6
     BUCKETS = STEPS * 42      # 2 ** 47 ns are 39 hours
-
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept:
-    return (<uint64_t>be32(p) << 32) | be32(p + 4)
-
-
-cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept:
-    p[0] = value >> 8
-    p[1] = value & 0xff
-    return p + 2
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept:
-    return put16(put16(p, value >> 16), value & 0xffff)
-
-
-cdef inline uint8_t *put64(uint8_t *p, uint64_t value) noexcept:
-    return put32(put32(p, value >> 32), value & 0xffffffff)
-
-
-cdef inline uint8_t *frame_start(
-    uint8_t *p, uint8_t kind, uint16_t channel, uint32_t length
-) noexcept:
-    p[0] = kind
-    return put32(put16(p + 1, channel), length)
 
 
 # --- durations ---
@@ -221,29 +186,11 @@ cdef bytes template(
     uint32_t run, uint32_t producer,
 ):
     """One publish: method, header and body frame, without its sequence and time."""
-    cdef Py_ssize_t method = 4 + 2 + 1 + len(exchange) + 1 + len(key) + 1
-    cdef Py_ssize_t header = 12 + len(properties)
-    cdef bytes out = PyBytes_FromStringAndSize(
-        NULL, method + header + body_bytes + 3 * FRAME_OVERHEAD)
-    cdef uint8_t *p = frame_start(
-        <uint8_t *>PyBytes_AS_STRING(out), FRAME_METHOD, channel, <uint32_t>method)
-    p = put16(put32(p, 0x003C0028), 0)
-    for part in (exchange, key):
-        p[0] = <uint8_t>len(part)
-        memcpy(p + 1, PyBytes_AS_STRING(part), len(part))
-        p += 1 + len(part)
-    p[0] = 0
-    p[1] = FRAME_END
-    p = frame_start(p + 2, FRAME_HEADER, channel, <uint32_t>header)
-    p = put64(put32(p, 60 << 16), body_bytes)
-    memcpy(p, PyBytes_AS_STRING(properties), len(properties))
-    p += len(properties)
-    p[0] = FRAME_END
-    p = frame_start(p + 1, FRAME_BODY, channel, <uint32_t>body_bytes)
-    memset(p, 0x62, body_bytes)
-    put32(put32(p, run), producer)
-    p[body_bytes] = FRAME_END
-    return out
+    cdef bytes body = b"b" * body_bytes
+    put32(put32(<uint8_t *>PyBytes_AS_STRING(body), run), producer)
+    one = PublishBatch()
+    one.add(publish_head(channel, exchange, key), properties, body)
+    return one.render(0, 0)
 
 
 # --- in ---
@@ -352,11 +299,7 @@ cdef class Consumer:
         p = <uint8_t *>PyBytes_AS_STRING(out)
         while count:
             last = min(last + self.ack_every, self.delivered)
-            p = put32(frame_start(p, FRAME_METHOD, self.channel, 13), ACK)
-            p = put64(p, last)
-            p[0] = self.ack_every > 1
-            p[1] = FRAME_END
-            p += 2
+            p = put_answer(p, self.channel, ACK, last, self.ack_every > 1)
             count -= 1
         self.acked = last
         return out

@@ -375,6 +375,19 @@ class BasicNack(Method, frozen=True):
     requeue: bool = True
 
 
+# --- ours: for clients that find ``braid.retry`` among the broker's capabilities ---
+
+
+class BasicRetry(Method, frozen=True):
+    """Deliveries ``first_tag`` to ``last_tag`` failed: again after the topic's back-off, or with
+    ``delayed`` after ``delay_ms``."""
+
+    first_tag: int = 0
+    last_tag: int = 0
+    delayed: bool = False
+    delay_ms: int = 0
+
+
 # --- confirm, tx ---
 
 
@@ -540,6 +553,11 @@ METHODS: Final[tuple[MethodSpec, ...]] = (
     MethodSpec(_90, 30, "tx.rollback", TxRollback, "", (TxRollbackOk,)),
     MethodSpec(_90, 31, "tx.rollback-ok", TxRollbackOk, ""),
 )
+EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
+    MethodSpec(_60, 200, "basic.retry", BasicRetry,
+               "first_tag:longlong last_tag:longlong delayed:bit delay_ms:longlong"),
+)
+"""Methods that AMQP does not have."""
 # fmt: on
 
 
@@ -617,13 +635,13 @@ def _plan(spec: MethodSpec) -> _Plan:
     return _Plan(spec, struct.pack(">HH", spec.class_id, spec.method_id), steps)
 
 
-_PLANS: Final = tuple(_plan(spec) for spec in METHODS)
+_PLANS: Final = tuple(_plan(spec) for spec in METHODS + EXTENSIONS)
 _PLAN_BY_PREFIX: Final = {plan.prefix: plan for plan in _PLANS}
 _PLAN_BY_TYPE: Final = {plan.spec.method: plan for plan in _PLANS}
-assert len(_PLAN_BY_PREFIX) == len(_PLAN_BY_TYPE) == len(METHODS)
+assert len(_PLAN_BY_PREFIX) == len(_PLAN_BY_TYPE) == len(METHODS) + len(EXTENSIONS)
 
 METHOD_BY_ID: Final[dict[tuple[int, int], type[Method]]] = {
-    (spec.class_id, spec.method_id): spec.method for spec in METHODS
+    (spec.class_id, spec.method_id): spec.method for spec in METHODS + EXTENSIONS
 }
 
 

@@ -5,72 +5,13 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from braidmq.storage.record cimport RecordBatch, RecordHeader, header_bytes
+from braidmq.wire.amqp.frames cimport (
+    DELIVER, FRAME_END, FRAME_METHOD, FRAME_OVERHEAD, content_bytes, frame_start, piece_bytes,
+    put32, put64, put_content,
+)
 
 cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
-    FRAME_OVERHEAD = 8
-    DELIVER = 0x003C003C
     ENVELOPE_AMQP = 1
-
-
-cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept:
-    p[0] = value >> 8
-    p[1] = value & 0xff
-    return p + 2
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept:
-    p[0] = value >> 24
-    p[1] = value >> 16 & 0xff
-    p[2] = value >> 8 & 0xff
-    p[3] = value & 0xff
-    return p + 4
-
-
-cdef inline uint8_t *put64(uint8_t *p, uint64_t value) noexcept:
-    return put32(put32(p, value >> 32), value & 0xffffffff)
-
-
-cdef inline uint8_t *frame_start(
-    uint8_t *p, uint8_t kind, uint16_t channel, uint32_t length
-) noexcept:
-    p[0] = kind
-    return put32(put16(p + 1, channel), length)
-
-
-cdef uint8_t *put_content(
-    uint8_t *p, uint16_t channel, const uint8_t *properties, Py_ssize_t properties_length,
-    const uint8_t *body, Py_ssize_t body_length, Py_ssize_t piece
-) noexcept:
-    """Content header frame and body frames."""
-    cdef Py_ssize_t done = 0, length
-    p = frame_start(p, FRAME_HEADER, channel, <uint32_t>(12 + properties_length))
-    p = put16(p, 60)
-    p = put16(p, 0)
-    p = put64(p, body_length)
-    memcpy(p, properties, properties_length)
-    p += properties_length
-    p[0] = FRAME_END
-    p += 1
-    while done < body_length:
-        length = min(piece, body_length - done)
-        p = frame_start(p, FRAME_BODY, channel, <uint32_t>length)
-        memcpy(p, body + done, length)
-        p += length
-        p[0] = FRAME_END
-        p += 1
-        done += length
-    return p
-
-
-cdef inline Py_ssize_t content_bytes(
-    Py_ssize_t properties_length, Py_ssize_t body_length, Py_ssize_t piece
-) noexcept:
-    cdef Py_ssize_t frames = (body_length + piece - 1) // piece
-    return FRAME_OVERHEAD + 12 + properties_length + body_length + frames * FRAME_OVERHEAD
 
 
 def all_amqp(RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
@@ -89,7 +30,7 @@ def render_deliveries(
     """basic.deliver with content for records ``first`` … ``stop - 1``, tags rising from
     ``delivery_tag``. All of them must have come over AMQP."""
     cdef Py_ssize_t i, total = 0, route_length, tag_length = len(consumer_tag)
-    cdef Py_ssize_t piece = (frame_max if frame_max else 0x7fffffff) - FRAME_OVERHEAD
+    cdef Py_ssize_t piece = piece_bytes(frame_max)
     cdef RecordHeader *header
     cdef const uint8_t *envelope
     cdef bytes out
@@ -128,7 +69,7 @@ def render_content(
     const unsigned char[::1] body, uint32_t frame_max,
 ):
     """Any method with content: its frame, then header and body."""
-    cdef Py_ssize_t piece = (frame_max if frame_max else 0x7fffffff) - FRAME_OVERHEAD
+    cdef Py_ssize_t piece = piece_bytes(frame_max)
     cdef Py_ssize_t body_length = body.shape[0], properties_length = properties.shape[0]
     cdef bytes out = PyBytes_FromStringAndSize(
         NULL, FRAME_OVERHEAD + len(method) + content_bytes(properties_length, body_length, piece))

@@ -19,10 +19,16 @@ The envelope of a record that came over AMQP, format 1:
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
 from libc.string cimport memcmp, memcpy
 
 from braidmq.storage.record cimport TRANSIENT, RecordBatch
+from braidmq.wire.amqp.frames cimport (
+    ACK, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, PUBLISH, be16, be32,
+    be64,
+)
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
@@ -61,26 +67,10 @@ cdef enum:
     MIXABLE = MANDATORY | TRANSIENT_RUN | HEADERS
 
 cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
-    FRAME_OVERHEAD = 8
-    PUBLISH = 0x003C0028
-    ACK = 0x003C0050
     RUN_BYTES_MAX = 1 << 20
+    KEY_BYTES_MAX = 65535
 
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept:
-    return (<uint64_t>be32(p) << 32) | be32(p + 4)
+cdef int64_t TIME_MAX_MS = 1 << 53   # as in a topic's policy: added to a date it is still 64 bits
 
 
 cdef struct Publish:
@@ -94,6 +84,10 @@ cdef struct Publish:
     int flags
     uint8_t priority
     int64_t expiration_ms
+    const uint8_t *record_key     # NULL: none
+    Py_ssize_t record_key_length
+    int64_t delay_ms
+    int64_t deliver_at_ms
 
 
 cdef enum Found:
@@ -112,6 +106,10 @@ cdef bint read_properties(Publish *found) noexcept:
     cdef bint persistent = False
     found.priority = 0
     found.expiration_ms = -1
+    found.record_key = NULL
+    found.record_key_length = 0
+    found.delay_ms = 0
+    found.deliver_at_ms = 0
     if end - p < 2:
         return False
     flags = be16(p)
@@ -130,6 +128,8 @@ cdef bint read_properties(Publish *found) noexcept:
             found.flags |= HEADERS
             if memmem(p + 4, length, b"CC", 2) != NULL:
                 found.flags |= COPIES
+            if memmem(p + 4, length, b"x-", 2) != NULL:
+                read_headers(p + 4, p + 4 + length, found)
             p += 4 + length
         elif bit == 12 or bit == 11:
             if end - p < 1:
@@ -160,6 +160,82 @@ cdef bint read_properties(Publish *found) noexcept:
     if not persistent:
         found.flags |= TRANSIENT_RUN
     return p == end
+
+
+cdef inline Py_ssize_t field_bytes(const uint8_t *p, const uint8_t *end) noexcept:
+    """Length of a field's value, its type at ``p``; -1 for what is none."""
+    cdef uint8_t kind = p[0]
+    if kind == c't' or kind == c'b' or kind == c'B':
+        return 1
+    if kind == c's' or kind == c'u':
+        return 2
+    if kind == c'I' or kind == c'i' or kind == c'f':
+        return 4
+    if kind == c'D':
+        return 5
+    if kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
+        return 8
+    if kind == c'V':
+        return 0
+    if kind == c'S' or kind == c'x' or kind == c'A' or kind == c'F':
+        return 4 + <Py_ssize_t>be32(p + 1) if end - p >= 5 else -1
+    return -1
+
+
+cdef inline int64_t field_integer(const uint8_t *p) noexcept:
+    """The number of a field; 0 for what is none."""
+    cdef uint8_t kind = p[0]
+    if kind == c'b':
+        return <int8_t>p[1]
+    if kind == c'B':
+        return p[1]
+    if kind == c's':
+        return <int16_t>be16(p + 1)
+    if kind == c'u':
+        return be16(p + 1)
+    if kind == c'I':
+        return <int32_t>be32(p + 1)
+    if kind == c'i':
+        return be32(p + 1)
+    if kind == c'l' or kind == c'L':
+        return <int64_t>be64(p + 1)
+    return 0
+
+
+cdef inline bint is_named(const uint8_t *name, const char *wanted, Py_ssize_t length) noexcept:
+    return name[0] == length and memcmp(name + 1, wanted, length) == 0
+
+
+cdef void read_headers(const uint8_t *p, const uint8_t *end, Publish *found) noexcept:
+    """Key and due time, which AMQP has no properties for:
+
+        x-key          text or bytes    the record's key: its partition, and its order
+        x-delay        integer          milliseconds from now
+        x-deliver-at   integer          milliseconds since the epoch
+
+    Of two with one name the first counts; behind what is no field nothing is read.
+    """
+    cdef const uint8_t *name
+    cdef Py_ssize_t length
+    cdef bint delay_seen = False, time_seen = False
+    while end - p >= 2 and end - p - 1 > p[0]:
+        name = p
+        p += 1 + p[0]
+        length = field_bytes(p, end)
+        if length < 0 or end - p - 1 < length:
+            return
+        if is_named(name, "x-key", 5):
+            if found.record_key == NULL and (p[0] == c'S' or p[0] == c'x'):
+                if length - 4 <= KEY_BYTES_MAX:
+                    found.record_key = p + 5
+                    found.record_key_length = length - 4
+        elif is_named(name, "x-delay", 7) and not delay_seen:
+            delay_seen = True
+            found.delay_ms = min(max(field_integer(p), 0), TIME_MAX_MS)
+        elif is_named(name, "x-deliver-at", 12) and not time_seen:
+            time_seen = True
+            found.deliver_at_ms = min(max(field_integer(p), 0), TIME_MAX_MS)
+        p += 1 + length
 
 
 cdef int64_t decimal(const uint8_t *p, int length) noexcept:
@@ -315,19 +391,24 @@ cdef class Run:
         cdef uint8_t small[512]
         cdef bytes large = None
         cdef uint8_t *envelope = small
-        cdef int64_t expires = 0
+        cdef int64_t expires = 0, due = 0
         if length > <Py_ssize_t>sizeof(small):
             large = PyBytes_FromStringAndSize(NULL, length)
             envelope = <uint8_t *>PyBytes_AS_STRING(large)
         memcpy(envelope, found.exchange, route_length)
         memcpy(envelope + route_length, found.properties, found.properties_length)
+        if found.delay_ms:
+            due = now_ms + found.delay_ms
+        elif found.deliver_at_ms > now_ms:
+            due = found.deliver_at_ms
         if found.expiration_ms >= 0:
             # At the earliest in a millisecond: a consumer that is ready now gets it all the same.
-            expires = now_ms + max(found.expiration_ms, 1)
+            expires = max(now_ms, due) + max(found.expiration_ms, 1)
         self.batch.put(
-            NULL, 0, envelope, length, found.body, found.body_length,
+            found.record_key, found.record_key_length, envelope, length,
+            found.body, found.body_length,
             1, TRANSIENT if found.flags & TRANSIENT_RUN else 0, found.priority,
-            now_ms, expires, 0,
+            now_ms, expires, due,
         )
         return 0
 

@@ -369,6 +369,49 @@ def max_length_zero_with_a_consumer(c: Client) -> Observation:
 
 
 @scenario
+def max_length_and_a_consumer_that_keeps_up(c: Client) -> Observation:
+    """What a consumer waits for is never in the queue: many at once are no overflow."""
+    ch, q, dead = with_dead(c, x_max_length=2)
+    ch.consume(q, no_ack=True)
+    for number in range(20):
+        ch.pub("", q, str(number))
+    return [[event["body"] for event in ch.take(20)], ch.depth(dead)]
+
+
+@scenario
+def max_length_and_a_consumer_with_little_room(c: Client) -> Observation:
+    ch, q, dead = with_dead(c, x_max_length=2)
+    ch.ok("basic.qos", count=3)
+    ch.consume(q)
+    ch.connection.raw(b"".join(ch.message("", q, str(number)) for number in range(8)))
+    ch.depth_is(dead, 3)
+    seen = [[event["body"] for event in ch.take(3)], ch.drain(dead)]
+    ch.ok("basic.cancel", consumer_tag="t")
+    return [*seen, ch.drain(q)]
+
+
+@scenario
+def reject_publish_and_a_consumer_that_keeps_up(c: Client) -> Observation:
+    ch, q, _ = with_dead(c, x_max_length=2, x_overflow="reject-publish")
+    other = c.channel()
+    other.consume(q, no_ack=True)
+    ch.ok("confirm.select")
+    for number in range(20):
+        ch.pub("", q, str(number))
+    return [ch.settled(20), [event["body"] for event in other.take(20)]]
+
+
+@scenario
+def reject_publish_of_length_zero_and_a_consumer(c: Client) -> Observation:
+    ch, q, _ = with_dead(c, x_max_length=0, x_overflow="reject-publish")
+    other = c.channel()
+    other.consume(q, no_ack=True)
+    ch.ok("confirm.select")
+    ch.pub("", q, "a")
+    return [ch.settled(1), other.rest()]
+
+
+@scenario
 def reject_publish_nacks(c: Client) -> Observation:
     ch, q, dead = with_dead(c, x_max_length=2, x_overflow="reject-publish")
     ch.ok("confirm.select")

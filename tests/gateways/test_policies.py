@@ -9,7 +9,7 @@ import pytest
 from braidmq.engine.engine import Engine
 from braidmq.engine.errors import UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
-from braidmq.gateways.amqp.policies import (
+from braidmq.gateways.policies import (
     Policy,
     delete_policy,
     find_policy,

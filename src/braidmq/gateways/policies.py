@@ -12,7 +12,6 @@ import msgspec
 from braidmq.engine.engine import Engine
 from braidmq.engine.errors import UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, Template, TemplateKind
-from braidmq.gateways.amqp.queues import OVERFLOWS
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
 ApplyTo = Literal["all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams"]
@@ -27,6 +26,13 @@ KINDS: dict[ApplyTo, tuple[TemplateKind, ...]] = {
     "quorum_queues": ("quorum",),
     "streams": ("stream",),
 }
+OVERFLOWS = {
+    "drop-head": "drop-head",
+    "reject-publish": "reject",
+    "reject-publish-dlx": "dead-letter",
+}
+"""RabbitMQ's word → ours."""
+
 NUMBER_MAX = (1 << 63) - 1
 TTL_MS_MAX = 1 << 53
 """Longer is for ever; the engine's times are this wide."""

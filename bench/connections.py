@@ -1,0 +1,253 @@
+"""Many idle connections: ``python -m bench.connections``.
+
+Five thousand connections with a channel and a consumer each are held by another process, which
+answers heartbeats. What they cost is taken from the broker's memory; what they do to others is the
+latency of one more publisher, in turns with the same publisher on a node that has no others.
+"""
+
+import asyncio
+import re
+import resource
+import statistics
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bench.harness import Benchmark, Context, Measure, at_most, main, paired_ratio
+from braidmq.loadgen.client import CHANNEL, Address, Client
+from braidmq.model.limits import KIB
+from braidmq.testing.live import LiveNode, live_node
+from braidmq.wire.amqp import methods as m
+from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
+from braidmq.wire.amqp.properties import Properties, content_header_payload, encode_properties
+
+CONNECTIONS = 5000
+WARM = 200
+"""The first connections pay for what all share: arenas, caches, buffers."""
+OPENING = 50
+"""Connections that log in at a time."""
+HEARTBEAT_S = 5
+IDLE_S = 20
+"""Four heartbeats: a broker or a client that misses them hangs up after two."""
+READY_S_MAX = 300.0
+ROUNDS = 15
+PUBLISHES = 200
+
+BASIC_ACK = struct.pack(">HH", 60, 80)
+HEARTBEAT = m.frame(FrameKind.HEARTBEAT, 0, b"")
+
+
+# --- the fleet, in a process of its own ---
+
+
+class Idle(asyncio.Protocol):
+    """Logs in, opens a channel, consumes from a queue of its own, and answers heartbeats."""
+
+    def __init__(self) -> None:
+        self._input = b""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.heartbeats = 0
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(PROTOCOL_HEADER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        if not self.ready.done():
+            self.ready.set_exception(exc or ConnectionResetError("the broker hung up"))
+
+    def data_received(self, data: bytes) -> None:
+        self._input += data
+        while len(self._input) >= 8:
+            kind, _, size = struct.unpack_from(">BHI", self._input)
+            if len(self._input) < size + 8:
+                return
+            payload, self._input = self._input[7 : size + 7], self._input[size + 8 :]
+            if kind == FrameKind.HEARTBEAT:
+                self.heartbeats += 1
+            else:
+                self._answer(m.decode(payload))
+
+    def _answer(self, method: m.Method) -> None:
+        match method:
+            case m.ConnectionStart():
+                self._send(0, m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+            case m.ConnectionTune(channel_max, frame_max):
+                self._send(0, m.ConnectionTuneOk(channel_max, frame_max, HEARTBEAT_S))
+                self._send(0, m.ConnectionOpen("/"))
+            case m.ConnectionOpenOk():
+                self._send(1, m.ChannelOpen())
+            case m.ChannelOpenOk():
+                self._send(1, m.QueueDeclare(exclusive=True))
+            case m.QueueDeclareOk(queue):
+                self._send(1, m.BasicConsume(queue))
+            case m.BasicConsumeOk():
+                self.ready.set_result(None)
+            case _:
+                raise AssertionError(method)
+
+    def _send(self, channel: int, method: m.Method) -> None:
+        self.transport.write(m.method_frame(channel, method))
+
+
+async def hold(port: int, count: int, control: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    fleet: list[Idle] = []
+    beating = loop.create_task(beat(fleet))
+    for first in range(0, count, OPENING):
+        opened = await asyncio.gather(
+            *(
+                loop.create_connection(Idle, "127.0.0.1", port)
+                for _ in range(first, min(first + OPENING, count))
+            )
+        )
+        group = [protocol for _, protocol in opened]
+        await asyncio.gather(*(each.ready for each in group))
+        fleet += group
+    control.send("ready")
+    await loop.run_in_executor(None, control.recv)
+    beating.cancel()
+    fewest = min(each.heartbeats for each in fleet)
+    control.send((sum(each.lost for each in fleet), fewest))
+    await loop.run_in_executor(None, control.recv)
+
+
+async def beat(fleet: list[Idle]) -> None:
+    """Each twice in the agreed time, spread over it as those of separate clients are."""
+    slices = 50
+    while True:
+        for start in range(slices):
+            for each in fleet[start::slices]:
+                each.transport.write(HEARTBEAT)
+            await asyncio.sleep(HEARTBEAT_S / 2 / slices)
+
+
+def run_fleet(port: int, count: int, control: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    asyncio.run(hold(port, count, control))
+
+
+class Fleet:
+    def __init__(self, control: Connection) -> None:
+        self._control = control
+
+    def survivors(self) -> tuple[int, int]:
+        """How many were lost, and the fewest heartbeats any of them got."""
+        self._control.send("report")
+        lost, heartbeats = self._receive()
+        return int(lost), int(heartbeats)
+
+    def wait_until_ready(self) -> None:
+        assert self._receive() == "ready"
+
+    def _receive(self) -> object:
+        assert self._control.poll(READY_S_MAX), "the fleet does not answer"
+        return self._control.recv()
+
+
+@contextmanager
+def fleet(port: int, count: int) -> Iterator[Fleet]:
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=run_fleet, args=(port, count, theirs))
+    process.start()
+    try:
+        held = Fleet(ours)
+        held.wait_until_ready()
+        yield held
+    finally:
+        process.terminate()
+        process.join()
+
+
+# --- the publisher ---
+
+
+class Publisher:
+    """One confirmed, persistent message at a time."""
+
+    def __init__(self, node: LiveNode) -> None:
+        self._client = Client(Address(f"amqp://127.0.0.1:{node.ports['amqp_port']}"))
+        self._client.call(m.QueueDeclare("q", durable=True, arguments={"x-max-length": 10}))
+        self._client.call(m.ConfirmSelect())
+        properties = encode_properties(Properties(delivery_mode=2))
+        self._message = b"".join(
+            (
+                m.method_frame(CHANNEL, m.BasicPublish("", "q")),
+                m.frame(FrameKind.HEADER, CHANNEL, content_header_payload(128, properties)),
+                m.frame(FrameKind.BODY, CHANNEL, bytes(128)),
+            )
+        )
+
+    def publish(self) -> float:
+        """How long a confirm takes, in ms."""
+        sock = self._client.socket
+        began = time.perf_counter()
+        sock.sendall(self._message)
+        confirm = sock.recv(4096)
+        took_s = time.perf_counter() - began
+        assert confirm[7:11] == BASIC_ACK, confirm
+        return took_s * 1000
+
+    def close(self) -> None:
+        self._client.socket.close()
+
+
+def resident_bytes(node: LiveNode) -> int:
+    status = Path(f"/proc/{node.process.pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * KIB
+
+
+def idle_connections(context: Context) -> Iterator[Measure]:
+    count = context.size(CONNECTIONS, 500)
+    with live_node(context.directory()) as alone, live_node(context.directory()) as crowded:
+        port = crowded.ports["amqp_port"]
+        with fleet(port, WARM):
+            before = resident_bytes(crowded)
+            began = time.perf_counter()
+            with fleet(port, count) as held:
+                took_s = time.perf_counter() - began
+                each = (resident_bytes(crowded) - before) / count
+                yield Measure("log in, channel and consumer", count / took_s, "connections/s")
+                yield Measure("memory of an idle connection", each / KIB, "KiB", bar=at_most(40))
+                yield from latency(context, alone, crowded, count)
+                time.sleep(IDLE_S)
+                lost, heartbeats = held.survivors()
+                yield Measure("connections lost", lost, f"of {count}", bar=at_most(0))
+                yield Measure("fewest heartbeats any got", heartbeats, "", guide=f"in {IDLE_S} s")
+
+
+def latency(context: Context, alone: LiveNode, crowded: LiveNode, count: int) -> Iterator[Measure]:
+    publishers = [Publisher(alone), Publisher(crowded)]
+    rounds = []
+    for _ in range(context.rounds(ROUNDS)):
+        # In turns message by message: another process that takes the CPU for a while is no
+        # business of either.
+        times = [[each.publish() for each in publishers] for _ in range(PUBLISHES)]
+        rounds.append([statistics.median(side) for side in zip(*times, strict=True)])
+    for each in publishers:
+        each.close()
+    without, beside = ([one[side] for one in rounds] for side in (0, 1))
+    yield Measure(
+        f"confirmed publish beside {count} connections",
+        statistics.median(beside),
+        "ms",
+        bar=at_most(1.5),
+        ratio=paired_ratio(beside, without),
+        baseline=statistics.median(without),
+        against="alone",
+    )
+
+
+BENCHMARKS: dict[str, Benchmark] = {"idle connections": idle_connections}
+
+if __name__ == "__main__":
+    main("connections", BENCHMARKS)

@@ -1,0 +1,110 @@
+from braidmq.client import (
+    AccessRefused as AccessRefused,
+)
+from braidmq.client import (
+    AlreadySettled as AlreadySettled,
+)
+from braidmq.client import (
+    BadAddress as BadAddress,
+)
+from braidmq.client import (
+    BadMetadata as BadMetadata,
+)
+from braidmq.client import (
+    BadRequest as BadRequest,
+)
+from braidmq.client import (
+    Batch as Batch,
+)
+from braidmq.client import (
+    Blocked as Blocked,
+)
+from braidmq.client import (
+    BraidError as BraidError,
+)
+from braidmq.client import (
+    Broker as Broker,
+)
+from braidmq.client import (
+    ChannelClosed as ChannelClosed,
+)
+from braidmq.client import (
+    ClientError as ClientError,
+)
+from braidmq.client import (
+    Closed as Closed,
+)
+from braidmq.client import (
+    Conflict as Conflict,
+)
+from braidmq.client import (
+    ConnectFailed as ConnectFailed,
+)
+from braidmq.client import (
+    ConnectionLost as ConnectionLost,
+)
+from braidmq.client import (
+    Consumer as Consumer,
+)
+from braidmq.client import (
+    ConsumerCancelled as ConsumerCancelled,
+)
+from braidmq.client import (
+    Failure as Failure,
+)
+from braidmq.client import (
+    HttpError as HttpError,
+)
+from braidmq.client import (
+    Message as Message,
+)
+from braidmq.client import (
+    Nacked as Nacked,
+)
+from braidmq.client import (
+    NotAuthenticated as NotAuthenticated,
+)
+from braidmq.client import (
+    NotFound as NotFound,
+)
+from braidmq.client import (
+    Producer as Producer,
+)
+from braidmq.client import (
+    PublishError as PublishError,
+)
+from braidmq.client import (
+    PublishFailed as PublishFailed,
+)
+from braidmq.client import (
+    PublishRefused as PublishRefused,
+)
+from braidmq.client import (
+    StoredMessage as StoredMessage,
+)
+from braidmq.client import (
+    SyncBroker as SyncBroker,
+)
+from braidmq.client import (
+    SyncConsumer as SyncConsumer,
+)
+from braidmq.client import (
+    SyncProducer as SyncProducer,
+)
+from braidmq.client import (
+    Unroutable as Unroutable,
+)
+from braidmq.client import (
+    Unsupported as Unsupported,
+)
+from braidmq.client import (
+    WindowFull as WindowFull,
+)
+from braidmq.client import (
+    connect as connect,
+)
+from braidmq.client import (
+    connect_sync as connect_sync,
+)
+
+__version__: str

@@ -1,0 +1,169 @@
+"""What can go wrong for a client, each with a type of its own."""
+
+from braidmq.model.errors import (
+    AccessRefused,
+    BadRequest,
+    BraidError,
+    Conflict,
+    Kind,
+    NotAuthenticated,
+    NotFound,
+    SetupError,
+    StorageError,
+)
+from braidmq.wire.amqp.constants import ReplyCode
+
+
+class ClientError(BraidError):
+    """Root of what the client itself raises."""
+
+    kind = Kind.REFUSED
+    code = "client-error"
+
+
+class ConnectFailed(SetupError):
+    """Nobody answered, or not as a broker does."""
+
+    code = "connect-failed"
+    remedy = "Start a node with `braid serve`, or mend the address"
+
+
+class ConnectionLost(ClientError):
+    """The connection ended and is not, or not any more, being restored."""
+
+    code = "connection-lost"
+
+
+class Closed(ClientError):
+    """It was closed by this program."""
+
+    code = "closed"
+    remedy = "Use it inside its `with`"
+
+
+class ChannelClosed(ClientError):
+    """The broker refused a request on a channel and closed it."""
+
+    code = "channel-closed"
+
+
+class PublishError(ClientError):
+    """One message was not taken."""
+
+    code = "publish-error"
+
+
+class Unroutable(PublishError):
+    code = "unroutable"
+    remedy = "Create the topic, or bind a queue to the exchange, before publishing to it"
+
+
+class Nacked(PublishError):
+    """The broker refused the message: its topic is full, or storage failed."""
+
+    code = "nacked"
+    remedy = "Consume from the topic or raise its limit, then publish again"
+
+
+class PublishRefused(PublishError):
+    """The broker closed the channel over a publish, this one or one before it: there is no such
+    exchange, the user may not write to it, or the message is too large."""
+
+    code = "publish-refused"
+    remedy = "Mend what the broker names, then publish again"
+
+
+class Blocked(PublishError):
+    """The broker is low on memory or disk and asked its publishers to wait."""
+
+    code = "blocked"
+    remedy = "Wait until it has room, or make the producer with blocked='wait'"
+
+
+class WindowFull(PublishError):
+    """Too much is unconfirmed, and ``put`` was not awaited."""
+
+    code = "window-full"
+    remedy = "Await put(), or flush() now and then"
+
+
+class PublishFailed(PublishError):
+    """Some of many messages were not taken; ``failures`` says which and why."""
+
+    code = "publish-failed"
+
+    def __init__(self, failures: "list[Failure]") -> None:
+        first = failures[0]
+        super().__init__(f"{len(failures)} messages were not published; the first: {first.error}")
+        self.failures = failures
+
+
+class Failure:
+    """A message that was not taken, as it was given, and why."""
+
+    __slots__ = ("error", "exchange", "routing_key", "value")
+
+    def __init__(self, exchange: str, routing_key: str, value: bytes, error: PublishError) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.value = value
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"Failure({self.routing_key!r}, {len(self.value)} bytes, {self.error.code})"
+
+
+class AlreadySettled(ClientError):
+    """The message was answered before."""
+
+    code = "already-settled"
+    remedy = "Answer each message once"
+
+
+class ConsumerCancelled(ClientError):
+    """The broker ended the consumer: its topic is gone."""
+
+    code = "consumer-cancelled"
+
+
+class Unsupported(ClientError):
+    """The broker at the other end is not BraidMQ, or an older one."""
+
+    code = "unsupported"
+
+
+class HttpError(ClientError):
+    """The HTTP API answered with something that has no type of its own."""
+
+    code = "http-error"
+
+
+_BY_REPLY: dict[int, type[BraidError]] = {
+    ReplyCode.ACCESS_REFUSED: AccessRefused,
+    ReplyCode.NOT_FOUND: NotFound,
+    ReplyCode.RESOURCE_LOCKED: Conflict,
+    ReplyCode.PRECONDITION_FAILED: Conflict,
+    ReplyCode.NOT_ALLOWED: AccessRefused,
+}
+
+_BY_STATUS: dict[int, type[BraidError]] = {
+    400: BadRequest,
+    401: NotAuthenticated,
+    403: AccessRefused,
+    404: NotFound,
+    409: Conflict,
+    412: Conflict,
+    413: BadRequest,
+    422: BadRequest,
+    503: StorageError,
+}
+
+
+def from_reply(code: int, text: str) -> BraidError:
+    """channel.close or connection.close as an error."""
+    return _BY_REPLY.get(code, ChannelClosed)(text)
+
+
+def from_status(status: int, text: str) -> BraidError:
+    """An HTTP status as an error."""
+    return _BY_STATUS.get(status, HttpError)(text)

@@ -1,0 +1,90 @@
+"""All of the HTTP gateway, put together."""
+
+import msgspec
+
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.admin import Admin
+from braidmq.gateways.http.app import App
+from braidmq.gateways.http.dead_letters import DeadLetters
+from braidmq.gateways.http.delayed import DelayedResource
+from braidmq.gateways.http.desk import Desk
+from braidmq.gateways.http.exchanges import Exchanges
+from braidmq.gateways.http.groups import Groups
+from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.node import Figures, Node
+from braidmq.gateways.http.openapi import describe
+from braidmq.gateways.http.operating import MetricsSource, Operating
+from braidmq.gateways.http.operations import operations_of
+from braidmq.gateways.http.policies import Policies
+from braidmq.gateways.http.publishing import Publishing
+from braidmq.gateways.http.reading import Reading
+from braidmq.gateways.http.receipts import Answers
+from braidmq.gateways.http.streams import MetricsStream
+from braidmq.gateways.http.subscriptions import Subscriptions
+from braidmq.gateways.http.templates import Templates
+from braidmq.gateways.http.topics import Topics
+from braidmq.gateways.http.waiting import Waiting
+from braidmq.security.accounts import Accounts
+from braidmq.security.logins import Logins
+from braidmq.security.tokens import Tokens
+
+RESOURCES = (
+    Health,
+    Topics,
+    Publishing,
+    Reading,
+    Subscriptions,
+    Groups,
+    Answers,
+    DelayedResource,
+    DeadLetters,
+    Exchanges,
+    Templates,
+    Policies,
+    Node,
+    Operating,
+    Admin,
+)
+
+
+def openapi_text() -> str:
+    """The document that a node serves, as docs/openapi.json has it."""
+    document = describe([each for resource in RESOURCES for each in operations_of(resource)])
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
+
+
+def make_api(
+    broker: Broker,
+    accounts: Accounts,
+    logins: Logins,
+    tokens: Tokens,
+    health: Health,
+    metrics: MetricsSource,
+) -> App:
+    access = Access(accounts, logins, tokens, broker.clock)
+    desk = Desk(broker, access)
+    waiting = Waiting(broker)
+    figures = Figures(desk)
+    resources = [
+        health,
+        Topics(desk),
+        Publishing(desk),
+        Reading(desk),
+        Subscriptions(desk, waiting),
+        Groups(desk, waiting),
+        Answers(desk, waiting),
+        DelayedResource(desk),
+        DeadLetters(desk),
+        Exchanges(desk),
+        Templates(desk),
+        Policies(desk),
+        Node(desk, figures),
+        Operating(desk, metrics),
+        Admin(accounts, logins, tokens, broker.durable, broker.clock),
+    ]
+    assert {type(each) for each in resources} == set(RESOURCES)
+    stream = MetricsStream(figures)
+    app = App(access, resources, stream)
+    app.on_stop += [waiting.stop, stream.stop]
+    return app

@@ -1,0 +1,221 @@
+"""Dead letters of a topic: listed, looked at, retried, removed.
+
+They are those in the topic its policy names, ``{topic}.dlq`` unless it says otherwise. Where a
+policy sends its dead through an exchange they are ordinary messages of whatever queues that leads
+to.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from braidmq.engine.errors import UnknownTopic
+from braidmq.engine.graveyard import Revived
+from braidmq.engine.topics import Topic
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.messages import Message, show
+from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.reading import OFFSET_MAX, Offset
+from braidmq.gateways.translation import death_of, without_deaths
+from braidmq.model.errors import NotFound
+from braidmq.storage.record import Record
+
+LIST_MAX = 1000
+RETRY_MAX = 10_000
+"""Each is an entry of the journal, and all of them are one turn of the loop."""
+
+
+class UnknownLetter(NotFound):
+    code = "unknown-dead-letter"
+
+
+class LettersQuery(InNamespace, frozen=True):
+    start: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="The first offset to show")] = 0
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+
+
+class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that was given up. `offset` names it here."""
+
+    offset: int
+    reason: Annotated[
+        str, Meta(description="Why", examples=["rejected", "max-attempts", "expired"])
+    ]
+    topic: Annotated[str, Meta(description="Where it died")]
+    partition: int | UnsetType = UNSET
+    original_offset: int | UnsetType = UNSET
+    subscription: str | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    error: Annotated[str, Meta(description="What the last consumer said")] | UnsetType = UNSET
+    at_ms: int | UnsetType = UNSET
+    message: Message
+
+
+class Letters(msgspec.Struct, frozen=True):
+    topic: Annotated[str, Meta(description="The dead-letter topic; empty if there is none")]
+    letters: list[DeadLetterInfo]
+    next_offset: Annotated[int, Meta(description="Where to read on")]
+
+
+class Retried(msgspec.Struct, frozen=True):
+    count: int
+    more: Annotated[bool, Meta(description="Whether there are some left: call again")]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    count: int
+
+
+class DeadLetters:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation("GET", "/v1/topics/{topic}/dead-letters", tag="dead letters", errors=(UnknownTopic,))
+    async def list_dead_letters(self, call: Call, topic: str, query: LettersQuery) -> Letters:
+        """List the dead letters of a topic."""
+        found = self._desk.readable(call, query.namespace, topic)
+        dead = self._desk.broker.engine.graveyard.topic_for(found)
+        if dead is None:
+            return Letters("", [], 0)
+        records = list(islice(self._records(found, dead, query.start), query.limit))
+        full = len(records) == query.limit
+        end = dead.partitions[0].log.next_offset
+        return Letters(
+            dead.name,
+            [described(dead, record) for record in records],
+            records[-1].offset + 1 if full else end,
+        )
+
+    @operation(
+        "GET",
+        "/v1/topics/{topic}/dead-letters/{offset}",
+        tag="dead letters",
+        errors=(UnknownTopic, UnknownLetter),
+    )
+    async def describe_dead_letter(
+        self, call: Call, topic: str, offset: Offset, query: InNamespace
+    ) -> DeadLetterInfo:
+        """Look at one dead letter."""
+        found = self._desk.readable(call, query.namespace, topic)
+        return described(*self._one(found, offset))
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/dead-letters/{offset}/retry",
+        tag="dead letters",
+        statuses=(204,),
+        errors=(UnknownTopic, UnknownLetter),
+    )
+    async def retry_dead_letter(
+        self, call: Call, topic: str, offset: Offset, query: InNamespace
+    ) -> None:
+        """Publish a dead letter again, to the topic it died in.
+
+        It is then a new message there, for all subscriptions, and gone from here.
+        """
+        found = self._retryable(call, query.namespace, topic)
+        dead, record = self._one(found, offset)
+        self._retry(found, dead, record)
+        await self._desk.done()
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/dead-letters/retry",
+        tag="dead letters",
+        errors=(UnknownTopic,),
+    )
+    async def retry_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Retried:
+        """Publish all dead letters of a topic again, the oldest first.
+
+        At most 10000 a call.
+        """
+        found = self._retryable(call, query.namespace, topic)
+        dead = self._desk.broker.engine.graveyard.topic_for(found)
+        if dead is None:
+            return Retried(0, False)
+        records = list(islice(self._records(found, dead, 0), RETRY_MAX + 1))
+        for record in records[:RETRY_MAX]:
+            self._retry(found, dead, record)
+        await self._desk.done()
+        return Retried(min(len(records), RETRY_MAX), len(records) > RETRY_MAX)
+
+    @operation(
+        "DELETE",
+        "/v1/topics/{topic}/dead-letters/{offset}",
+        tag="dead letters",
+        statuses=(204,),
+        errors=(UnknownTopic, UnknownLetter),
+    )
+    async def delete_dead_letter(
+        self, call: Call, topic: str, offset: Offset, query: InNamespace
+    ) -> None:
+        """Remove a dead letter."""
+        found = self._desk.configurable(call, query.namespace, topic)
+        dead, record = self._one(found, offset)
+        self._remove(dead, record)
+        await self._desk.done()
+
+    @operation(
+        "DELETE", "/v1/topics/{topic}/dead-letters", tag="dead letters", errors=(UnknownTopic,)
+    )
+    async def purge_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Removed:
+        """Remove all dead letters of a topic."""
+        found = self._desk.configurable(call, query.namespace, topic)
+        dead = self._desk.broker.engine.graveyard.topic_for(found)
+        if dead is None:
+            return Removed(0)
+        records = list(self._records(found, dead, 0))
+        for record in records:
+            self._remove(dead, record)
+        await self._desk.done()
+        return Removed(len(records))
+
+    def _retryable(self, call: Call, namespace: str, topic: str) -> Topic:
+        self._desk.enter(call, namespace).need_write(topic)
+        return self._desk.readable(call, namespace, topic)
+
+    def _records(self, topic: Topic, dead: Topic, start: int) -> Iterator[Record]:
+        """Those that died in ``topic``: others may share its dead-letter topic."""
+        for record in self._desk.broker.engine.graveyard.letters(dead, start):
+            death = death_of(record)
+            if death is not None and death.topic == topic.name:
+                yield record
+
+    def _one(self, topic: Topic, offset: int) -> tuple[Topic, Record]:
+        dead = self._desk.broker.engine.graveyard.topic_for(topic)
+        record = next(self._records(topic, dead, offset), None) if dead is not None else None
+        if dead is None or record is None or record.offset != offset:
+            raise UnknownLetter(f"topic {topic.name!r} has no dead letter {offset}")
+        return dead, record
+
+    def _retry(self, topic: Topic, dead: Topic, record: Record) -> None:
+        revived = Revived(record, *without_deaths(record))
+        engine = self._desk.broker.engine
+        engine.graveyard.bring_back(dead, topic, revived, self._desk.now_ms)
+
+    def _remove(self, dead: Topic, record: Record) -> None:
+        graveyard = self._desk.broker.engine.graveyard
+        graveyard.remove(dead, record.offset, record.offset + 1, self._desk.now_ms)
+
+
+def described(dead: Topic, record: Record) -> DeadLetterInfo:
+    death = death_of(record)
+    assert death is not None, "only records that died are described"
+    known = {
+        "partition": death.partition,
+        "original_offset": death.offset,
+        "subscription": death.subscription,
+        "attempts": death.attempts,
+        "error": death.error or None,
+        "at_ms": death.at_ms,
+    }
+    return DeadLetterInfo(
+        offset=record.offset,
+        reason=death.reason,
+        topic=death.topic,
+        message=show(dead.name, 0, record),
+        **{name: value for name, value in known.items() if value is not None},  # type: ignore[arg-type]
+    )

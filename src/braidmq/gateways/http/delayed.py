@@ -1,0 +1,55 @@
+"""Messages that wait for their time: listed, counted, cancelled."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.engine.errors import NotDelayed, UnknownPartition, UnknownTopic
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.messages import Message, Partition, show
+from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.reading import Offset
+
+LIST_MAX = 1000
+
+
+class DelayedQuery(InNamespace, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+
+
+class DelayedMessages(msgspec.Struct, frozen=True):
+    count: Annotated[int, Meta(description="All that wait, listed or not")]
+    messages: list[Message]
+
+
+class DelayedResource:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation("GET", "/v1/topics/{topic}/delayed", tag="delayed", errors=(UnknownTopic,))
+    async def list_delayed(self, call: Call, topic: str, query: DelayedQuery) -> DelayedMessages:
+        """List messages that wait for their time, by partition and offset."""
+        found = self._desk.readable(call, query.namespace, topic)
+        engine = self._desk.broker.engine
+        waiting = engine.delayed(found, now_ms=self._desk.now_ms, limit=query.limit)
+        return DelayedMessages(
+            engine.count_delayed(found),
+            [show(topic, each.partition, each.record) for each in waiting],
+        )
+
+    @operation(
+        "DELETE",
+        "/v1/topics/{topic}/delayed/{partition}/{offset}",
+        tag="delayed",
+        statuses=(204,),
+        errors=(UnknownTopic, UnknownPartition, NotDelayed),
+    )
+    async def cancel_delayed(
+        self, call: Call, topic: str, partition: Partition, offset: Offset, query: InNamespace
+    ) -> None:
+        """Cancel a message before its time: it is delivered to nobody."""
+        self._desk.enter(call, query.namespace).need_write(topic)
+        found = self._desk.engine().topic(query.namespace, topic)
+        self._desk.broker.engine.cancel_delayed(found, partition, offset)
+        await self._desk.done()

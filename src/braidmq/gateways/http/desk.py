@@ -1,0 +1,83 @@
+"""What every resource works with: the broker, and who may do what."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.engine.effects import Level
+from braidmq.engine.engine import Engine
+from braidmq.engine.topics import Subscription, Topic
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.operations import Call
+from braidmq.gateways.http.problems import DiskLow, MemoryLow
+from braidmq.model.errors import BadRequest
+from braidmq.security.permissions import Grants
+from braidmq.security.records import ROOT_NAMESPACE
+
+NamespaceName = Annotated[
+    str, Meta(description="The namespace; AMQP calls it a virtual host", examples=["/"])
+]
+MillisecondsSinceEpoch = Annotated[int, Meta(description="Milliseconds since 1970, UTC")]
+
+
+class InNamespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: NamespaceName = ROOT_NAMESPACE
+
+
+class Desk:
+    def __init__(self, broker: Broker, access: Access) -> None:
+        self.broker = broker
+        self.access = access
+
+    @property
+    def now_ms(self) -> int:
+        return self.broker.now_ms()
+
+    def engine(self) -> Engine:
+        """The engine, to be used until the next await."""
+        self.broker.touch()
+        self.broker.settle()
+        return self.broker.engine
+
+    async def done(self) -> None:
+        """Wait until all that was done so far is on disk."""
+        journal = self.broker.engine.store.journal
+        if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
+            await self.broker.durable(journal.last_lsn)
+
+    def enter(self, call: Call, namespace: str) -> Grants:
+        return self.access.enter(call.user, namespace)
+
+    def readable(self, call: Call, namespace: str, topic: str) -> Topic:
+        """A topic its caller may read from. Raises AccessRefused, then UnknownTopic."""
+        self.enter(call, namespace).need_read(topic)
+        return self.engine().topic(namespace, topic)
+
+    def configurable(self, call: Call, namespace: str, topic: str) -> Topic:
+        self.enter(call, namespace).need_configure(topic)
+        return self.engine().topic(namespace, topic)
+
+    def subscription(
+        self, call: Call, namespace: str, topic: str, subscription: str
+    ) -> Subscription:
+        found = self.readable(call, namespace, topic)
+        return self.broker.engine.subscription(found, subscription)
+
+    def require_room(self) -> None:
+        """Publishers wait while memory or disk is low (catalogue row A7)."""
+        pressure = self.broker.engine.pressure
+        if pressure.level is not Level.BLOCKED:
+            return
+        if pressure.disk_is_blocked:
+            raise DiskLow("the node's disk is almost full and takes no messages")
+        raise MemoryLow("the node's memory is almost full and takes no messages")
+
+
+def require_storable(values: dict[str, Any]) -> None:
+    """JSON has numbers that no format of ours can hold."""
+    try:
+        msgspec.msgpack.encode(values)
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise BadRequest(f"this can't be kept: {error}") from None

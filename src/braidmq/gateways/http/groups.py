@@ -1,0 +1,481 @@
+"""Consumer groups: membership, polling, commits.
+
+    join ─► poll, commit, heartbeat … ─► leave
+
+Every poll counts as a heartbeat. What a member was sent before a rebalance took a partition away
+from it counts no more: its commits are refused with 409.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from braidmq.engine.errors import (
+    BadPosition,
+    UnknownGroup,
+    UnknownPartition,
+    UnknownSubscription,
+    UnknownTopic,
+    WrongMode,
+)
+from braidmq.engine.group_coordinator import Answer as GroupAnswer
+from braidmq.engine.groups import (
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    GroupFull,
+    Membership,
+    StaleGeneration,
+    Strategy,
+    UnknownMember,
+)
+from braidmq.engine.policy import HOUR_MS
+from braidmq.engine.topics import Consumer, Mode, Subscription
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.messages import Message, Partition
+from braidmq.gateways.http.operations import Body, Call, operation
+from braidmq.gateways.http.reading import OFFSET_MAX
+from braidmq.gateways.http.subscriptions import (
+    Limit,
+    Position,
+    SubscriptionInfo,
+    VisibilityMs,
+    WaitMs,
+    described,
+    position,
+    taken,
+    visibility_of,
+)
+from braidmq.gateways.http.waiting import Waiting
+from braidmq.model.errors import NotFound
+from braidmq.model.ids import Lsn
+from braidmq.security.records import check_name
+
+TOPICS_MAX = 1000
+Generation = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+MEMBER_ERRORS = (UnknownGroup, UnknownMember, StaleGeneration)
+
+
+class JoinBody(Body, frozen=True):
+    """Who wants what. How the group is run its first member decides."""
+
+    topics: Annotated[list[str], Meta(min_length=1, max_length=TOPICS_MAX)]
+    member_id: (
+        Annotated[
+            str, Meta(min_length=1, max_length=255, description="To come back under the same name")
+        ]
+        | UnsetType
+    ) = UNSET
+    client: Annotated[str, Meta(max_length=200, description="Begins the member's id")] = "http"
+    strategy: Literal["sticky", "range", "round-robin"] = "sticky"
+    session_timeout_ms: Annotated[int, Meta(gt=HEARTBEAT_INTERVAL_MS, le=HOUR_MS)] = (
+        SESSION_TIMEOUT_MS
+    )
+    rebalance_timeout_ms: Annotated[int, Meta(ge=0, le=HOUR_MS)] = REBALANCE_TIMEOUT_MS
+
+
+class PartitionOf(Body, frozen=True):
+    topic: str
+    partition: Partition
+
+
+class HeartbeatBody(Body, frozen=True):
+    generation: Generation
+    revoked: Annotated[
+        list[PartitionOf],
+        Meta(max_length=10_000, description="Partitions the member has let go of"),
+    ] = msgspec.field(default_factory=list)
+
+
+class PollBody(Body, frozen=True):
+    generation: Generation
+    limit: Limit = 100
+    wait_ms: WaitMs = 0
+    visibility_ms: VisibilityMs | UnsetType = UNSET
+
+
+class CommitOffset(PartitionOf, frozen=True):
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="All before it is done with")]
+
+
+class CommitBody(Body, frozen=True):
+    generation: Generation
+    offsets: Annotated[list[CommitOffset], Meta(min_length=1, max_length=10_000)]
+
+
+class GroupSeekBody(Body, frozen=True):
+    topic: str
+    to: Position
+
+
+class LeaveQuery(InNamespace, frozen=True, kw_only=True):
+    generation: Generation
+
+
+Assignment = dict[str, list[int]]
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """What a member is told: work on `assigned`, finish and let go of `revoking`."""
+
+    group: str
+    member_id: str
+    generation: int
+    assigned: Annotated[Assignment, Meta(description="Topic → partitions")]
+    revoking: Assignment
+    heartbeat_interval_ms: int
+
+
+class Polled(msgspec.Struct, frozen=True):
+    member: MemberInfo
+    messages: list[Message]
+
+
+class MemberSummary(msgspec.Struct, frozen=True):
+    member_id: str
+    assigned: Assignment
+    revoking: Assignment
+
+
+class GroupSummary(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    generation: int
+    members: int
+    strategy: str
+    lag: int
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    generation: int
+    strategy: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    members: list[MemberSummary]
+    subscriptions: Annotated[
+        list[SubscriptionInfo], Meta(description="With the lag in each partition")
+    ]
+
+
+class Groups:
+    def __init__(self, desk: Desk, waiting: Waiting) -> None:
+        self._desk = desk
+        self._waiting = waiting
+
+    # --- groups ---
+
+    @operation("GET", "/v1/groups", tag="groups", errors=(NotFound,))
+    async def list_groups(self, call: Call, query: InNamespace) -> list[GroupSummary]:
+        """List groups."""
+        self._desk.enter(call, query.namespace)
+        return [
+            GroupSummary(
+                query.namespace,
+                group.name,
+                group.generation,
+                len(group.member_ids),
+                group.strategy.value,
+                sum(each.depth for each in self._subscriptions(query.namespace, group.name)),
+            )
+            for group in self._desk.engine().groups.groups(query.namespace)
+        ]
+
+    @operation("GET", "/v1/groups/{group}", tag="groups", errors=(UnknownGroup,))
+    async def describe_group(self, call: Call, group: str, query: InNamespace) -> GroupInfo:
+        """Describe a group: members, what they have, and how far behind they are."""
+        grants = self._desk.enter(call, query.namespace)
+        found = self._desk.engine().groups.group(query.namespace, group)
+        return GroupInfo(
+            namespace=query.namespace,
+            name=group,
+            generation=found.generation,
+            strategy=found.strategy.value,
+            session_timeout_ms=found.session_timeout_ms,
+            rebalance_timeout_ms=found.rebalance_timeout_ms,
+            members=[
+                MemberSummary(each, listed(found.assignment(each)), listed(found.revoking(each)))
+                for each in found.member_ids
+            ],
+            subscriptions=[
+                described(each)
+                for each in self._subscriptions(query.namespace, group)
+                if grants.may_read(each.topic.name)
+            ],
+        )
+
+    @operation(
+        "DELETE",
+        "/v1/groups/{group}",
+        tag="groups",
+        statuses=(204,),
+        errors=(UnknownGroup, WrongMode),
+    )
+    async def delete_group(self, call: Call, group: str, query: InNamespace) -> None:
+        """Delete a group that has no members, with its place in every topic."""
+        grants = self._desk.enter(call, query.namespace)
+        engine = self._desk.engine()
+        engine.groups.group(query.namespace, group)
+        subscriptions = self._subscriptions(query.namespace, group)
+        for each in subscriptions:
+            grants.need_read(each.topic.name)
+        engine.groups.forget(query.namespace, group)
+        for each in subscriptions:
+            engine.delete_subscription(each)
+        await self._desk.done()
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/seek",
+        tag="groups",
+        errors=(UnknownGroup, UnknownTopic, UnknownSubscription, WrongMode, BadPosition),
+        examples=({"topic": "orders", "to": "earliest"},),
+    )
+    async def seek_group(
+        self, call: Call, group: str, query: InNamespace, body: GroupSeekBody
+    ) -> SubscriptionInfo:
+        """Have a group begin again in a topic, from a position in all its partitions."""
+        found = self._desk.subscription(call, query.namespace, body.topic, group)
+        if found.mode is not Mode.ASSIGNED:
+            raise WrongMode(f"subscription {group!r} of topic {body.topic!r} is {found.mode}")
+        self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
+        await self._desk.done()
+        return described(found)
+
+    def _subscriptions(self, namespace: str, group: str) -> list[Subscription]:
+        found = (
+            topic.subscriptions.get(group) for topic in self._desk.broker.engine.topics(namespace)
+        )
+        return [each for each in found if each is not None and each.mode is Mode.ASSIGNED]
+
+    def _enter_group(self, call: Call, namespace: str, group: str) -> None:
+        """Whoever speaks for a member must be allowed to read what the group reads."""
+        grants = self._desk.enter(call, namespace)
+        for each in self._subscriptions(namespace, group):
+            grants.need_read(each.topic.name)
+
+    # --- members ---
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/members",
+        tag="groups",
+        statuses=(201,),
+        errors=(UnknownTopic, WrongMode, GroupFull),
+        examples=({"topics": ["orders"]},),
+    )
+    async def join_group(
+        self, call: Call, group: str, query: InNamespace, body: JoinBody
+    ) -> MemberInfo:
+        """Join a group.
+
+        It is made if there is none. Whoever joins under the id of a member is that member's new
+        life: what it had goes back first.
+        """
+        check_name(group, "group name")
+        grants = self._desk.enter(call, query.namespace)
+        for topic in body.topics:
+            grants.need_read(topic)
+        groups = self._desk.engine().groups
+        answer = groups.join(
+            query.namespace,
+            group,
+            None if body.member_id is UNSET else body.member_id,
+            body.client,
+            body.topics,
+            now_ms=self._desk.now_ms,
+            strategy=Strategy(body.strategy),
+            session_timeout_ms=body.session_timeout_ms,
+            rebalance_timeout_ms=body.rebalance_timeout_ms,
+        )
+        for topic in dict.fromkeys(body.topics):
+            # It polls: nothing is pushed to it.
+            member_id = answer.membership.member_id
+            groups.consumer(query.namespace, group, member_id, topic).paused = True
+        return await self._told(group, answer)
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/members/{member}/heartbeat",
+        tag="groups",
+        errors=MEMBER_ERRORS,
+        examples=({"generation": 3},),
+    )
+    async def heartbeat(
+        self, call: Call, group: str, member: str, query: InNamespace, body: HeartbeatBody
+    ) -> MemberInfo:
+        """Stay a member.
+
+        Only in the current generation: 409 says that there is a new one, which `sync` tells.
+        """
+        self._enter_group(call, query.namespace, group)
+        answer = self._desk.engine().groups.heartbeat(
+            query.namespace,
+            group,
+            member,
+            body.generation,
+            now_ms=self._desk.now_ms,
+            revoked=pairs(body.revoked),
+        )
+        return await self._told(group, answer)
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/members/{member}/sync",
+        tag="groups",
+        errors=MEMBER_ERRORS,
+        examples=({"generation": 3, "revoked": [{"topic": "orders", "partition": 1}]},),
+    )
+    async def sync(
+        self, call: Call, group: str, member: str, query: InNamespace, body: HeartbeatBody
+    ) -> MemberInfo:
+        """Learn what changed: as a heartbeat, but also from an older generation."""
+        self._enter_group(call, query.namespace, group)
+        return await self._told(
+            group, self._sync(query.namespace, group, member, body.generation, pairs(body.revoked))
+        )
+
+    def _sync(
+        self,
+        namespace: str,
+        group: str,
+        member: str,
+        generation: int,
+        revoked: Iterable[tuple[str, int]] = (),
+    ) -> GroupAnswer:
+        return self._desk.engine().groups.sync(
+            namespace, group, member, generation, now_ms=self._desk.now_ms, revoked=revoked
+        )
+
+    @operation(
+        "DELETE",
+        "/v1/groups/{group}/members/{member}",
+        tag="groups",
+        statuses=(204,),
+        errors=MEMBER_ERRORS,
+    )
+    async def leave_group(self, call: Call, group: str, member: str, query: LeaveQuery) -> None:
+        """Leave a group: what the member had is given to the others at once."""
+        self._enter_group(call, query.namespace, group)
+        self._desk.engine().groups.leave(
+            query.namespace, group, member, query.generation, now_ms=self._desk.now_ms
+        )
+        await self._desk.done()
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/members/{member}/poll",
+        tag="groups",
+        errors=(*MEMBER_ERRORS, UnknownTopic),
+        examples=({"generation": 3, "limit": 500, "wait_ms": 10_000},),
+    )
+    async def poll(
+        self, call: Call, group: str, member: str, query: InNamespace, body: PollBody
+    ) -> Polled:
+        """Receive messages of the member's partitions, and wait for some if there are none.
+
+        Counts as a heartbeat, and tells of a new generation as `sync` does. It waits for half of
+        the session timeout at most. A member has at most 1000 messages of a topic unanswered.
+        """
+        grants = self._desk.enter(call, query.namespace)
+        consumers = self._consumers(query.namespace, group, member, body.generation)
+        for consumer in consumers:
+            grants.need_read(consumer.subscription.topic.name)
+        session_ms = self._desk.engine().groups.group(query.namespace, group).session_timeout_ms
+
+        def take() -> list[Message]:
+            known = self._desk.broker.engine.core.consumers
+            live = [each for each in consumers if each.id in known]
+            return self._take(live, body)
+
+        messages = await self._waiting.wait(
+            call.request,
+            [each.subscription for each in consumers],
+            take,
+            min(body.wait_ms, session_ms // 2),
+        )
+        answer = self._sync(query.namespace, group, member, body.generation)
+        return Polled(await self._told(group, answer), messages)
+
+    def _consumers(
+        self, namespace: str, group: str, member: str, generation: int
+    ) -> list[Consumer]:
+        self._sync(namespace, group, member, generation)
+        return self._desk.broker.engine.groups.consumers(namespace, group, member)
+
+    def _take(self, consumers: list[Consumer], body: PollBody) -> list[Message]:
+        engine = self._desk.broker.engine
+        messages: list[Message] = []
+        for consumer in consumers:
+            if len(messages) >= body.limit:
+                break
+            consumer.visibility_ms = visibility_of(consumer.subscription, body.visibility_ms)
+            consumer.paused = False
+            limit = body.limit - len(messages)
+            messages += taken(engine.pull(consumer, limit, now_ms=self._desk.now_ms))
+            consumer.paused = True
+        return messages
+
+    @operation(
+        "POST",
+        "/v1/groups/{group}/members/{member}/commit",
+        tag="groups",
+        statuses=(204,),
+        errors=(UnknownGroup, UnknownTopic, UnknownPartition, StaleGeneration, BadPosition),
+        examples=(
+            {"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 1200}]},
+        ),
+    )
+    async def commit(
+        self, call: Call, group: str, member: str, query: InNamespace, body: CommitBody
+    ) -> None:
+        """Settle all messages before an offset, in each of some partitions.
+
+        Each counts by itself: those before one that is refused are committed. A member that is no
+        more, or that lost a partition since its generation, gets 409.
+        """
+        self._enter_group(call, query.namespace, group)
+        groups = self._desk.engine().groups
+        try:
+            for each in body.offsets:
+                groups.commit(
+                    query.namespace,
+                    group,
+                    member,
+                    body.generation,
+                    each.topic,
+                    each.partition,
+                    each.offset,
+                )
+        except UnknownMember as error:
+            # A zombie: its session is over, and others have what it had.
+            raise StaleGeneration(str(error.args[0]), remedy=UnknownMember.remedy) from None
+        await self._desk.done()
+
+    async def _told(self, group: str, answer: GroupAnswer) -> MemberInfo:
+        """A generation is told once it is durable: it must never be given out twice."""
+        membership: Membership = answer.membership
+        await self._durable(answer.lsn)
+        return MemberInfo(
+            group,
+            membership.member_id,
+            membership.generation,
+            listed(membership.assigned),
+            listed(membership.revoking),
+            membership.heartbeat_interval_ms,
+        )
+
+    async def _durable(self, lsn: Lsn | None) -> None:
+        if lsn is not None and lsn > self._desk.broker.engine.store.journal.durable_lsn:
+            await self._desk.broker.durable(lsn)
+
+
+def listed(partitions: dict[str, tuple[int, ...]]) -> Assignment:
+    return {topic: list(numbers) for topic, numbers in partitions.items()}
+
+
+def pairs(partitions: Iterable[PartitionOf]) -> list[tuple[str, int]]:
+    return [(each.topic, each.partition) for each in partitions]

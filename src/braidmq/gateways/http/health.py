@@ -1,0 +1,55 @@
+"""Is the node alive, and may traffic be sent to it.
+
+Both answers come from callables, so this knows neither the node nor its store.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from braidmq import __version__
+from braidmq.gateways.http.operations import Answer, Call, Who, operation
+from braidmq.model.errors import BraidError
+
+
+class Failure(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class HealthInfo(msgspec.Struct, frozen=True):
+    status: str
+    version: str | UnsetType = UNSET
+    error: Failure | UnsetType = UNSET
+
+
+class ReadyInfo(msgspec.Struct, frozen=True):
+    status: str
+    reason: str | UnsetType = UNSET
+
+
+class Health:
+    """``failure`` is what broke, if anything did; ``unready`` is why not to send traffic yet."""
+
+    def __init__(
+        self, failure: Callable[[], BraidError | None], unready: Callable[[], str | None]
+    ) -> None:
+        self._failure = failure
+        self._unready = unready
+
+    @operation("GET", "/health", tag="health", who=Who.ANYONE, statuses=(200, 503))
+    async def health(self, call: Call) -> HealthInfo | Answer:
+        """Say whether storage still works."""
+        error = self._failure()
+        if error is None:
+            return HealthInfo("ok", __version__)
+        return Answer(HealthInfo("failing", error=Failure(error.code, str(error))), 503)
+
+    @operation("GET", "/ready", tag="health", who=Who.ANYONE, statuses=(200, 503))
+    async def ready(self, call: Call) -> ReadyInfo | Answer:
+        """Say whether traffic may be sent here."""
+        reason = self._unready()
+        if reason is None:
+            return ReadyInfo("ready")
+        return Answer(ReadyInfo("not-ready", reason), 503)

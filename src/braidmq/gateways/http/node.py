@@ -1,0 +1,180 @@
+"""The node: what it is doing, and who is connected to it."""
+
+import platform
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from braidmq import __version__
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.sessions import ChannelInfo, Session, SessionInfo
+from braidmq.model.errors import NotFound
+
+RATE_WINDOW_MS = 5_000
+"""Rates are over at least about this long: shorter ones jump about."""
+
+Channel = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class UnknownConnection(NotFound):
+    code = "unknown-connection"
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Counted since the node started; topics that were deleted count no more."""
+
+    published: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Messages a second, over the last seconds."""
+
+    published: float = 0.0
+    delivered: float = 0.0
+    acked: float = 0.0
+
+
+class Overview(msgspec.Struct, frozen=True):
+    node: str
+    version: str
+    started_ms: int
+    uptime_ms: int
+    pressure: Annotated[str, Meta(description="normal, slow or blocked")]
+    topics: int
+    subscriptions: int
+    consumers: int
+    connections: int
+    ready: Annotated[int, Meta(description="Messages that could be delivered now")]
+    in_flight: int
+    memory_bytes: Annotated[int, Meta(description="Messages in memory")]
+    totals: Totals
+    rates: Rates
+
+
+class Figures:
+    """The figures of an overview, and the rates between two looks at them."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._started_ms: int = desk.broker.clock.now_ms()
+        self._last: tuple[int, Totals] = (self._started_ms, Totals())
+        self._before: tuple[int, Totals] = self._last
+
+    def look(self) -> Overview:
+        broker = self._desk.broker
+        engine, now_ms = broker.engine, broker.clock.now_ms()
+        subscriptions = list(engine.core.subscriptions.values())
+        totals = Totals(
+            sum(topic.published for topic in engine.core.topics.values()),
+            *(
+                sum(getattr(each, name) for each in subscriptions)
+                for name in Totals.__struct_fields__[1:]
+            ),
+        )
+        return Overview(
+            node=platform.node(),
+            version=__version__,
+            started_ms=self._started_ms,
+            uptime_ms=now_ms - self._started_ms,
+            pressure=engine.pressure.level.name.lower(),
+            topics=len(engine.core.topics),
+            subscriptions=len(subscriptions),
+            consumers=sum(len(each.consumers) for each in subscriptions),
+            connections=len(broker.sessions),
+            ready=sum(each.ready for each in subscriptions),
+            in_flight=sum(each.in_flight for each in subscriptions),
+            memory_bytes=engine.store.memory.resident,
+            totals=totals,
+            rates=self._rates(now_ms, totals),
+        )
+
+    def _rates(self, now_ms: int, totals: Totals) -> Rates:
+        if now_ms - self._last[0] >= RATE_WINDOW_MS:
+            self._before, self._last = self._last, (now_ms, totals)
+        since_ms, then = self._before
+        seconds = max(now_ms - since_ms, 1) / 1000
+        return Rates(
+            *(
+                round(max(getattr(totals, name) - getattr(then, name), 0) / seconds, 1)
+                for name in Rates.__struct_fields__
+            )
+        )
+
+
+class Node:
+    def __init__(self, desk: Desk, figures: Figures) -> None:
+        self._desk = desk
+        self._figures = figures
+
+    @operation("GET", "/v1/overview", tag="node")
+    async def overview(self, call: Call) -> Overview:
+        """Say what the node is doing: counters and rates over all namespaces."""
+        self._desk.engine()
+        return self._figures.look()
+
+    @operation("GET", "/v1/connections", tag="node", errors=(NotFound,))
+    async def list_connections(self, call: Call, query: InNamespace) -> list[SessionInfo]:
+        """List the connections of other protocols to a namespace.
+
+        Those of the caller; administrators see everybody's.
+        """
+        self._desk.enter(call, query.namespace)
+        every = (each.describe() for each in self._desk.broker.sessions.all())
+        return [
+            each
+            for each in every
+            if each.namespace == query.namespace
+            and (call.user.is_administrator or each.user == call.user.name)
+        ]
+
+    @operation("GET", "/v1/connections/{connection}", tag="node", errors=(UnknownConnection,))
+    async def describe_connection(self, call: Call, connection: str) -> SessionInfo:
+        """Describe a connection."""
+        return self._found(call, connection).describe()
+
+    @operation(
+        "DELETE",
+        "/v1/connections/{connection}",
+        tag="node",
+        statuses=(204,),
+        errors=(UnknownConnection,),
+    )
+    async def close_connection(self, call: Call, connection: str) -> None:
+        """Close a connection; its peer is told who did."""
+        self._found(call, connection).end(f"closed by {call.user.name} over HTTP")
+        self._desk.broker.touch()
+
+    @operation(
+        "GET", "/v1/connections/{connection}/channels", tag="node", errors=(UnknownConnection,)
+    )
+    async def list_channels(self, call: Call, connection: str) -> list[ChannelInfo]:
+        """List the channels of a connection."""
+        return self._found(call, connection).describe_channels()
+
+    @operation(
+        "DELETE",
+        "/v1/connections/{connection}/channels/{channel}",
+        tag="node",
+        statuses=(204,),
+        errors=(UnknownConnection,),
+    )
+    async def close_channel(self, call: Call, connection: str, channel: Channel) -> None:
+        """Close a channel; its peer is told who did."""
+        reason = f"closed by {call.user.name} over HTTP"
+        if not self._found(call, connection).end_channel(channel, reason):
+            raise UnknownConnection(f"connection {connection!r} has no channel {channel}")
+        self._desk.broker.touch()
+
+    def _found(self, call: Call, connection: str) -> Session:
+        session = self._desk.broker.sessions.get(connection)
+        own = session is not None and session.describe().user == call.user.name
+        if session is None or not (own or call.user.is_administrator):
+            raise UnknownConnection(f"there is no connection {connection!r}")
+        return session

@@ -1,0 +1,233 @@
+"""Publishing: one message, a batch, or bytes as they are. 2xx means that they are on disk."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from braidmq.engine.errors import MessageTooLarge, TopicFull, UnknownPartition, UnknownTopic
+from braidmq.engine.policy import Milliseconds
+from braidmq.engine.publishing import Published
+from braidmq.engine.topics import Topic
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.messages import (
+    Level,
+    NewMessage,
+    NewMessages,
+    Partition,
+    by_partition,
+    encode,
+)
+from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.problems import DiskLow, MemoryLow
+from braidmq.model.errors import BadRequest, RecordTooLarge
+from braidmq.model.limits import MIB
+from braidmq.storage.record import RecordBatch
+
+BATCH_BYTES_MAX = 16 * MIB
+"""Sixteen messages of the largest size a topic takes by default, or ten thousand of 1.6 KiB."""
+
+RAW_BYTES_MAX = 128 * MIB
+"""What an AMQP queue takes."""
+
+USER_HEADER = "braid-header-"
+
+ERRORS = (
+    UnknownTopic,
+    UnknownPartition,
+    MessageTooLarge,
+    RecordTooLarge,
+    TopicFull,
+    MemoryLow,
+    DiskLow,
+)
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where a message went."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class PlacedRun(msgspec.Struct, frozen=True):
+    partition: int
+    first_offset: int
+    count: int
+
+
+class PublishedBatch(msgspec.Struct, frozen=True):
+    """What became of a batch. Within a partition the order is that of the request."""
+
+    topic: str
+    count: Annotated[int, Meta(description="Messages taken")]
+    partitions: list[PlacedRun]
+    refused: Annotated[
+        list[int],
+        Meta(description="Places in the request of those not taken: the topic became full"),
+    ]
+
+
+class RawHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """Metadata of a raw message; values are percent-encoded where they are not plain ASCII."""
+
+    content_type: Annotated[str, Meta(description="Kept with the message")] | UnsetType = (
+        msgspec.field(default=UNSET, name="Content-Type")
+    )
+    key: str | UnsetType = msgspec.field(default=UNSET, name="Braid-Key")
+    partition: Partition | UnsetType = msgspec.field(default=UNSET, name="Braid-Partition")
+    priority: Level | UnsetType = msgspec.field(default=UNSET, name="Braid-Priority")
+    delay_ms: Milliseconds | UnsetType = msgspec.field(default=UNSET, name="Braid-Delay-Ms")
+    deliver_at_ms: Milliseconds | UnsetType = msgspec.field(
+        default=UNSET, name="Braid-Deliver-At-Ms"
+    )
+    ttl_ms: Milliseconds | UnsetType = msgspec.field(default=UNSET, name="Braid-Ttl-Ms")
+    correlation_id: str | UnsetType = msgspec.field(default=UNSET, name="Braid-Correlation-Id")
+    reply_to: str | UnsetType = msgspec.field(default=UNSET, name="Braid-Reply-To")
+    message_id: str | UnsetType = msgspec.field(default=UNSET, name="Braid-Message-Id")
+    type: str | UnsetType = msgspec.field(default=UNSET, name="Braid-Type")
+    app_id: str | UnsetType = msgspec.field(default=UNSET, name="Braid-App-Id")
+
+
+class Publishing:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/messages",
+        tag="publishing",
+        statuses=(201,),
+        errors=ERRORS,
+        body_bytes_max=2 * MIB,
+        examples=(
+            {"value": "hello"},
+            {"json": {"order": 17}, "key": "customer-5", "headers": {"source": "shop"}},
+            {"value_base64": "AAEC", "delay_ms": 60_000, "priority": "high"},
+        ),
+    )
+    async def publish(self, call: Call, topic: str, query: InNamespace, body: NewMessage) -> Placed:
+        """Publish one message."""
+        return await self._publish_one(call, query.namespace, topic, body)
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/messages/batch",
+        tag="publishing",
+        statuses=(201,),
+        errors=ERRORS,
+        body_bytes_max=BATCH_BYTES_MAX,
+        examples=({"messages": [{"value": "one", "key": "a"}, {"value": "two", "key": "b"}]},),
+    )
+    async def publish_batch(
+        self, call: Call, topic: str, query: InNamespace, body: NewMessages
+    ) -> PublishedBatch:
+        """Publish many messages.
+
+        They are taken in order. A topic that becomes full on the way takes those that fit, and
+        `refused` names the others; one that is full already answers 429.
+        """
+        target = self._target(call, query.namespace, topic)
+        runs, refused = self._append(call, target, body.messages)
+        await self._desk.done()
+        count = len(body.messages) - len(refused)
+        return PublishedBatch(topic, count, [PlacedRun(*run) for run in runs], refused)
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/raw",
+        tag="publishing",
+        statuses=(201,),
+        errors=ERRORS,
+        body_bytes_max=RAW_BYTES_MAX,
+    )
+    async def publish_raw(
+        self, call: Call, topic: str, query: InNamespace, headers: RawHeaders, body: bytes
+    ) -> Placed:
+        """Publish the body as it is.
+
+        Metadata comes in headers; `Braid-Header-Name: value` gives the message a header `name`.
+        """
+        return await self._publish_one(
+            call, query.namespace, topic, raw_message(call, headers, body)
+        )
+
+    async def _publish_one(
+        self, call: Call, namespace: str, name: str, message: NewMessage
+    ) -> Placed:
+        target = self._target(call, namespace, name)
+        ((partition, offset, _),), _ = self._append(call, target, [message])
+        await self._desk.done()
+        return Placed(name, partition, offset)
+
+    def _target(self, call: Call, namespace: str, name: str) -> Topic:
+        self._desk.enter(call, namespace).need_write(name)
+        target = self._desk.engine().topic(namespace, name)
+        self._desk.require_room()
+        return target
+
+    def _append(
+        self, call: Call, topic: Topic, messages: Sequence[NewMessage]
+    ) -> tuple[list[tuple[int, int, int]], list[int]]:
+        """Where they went, and the places of those that did not fit."""
+        now_ms, user = self._desk.now_ms, call.user.name
+        engine = self._desk.broker.engine
+        # All are encoded before any is published: a bad one must not leave half a batch behind.
+        batches = [
+            (number, places, encode(grouped, now_ms, user))
+            for number, (places, grouped) in by_partition(messages).items()
+        ]
+        for number, _, batch in batches:
+            if number is not None:
+                engine.core.partition(topic, number)
+            require_fits(topic, batch)
+        placed: list[tuple[int, int, int]] = []
+        refused: list[int] = []
+        full: TopicFull | None = None
+        for number, places, batch in batches:
+            try:
+                done = engine.publish(topic, batch, now_ms=now_ms, partition=number)
+            except TopicFull as error:
+                full, done = error, Published(None, 0)
+            placed += done.placed
+            refused += places[done.accepted :]
+        if full is not None and not placed:
+            raise full
+        return placed, sorted(refused)
+
+
+def require_fits(topic: Topic, batch: RecordBatch) -> None:
+    """Asked before anything is published: afterwards half of it would be."""
+    if batch.value_bytes_max > topic.policy.message_bytes_max:
+        raise MessageTooLarge(
+            f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at most "
+            f"{topic.policy.message_bytes_max}"
+        )
+
+
+def raw_message(call: Call, headers: RawHeaders, body: bytes) -> NewMessage:
+    given: dict[str, Any] = {}
+    for field in headers.__struct_fields__:
+        value = getattr(headers, field)
+        if value is not UNSET:
+            given[field] = _unquoted(value) if isinstance(value, str) else value
+    own = {
+        name.removeprefix(USER_HEADER): _unquoted(value)
+        for name, value in call.request.headers.items()
+        if name.startswith(USER_HEADER)
+    }
+    if own:
+        given["headers"] = own
+    if "deliver_at_ms" in given:
+        given["deliver_at"] = given.pop("deliver_at_ms")
+    return NewMessage(value_base64=body, **given)
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest(f"the header value {value!r} is not percent-encoded UTF-8") from None

@@ -1,0 +1,232 @@
+"""Topics: made, described, changed, emptied, deleted."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.engine.errors import BadPartitionCount, TopicExists, UnknownTopic
+from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
+from braidmq.engine.topics import Topic
+from braidmq.gateways.http.desk import (
+    Desk,
+    InNamespace,
+    MillisecondsSinceEpoch,
+    require_storable,
+)
+from braidmq.gateways.http.operations import (
+    Answer,
+    Body,
+    Call,
+    operation,
+    refuse_if_only_new,
+)
+from braidmq.gateways.http.problems import LimitReached, PreconditionFailed
+from braidmq.model.errors import NotFound
+from braidmq.security.records import check_name
+
+LIST_MAX = 1000
+
+
+class Settings(Body, frozen=True):
+    """Settings of a topic; what is not given is the template's, or the default."""
+
+    settings: Annotated[
+        dict[str, Any],
+        Meta(description="Any of TopicPolicy", examples=[{"partitions": 6, "priority": "lanes"}]),
+    ] = msgspec.field(default_factory=dict)
+
+
+class ListQuery(InNamespace, frozen=True):
+    prefix: Annotated[str, Meta(description="Only names that begin so")] = ""
+    after: Annotated[str, Meta(description="Only names after this one: the next page")] = ""
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
+
+
+class TopicSummary(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    partitions: int
+    durable: bool
+    subscriptions: int
+    consumers: int
+    depth: Annotated[int, Meta(description="Unsettled messages of the fullest subscription")]
+    depth_bytes: int
+    published: Annotated[int, Meta(description="Messages since the node started")]
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    partition: int
+    start_offset: Annotated[int, Meta(description="The first offset it still has")]
+    next_offset: Annotated[int, Meta(description="What the next message gets")]
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    durable: bool
+    created_ms: MillisecondsSinceEpoch
+    published: int
+    depth: int
+    depth_bytes: int
+    settings: Annotated[dict[str, Any], Meta(description="Those it was given")]
+    policy: Annotated[TopicPolicy, Meta(description="What holds, templates and defaults included")]
+    partitions: list[PartitionInfo]
+    subscriptions: list[str]
+
+
+class Purged(msgspec.Struct, frozen=True):
+    messages: int
+
+
+class Topics:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation("GET", "/v1/topics", tag="topics", errors=(NotFound,))
+    async def list_topics(self, call: Call, query: ListQuery) -> list[TopicSummary]:
+        """List topics.
+
+        By name, at most `limit`; for the next page give the last name as `after`. Only topics that
+        the caller may read, write or configure are listed.
+        """
+        grants = self._desk.enter(call, query.namespace)
+        names = sorted(
+            topic.name
+            for topic in self._desk.engine().topics(query.namespace)
+            if topic.name > query.after and topic.name.startswith(query.prefix)
+        )
+        seen: list[TopicSummary] = []
+        for name in names:
+            if grants.may_read(name) or grants.may_write(name) or grants.may_configure(name):
+                seen.append(summary(self._desk.broker.engine.topic(query.namespace, name)))
+            if len(seen) == query.limit:
+                break
+        return seen
+
+    @operation("GET", "/v1/topics/{topic}", tag="topics", errors=(UnknownTopic,))
+    async def describe_topic(self, call: Call, topic: str, query: InNamespace) -> TopicInfo:
+        """Describe a topic.
+
+        Its settings, partitions and counters.
+        """
+        grants = self._desk.enter(call, query.namespace)
+        if not (grants.may_write(topic) or grants.may_configure(topic)):
+            grants.need_read(topic)
+        return self._described(self._desk.engine().topic(query.namespace, topic))
+
+    @operation(
+        "PUT",
+        "/v1/topics/{topic}",
+        tag="topics",
+        statuses=(201, 200),
+        errors=(NotFound, IllegalPolicy, TopicExists, LimitReached, PreconditionFailed),
+        examples=({"settings": {"partitions": 6}}, {}),
+    )
+    async def create_topic(
+        self, call: Call, topic: str, query: InNamespace, body: Settings
+    ) -> TopicInfo | Answer:
+        """Make a topic.
+
+        A topic that has just these settings already is answered with 200, one with others with 409.
+        With `If-None-Match: *` any existing topic is answered with 412.
+        """
+        check_name(topic, "topic name")
+        require_storable(body.settings)
+        self._desk.enter(call, query.namespace).need_configure(topic)
+        engine = self._desk.engine()
+        known = engine.core.topics.get((query.namespace, topic))
+        if known is not None:
+            refuse_if_only_new(call.request, f"topic {topic!r}")
+            if known.settings != body.settings:
+                raise TopicExists(
+                    f"there is a topic {topic!r} with other settings",
+                    remedy="PATCH it to change them",
+                )
+            return Answer(self._described(known), 200)
+        self._require_room(query.namespace)
+        made = engine.create_topic(query.namespace, topic, body.settings, now_ms=self._desk.now_ms)
+        await self._desk.done()
+        return self._described(made)
+
+    def _require_room(self, namespace: str) -> None:
+        limit = self._desk.access.accounts.namespace(namespace).max_queues
+        if limit is not None and len(self._desk.broker.engine.topics(namespace)) >= limit:
+            raise LimitReached(f"namespace {namespace!r} has as many topics as it may: {limit}")
+
+    @operation(
+        "PATCH",
+        "/v1/topics/{topic}",
+        tag="topics",
+        errors=(UnknownTopic, IllegalPolicy, BadPartitionCount),
+        examples=({"settings": {"retention": {"time_ms": 86_400_000}}},),
+    )
+    async def alter_topic(
+        self, call: Call, topic: str, query: InNamespace, body: Settings
+    ) -> TopicInfo:
+        """Change settings of a topic.
+
+        Settings given win over those it has; the others stay. Partitions can be added, never taken
+        away.
+        """
+        found = self._desk.configurable(call, query.namespace, topic)
+        require_storable(body.settings)
+        settings = merge(found.settings, body.settings)
+        self._desk.broker.engine.alter_topic(found, settings, now_ms=self._desk.now_ms)
+        await self._desk.done()
+        return self._described(found)
+
+    @operation(
+        "DELETE", "/v1/topics/{topic}", tag="topics", statuses=(204,), errors=(UnknownTopic,)
+    )
+    async def delete_topic(self, call: Call, topic: str, query: InNamespace) -> None:
+        """Delete a topic.
+
+        With its messages and subscriptions; its consumers are told.
+        """
+        found = self._desk.configurable(call, query.namespace, topic)
+        self._desk.broker.engine.delete_topic(found)
+        await self._desk.done()
+
+    @operation("POST", "/v1/topics/{topic}/purge", tag="topics", errors=(UnknownTopic,))
+    async def purge_topic(self, call: Call, topic: str, query: InNamespace) -> Purged:
+        """Take out every message that nobody has in flight.
+
+        For all subscriptions; the answer has how many the fullest of them lost.
+        """
+        found = self._desk.readable(call, query.namespace, topic)
+        purged = self._desk.broker.engine.purge(found)
+        await self._desk.done()
+        return Purged(purged)
+
+    def _described(self, topic: Topic) -> TopicInfo:
+        return TopicInfo(
+            namespace=topic.namespace,
+            name=topic.name,
+            durable=topic.durable,
+            created_ms=topic.created_ms,
+            published=topic.published,
+            depth=topic.depth,
+            depth_bytes=topic.depth_bytes,
+            settings=topic.settings,
+            policy=topic.policy,
+            partitions=[
+                PartitionInfo(each.number, each.log.start_offset, each.log.next_offset)
+                for each in topic.partitions
+            ],
+            subscriptions=sorted(topic.subscriptions),
+        )
+
+
+def summary(topic: Topic) -> TopicSummary:
+    return TopicSummary(
+        namespace=topic.namespace,
+        name=topic.name,
+        partitions=len(topic.partitions),
+        durable=topic.durable,
+        subscriptions=len(topic.subscriptions),
+        consumers=sum(len(each.consumers) for each in topic.subscriptions.values()),
+        depth=topic.depth,
+        depth_bytes=topic.depth_bytes,
+        published=topic.published,
+    )

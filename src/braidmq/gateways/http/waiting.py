@@ -1,0 +1,107 @@
+"""Long polls: requests that wait for a message, and are woken by one.
+
+A poll that finds nothing has its subscriptions watched. The engine says when one of them may have
+something (``SubscriptionReady``), and then the polls that wait there try again, the oldest first.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+
+from braidmq.engine.effects import Effect, SubscriptionReady
+from braidmq.engine.topics import Subscription
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.http.messages import Message
+from braidmq.model.errors import BraidError
+
+WAIT_MS_MAX = 30_000
+"""Catalogue row C4; proxies between us and a client often give up after a minute."""
+
+Take = Callable[[], list[Message]]
+
+
+class Poll:
+    __slots__ = ("future", "take")
+
+    def __init__(self, take: Take, future: "asyncio.Future[list[Message]]") -> None:
+        self.take = take
+        self.future = future
+
+    def try_again(self) -> bool:
+        """True when it need not wait any more."""
+        if self.future.done():
+            return True
+        try:
+            found = self.take()
+        except BraidError as error:
+            self.future.set_exception(error)
+            return True
+        if found:
+            self.future.set_result(found)
+        return bool(found)
+
+
+class Waiting:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._polls: dict[Subscription, dict[Poll, None]] = {}
+        self._stopping = False
+        broker.listeners.append(self._on_effect)
+
+    async def wait(
+        self, request: Request, subscriptions: Sequence[Subscription], take: Take, wait_ms: int
+    ) -> list[Message]:
+        """What ``take`` finds, now or within ``wait_ms``."""
+        found = take()
+        if found or not wait_ms or self._stopping:
+            return found
+        poll = Poll(take, self._broker.loop.create_future())
+        for subscription in subscriptions:
+            self._polls.setdefault(subscription, {})[poll] = None
+            self._broker.engine.watch(subscription)
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            either: set[asyncio.Future[Any]] = {poll.future, gone}
+            await asyncio.wait(either, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            return poll.future.result() if poll.future.done() else []
+        finally:
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
+            poll.future.cancel()
+            for subscription in subscriptions:
+                self._forget(subscription, poll)
+
+    def _forget(self, subscription: Subscription, poll: Poll) -> None:
+        polls = self._polls.get(subscription)
+        if polls is not None:
+            polls.pop(poll, None)
+            if not polls:
+                del self._polls[subscription]
+
+    def wake(self, subscription: Subscription) -> None:
+        """Let those who wait try again, as long as they find something."""
+        for poll in list(self._polls.get(subscription, ())):
+            if not poll.try_again():
+                self._broker.engine.watch(subscription)
+                return
+
+    def stop(self) -> None:
+        """The node stops: nobody waits any more."""
+        self._stopping = True
+        for polls in self._polls.values():
+            for poll in polls:
+                if not poll.future.done():
+                    poll.future.set_result([])
+
+    def _on_effect(self, effect: Effect) -> None:
+        if isinstance(effect, SubscriptionReady):
+            self.wake(effect.subscription)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

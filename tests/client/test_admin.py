@@ -1,0 +1,171 @@
+"""Administration and replay through the client, over HTTP."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from talking import WAIT_S, collect, has_topics_api, taken, url_of
+
+import braidmq
+from braidmq.testing.live import LiveNode
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def _only_where_there_is_one(node: LiveNode) -> None:
+    if not has_topics_api(node):
+        pytest.skip("this node's HTTP API has no topics yet")
+
+
+async def test_topics(broker, name):
+    made = await broker.admin.create_topic(name, partitions=2)
+    assert made["policy"]["partitions"] == 2
+    await broker.admin.alter_topic(name, retry={"attempts": 7})
+    described = await broker.admin.describe_topic(name)
+    assert described["policy"]["retry"]["attempts"] == 7
+    assert name in [topic["name"] for topic in await broker.admin.list_topics(prefix=name)]
+    await broker.admin.delete_topic(name)
+    with pytest.raises(braidmq.NotFound, match=name) as caught:
+        await broker.admin.describe_topic(name)
+    assert caught.value.code == "unknown-topic"
+
+
+async def test_names_with_anything_in_them(broker, name):
+    odd = f"{name}/ä ?&%"
+    await broker.admin.create_topic(odd)
+    assert (await broker.admin.describe_topic(odd))["name"] == odd
+    await broker.publish(odd, b"x")
+    assert await collect(broker.read(odd)) == [b"x"]
+
+
+async def test_what_is_refused(broker, name, node: LiveNode):
+    with pytest.raises(braidmq.BadRequest):
+        await broker.admin.create_topic(name, partitions=0)
+    async with braidmq.connect(url_of(node), http_url="http://127.0.0.1:1") as lost:
+        with pytest.raises(braidmq.ConnectFailed):
+            await lost.admin.list_topics()
+
+
+async def test_messages_with_a_key_stay_together(broker, name):
+    await broker.admin.create_topic(name, partitions=3)
+    async with broker.producer() as producer:
+        for number in range(300):
+            await producer.put(name, b"%d" % number, key=f"k{number % 10}")
+    partitions: dict[bytes | None, set[int]] = {}
+    last: dict[bytes | None, int] = {}
+    async for message in broker.read(name):
+        partitions.setdefault(message.key, set()).add(message.partition)
+        assert message.value is not None
+        assert last.get(message.key, -1) < int(message.value)
+        last[message.key] = int(message.value)
+    assert len(last) == 10
+    assert all(len(each) == 1 for each in partitions.values())
+    assert len(set.union(*partitions.values())) > 1
+
+
+async def test_reading_from_somewhere(broker, name):
+    await broker.admin.create_topic(name, partitions=1)
+    async with broker.producer() as producer:
+        await producer.send_many(name, [b"%d" % number for number in range(2500)])
+    everything = [b"%d" % number for number in range(2500)]
+    assert await collect(broker.read(name)) == everything
+    assert await collect(broker.read(name, from_offset=2490)) == everything[2490:]
+    now = datetime.now(UTC)
+    assert await collect(broker.read(name, from_time=now - timedelta(minutes=5))) == everything
+    assert await collect(broker.read(name, from_time=now + timedelta(minutes=5))) == []
+    with pytest.raises(braidmq.NotFound):
+        await collect(broker.read(name, partition=7))
+
+
+async def test_following(broker, name):
+    await broker.admin.create_topic(name, partitions=1)
+    await broker.publish(name, b"before")
+    reading = broker.read(name, follow=True)
+    assert (await anext(reading)).value == b"before"
+    await broker.publish(name, b"\xff after", content_type="x/y", headers={"a": "b"})
+    found = await anext(reading)
+    assert (found.value, found.content_type, found.headers) == (b"\xff after", "x/y", {"a": "b"})
+    await reading.aclose()
+
+
+async def test_a_topic_consumed_by_groups(broker, name):
+    """A topic that is no AMQP queue: several partitions, and retries with back-off."""
+    await broker.admin.create_topic(name, partitions=2, retry={"base_ms": 1, "attempts": 2})
+    async with broker.producer() as producer:
+        await producer.send_many(name, [b"%d" % number for number in range(20)])
+    async with broker.consume(name, group="g") as consumer:
+        messages = await taken(consumer, 20)
+        assert sorted(int(message.value) for message in messages) == list(range(20))
+        for message in messages:
+            if message.value != b"5":
+                await message.ack()
+        (bad,) = (message for message in messages if message.value == b"5")
+        await bad.nack()
+        (again,) = await taken(consumer, 1)
+        assert (again.value, again.redelivered) == (b"5", True)
+        await again.nack()
+        await broker.publish(name, b"marker")
+        assert (await taken(consumer, 1))[0].value == b"marker"
+    letters = await broker.admin.list_dead_letters(name)
+    assert [letter["message"]["value"] for letter in letters["letters"]] == ["5"]
+    assert (await broker.admin.retry_dead_letters(name))["count"] == 1
+    async with broker.consume(name, group="g", auto_ack=True) as consumer:
+        assert {m.value for m in await taken(consumer, 2)} == {b"marker", b"5"}
+
+
+async def test_group_members(broker, name):
+    await broker.admin.create_topic(name, partitions=2)
+    group = f"{name}-group"
+    member = await broker.admin.join_group(group, [name])
+    assert sorted(member["assigned"][name]) == [0, 1]
+    who, generation = member["member_id"], member["generation"]
+    await broker.publish(name, b"x", key="k")
+    polled = await broker.admin.poll(group, who, generation, wait_ms=int(WAIT_S * 500))
+    (message,) = polled["messages"]
+    place = {key: message[key] for key in ("topic", "partition")}
+    await broker.admin.commit(group, who, generation, [place | {"offset": 1}])
+    await broker.admin.heartbeat(group, who, generation)
+    with pytest.raises(braidmq.Conflict):
+        await broker.admin.commit(group, who, generation - 1, [place | {"offset": 1}])
+    with pytest.raises(braidmq.Conflict, match="assigned"):
+        async with broker.consume(name, group=group):
+            pass
+    await broker.admin.leave_group(group, who, generation)
+
+
+async def test_delayed_messages(broker, name):
+    await broker.admin.create_topic(name, partitions=1)
+    await broker.publish(name, b"later", delay_ms=3_600_000)
+    waiting = await broker.admin.list_delayed(name)
+    assert waiting["count"] == 1
+    (message,) = waiting["messages"]
+    await broker.admin.cancel_delayed(name, 0, message["offset"])
+    assert (await broker.admin.list_delayed(name))["count"] == 0
+
+
+async def test_exchanges(broker, name):
+    await broker.admin.create_topic(name)
+    await broker.admin.create_exchange(f"{name}-x", "topic")
+    await broker.admin.bind(f"{name}-x", name, "shop.*")
+    async with broker.producer(linger_ms=0) as producer:
+        await producer.send("shop.north", b"1", exchange=f"{name}-x")
+        with pytest.raises(braidmq.Unroutable):
+            await producer.send("other", b"2", exchange=f"{name}-x")
+    assert await collect(broker.read(name)) == [b"1"]
+    await broker.admin.unbind(f"{name}-x", name, "shop.*")
+    assert await broker.admin.list_bindings(f"{name}-x") == []
+    await broker.admin.delete_exchange(f"{name}-x")
+
+
+async def test_the_node(broker):
+    assert (await broker.admin.overview())["connections"] >= 1
+    assert await broker.admin.list_connections()
+
+
+def test_without_await(node: LiveNode, name):
+    with braidmq.connect_sync(url_of(node), http_url=node.http_url) as broker:
+        broker.admin.create_topic(name, partitions=1)
+        with broker.producer() as producer:
+            producer.send_many(name, [b"%d" % number for number in range(1500)])
+        values = [message.value for message in broker.read(name)]
+        assert values == [b"%d" % number for number in range(1500)]

@@ -1,0 +1,232 @@
+"""Nodes that stop, die and come back under a client."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from talking import WAIT_S, taken, url_of
+
+import braidmq
+from braidmq.testing.live import LiveNode, free_ports, live_node
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Restartable:
+    """A node on one port and directory, life after life."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.port = free_ports(1)[0]
+
+    def start(self):
+        return live_node(self.data_dir, amqp_port=self.port)
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+
+@pytest.mark.crash
+async def test_kill_loses_nothing_that_was_confirmed(data_dir):
+    """Killed in the midst of publishing, three times; each message that was confirmed is there."""
+    node, confirmed, total = Restartable(data_dir), set[int](), 0
+
+    async def publish(broker: braidmq.Broker, until: asyncio.Event) -> None:
+        nonlocal total
+        async with broker.producer(window=2000) as producer:
+
+            async def send() -> None:
+                nonlocal total
+                while not until.is_set():
+                    number, total = total, total + 1
+                    await producer.send("work", b"%d" % number, message_id=str(number))
+                    confirmed.add(number)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(200):
+                    group.create_task(send())
+
+    over = asyncio.Event()
+    with node.start() as life:
+        async with braidmq.connect(node.url) as broker:
+            await broker.declare_queue("work")
+            publishing = asyncio.create_task(publish(broker, over))
+            for _ in range(3):
+                goal = len(confirmed) + 2000
+                while len(confirmed) < goal:
+                    assert not publishing.done()
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(life.kill)
+                starting = node.start()
+                life = await asyncio.to_thread(starting.__enter__)
+            goal = len(confirmed) + 2000
+            while len(confirmed) < goal:
+                assert not publishing.done()
+                await asyncio.sleep(0.001)
+            over.set()
+            async with asyncio.timeout(WAIT_S):
+                await publishing
+            assert confirmed == set(range(total))
+            found: set[int] = set()
+            async with broker.consume("work", auto_ack=True) as consumer:
+                while found != confirmed:
+                    (message,) = await taken(consumer, 1)
+                    assert message.message_id == message.value.decode()
+                    found.add(int(message.value))
+        assert life.stop() == 0
+
+
+async def test_a_consumer_goes_on_after_a_restart(data_dir):
+    node = Restartable(data_dir)
+    with node.start() as life:
+        broker = braidmq.connect(node.url)
+        await broker.open()
+        await broker.declare_queue("q")
+        async with broker.producer() as producer:
+            await producer.send_many("q", [b"%d" % number for number in range(10)])
+        consumer = await broker.consume("q", prefetch=6).__aenter__()
+        messages = await taken(consumer, 4)
+        await messages[0].ack()
+        await messages[1].ack()
+        # A confirm behind them says that the broker has seen the acknowledgements.
+        await broker.publish("q", b"10")
+        assert await asyncio.to_thread(life.stop) == 0
+    with node.start():
+        again = await taken(consumer, 6)
+        assert [message.value for message in again] == [b"%d" % number for number in range(2, 8)]
+        await messages[2].ack()  # of a delivery that is over: nothing happens
+        for message in again:
+            await message.ack()
+        rest = await taken(consumer, 3)
+        assert [message.value for message in rest] == [b"8", b"9", b"10"]
+        await broker.close()
+
+
+async def test_puts_wait_for_the_node_to_come_back(data_dir):
+    node = Restartable(data_dir)
+    with node.start() as life:
+        broker = braidmq.connect(node.url)
+        await broker.open()
+        await broker.declare_queue("q")
+        producer = await broker.producer().__aenter__()
+        await asyncio.to_thread(life.kill)
+    for number in range(1000):
+        await producer.put("q", b"%d" % number)
+    with node.start():
+        await producer.flush()
+        assert broker.connected
+        async with broker.consume("q", auto_ack=True) as consumer:
+            found = [int(message.value) for message in await taken(consumer, 1000)]
+        assert found == list(range(1000))
+        await broker.close()
+
+
+async def test_closing_while_the_node_is_away(data_dir):
+    node = Restartable(data_dir)
+    with node.start() as life:
+        broker = braidmq.connect(node.url)
+        await broker.open()
+        producer = await broker.producer().__aenter__()
+        await asyncio.to_thread(life.kill)
+    waiting = asyncio.create_task(producer.send("q", b"x"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        await broker.close()
+    with pytest.raises(braidmq.Closed):
+        await waiting
+
+
+async def test_without_reconnect_everybody_learns_the_end(data_dir):
+    with live_node(data_dir) as life:
+        broker = braidmq.connect(url_of(life), reconnect=False)
+        await broker.open()
+        await broker.declare_queue("q")
+        producer = await broker.producer().__aenter__()
+        consumer = await broker.consume("q").__aenter__()
+        await asyncio.to_thread(life.kill)
+        with pytest.raises(braidmq.ConnectionLost):
+            await anext(consumer)
+        with pytest.raises(braidmq.ConnectionLost):
+            await producer.send("q", b"x")
+        with pytest.raises(braidmq.ConnectionLost):
+            await broker.publish("q", b"x")
+        await broker.close()
+
+
+# --- connecting ---
+
+
+async def test_nobody_listens():
+    port = free_ports(1)[0]
+    with pytest.raises(braidmq.ConnectFailed, match=str(port)):
+        async with braidmq.connect(f"amqp://127.0.0.1:{port}"):
+            pass
+
+
+async def test_somebody_else_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def say_something() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"SSH-2.0-OpenSSH_9.7\r\n")
+                while peer.recv(100):
+                    pass
+
+        talking = asyncio.create_task(asyncio.to_thread(say_something))
+        url = f"amqp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(braidmq.ConnectFailed):
+            async with braidmq.connect(url, connect_timeout_s=WAIT_S):
+                pass
+        await talking
+
+
+async def test_a_listener_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(braidmq.ConnectFailed, match="within"):
+            async with braidmq.connect(f"amqp://127.0.0.1:{port}", connect_timeout_s=0.2):
+                pass
+
+
+async def test_a_wrong_password(node: LiveNode):
+    with pytest.raises(braidmq.NotAuthenticated) as caught:
+        async with braidmq.connect(url_of(node, "guest:wrong")):
+            pass
+    assert "wrong" not in str(caught.value)
+
+
+async def test_a_namespace_that_is_not_there(node: LiveNode):
+    with pytest.raises(braidmq.AccessRefused, match="nowhere"):
+        async with braidmq.connect(url_of(node) + "nowhere"):
+            pass
+
+
+async def test_heartbeats_keep_an_idle_connection(node: LiveNode):
+    async with braidmq.connect(url_of(node), heartbeat_s=1) as broker:
+        await asyncio.sleep(3.5)  # the node hangs up on a peer that is silent for three
+        assert broker.connected
+
+
+@pytest.mark.parametrize(
+    ("url", "http"),
+    [
+        ("amqp://h", "http://h:8080"),
+        ("braid://h:1/?http=9000", "http://h:9000"),
+        ("amqp://h/?http=http://other:1", "http://other:1"),
+        ("amqp://[::1]:5", "http://[::1]:8080"),
+    ],
+)
+def test_where_http_is(url, http):
+    from braidmq.client.address import parse_address
+
+    assert parse_address(url).http_url == http
+    assert parse_address(url, "http://said:2/").http_url == "http://said:2"
+
+
+@pytest.mark.parametrize("url", ["http://h", "amqp://", "amqp://h:port", "amqp://h/?http=ftp://x"])
+def test_what_is_no_address(url):
+    with pytest.raises(braidmq.BadAddress):
+        braidmq.connect(url)

@@ -1,0 +1,217 @@
+"""One message, published over one protocol and received over another: every field arrives.
+
+A protocol is a column: a class that publishes and receives ``Message``. The table runs all ordered
+pairs of columns, so a new protocol is one more class in ``COLUMNS``.
+"""
+
+import base64
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+from urllib.parse import quote
+
+import httpx
+import pika
+import pytest
+
+from braidmq.testing.live import LiveNode, live_node
+
+PATIENCE_MS = 20_000
+DELAY_MS = 300
+GUEST = ("guest", "guest")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Metadata as the catalogue has it (row B6), in no protocol's words."""
+
+    value: bytes = b"value"
+    headers: dict[str, str] = field(default_factory=dict)
+    content_type: str | None = None
+    content_encoding: str | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    message_id: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    redelivered: bool = False
+
+
+NAMED = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "app_id",
+    "user_id",
+)
+
+
+class Column(Protocol):
+    name: ClassVar[str]
+
+    def __init__(self, node: LiveNode) -> None: ...
+    def publish(self, queue: str, message: Message) -> None: ...
+    def receive(self, queue: str, *, give_back: bool = False) -> Message: ...
+    def close(self) -> None: ...
+
+
+class Http:
+    name = "http"
+
+    def __init__(self, node: LiveNode) -> None:
+        self._client = httpx.Client(base_url=node.http_url, auth=GUEST, timeout=60)
+
+    def publish(self, queue: str, message: Message) -> None:
+        body: dict[str, Any] = {"value_base64": base64.b64encode(message.value).decode()}
+        body |= {name: getattr(message, name) for name in NAMED}
+        body |= {"priority": message.priority, "delay_ms": message.delay_ms}
+        body["headers"] = message.headers
+        given = {name: value for name, value in body.items() if value is not None}
+        self._post(f"/v1/topics/{queue}/messages", given)
+
+    def receive(self, queue: str, *, give_back: bool = False) -> Message:
+        path = f"/v1/topics/{queue}/subscriptions/queue/receive"
+        (got,) = self._post(path, {"wait_ms": PATIENCE_MS})["messages"]
+        verb, body = ("nack", {"delay_ms": 0}) if give_back else ("ack", {})
+        self._post(f"/v1/receipts/{quote(got['receipt'], safe='')}/{verb}", body)
+        assert got["timestamp_ms"] > 0
+        assert got["redelivered"] == (got["delivery_count"] > 1)
+        value = got["value"].encode() if "value" in got else base64.b64decode(got["value_base64"])
+        return Message(
+            value=value,
+            headers=got.get("headers", {}),
+            priority=got.get("priority", 0),
+            delay_ms=max(got.get("deliver_at_ms", 0) - got["timestamp_ms"], 0),
+            redelivered=got["redelivered"],
+            **{name: got.get(name) for name in NAMED},
+        )
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        response = self._client.post(path, json=body)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Amqp:
+    name = "amqp"
+
+    def __init__(self, node: LiveNode) -> None:
+        where = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"])
+        self._connection = pika.BlockingConnection(where)
+        self._channel = self._connection.channel()
+        self._channel.confirm_delivery()
+        self._channel.exchange_declare(
+            "later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+        )
+
+    def publish(self, queue: str, message: Message) -> None:
+        headers: dict[str, Any] = dict(message.headers)
+        exchange = ""
+        if message.delay_ms:
+            exchange, headers["x-delay"] = "later", message.delay_ms
+            self._channel.queue_bind(queue, exchange)
+        properties = pika.BasicProperties(
+            headers=headers or None,
+            priority=message.priority or None,
+            delivery_mode=2,
+            **{name: getattr(message, name) for name in NAMED},
+        )
+        self._channel.basic_publish(exchange, queue, message.value, properties)
+
+    def receive(self, queue: str, *, give_back: bool = False) -> Message:
+        method, properties, body = next(
+            self._channel.consume(queue, inactivity_timeout=PATIENCE_MS / 1000)
+        )
+        assert method is not None, "nothing came"
+        if give_back:
+            self._channel.basic_nack(method.delivery_tag, requeue=True)
+        else:
+            self._channel.basic_ack(method.delivery_tag)
+        self._channel.cancel()
+        headers = dict(properties.headers or {})
+        return Message(
+            value=body,
+            headers={name: text for name, text in headers.items() if name != "x-delay"},
+            priority=properties.priority or 0,
+            delay_ms=headers.get("x-delay", 0),
+            redelivered=method.redelivered,
+            **{name: getattr(properties, name) for name in NAMED},
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+COLUMNS: list[type[Column]] = [Http, Amqp]
+
+FIELDS: dict[str, Message] = {
+    "text": Message("grüße".encode()),
+    "binary value": Message(bytes(range(256))),
+    "empty value": Message(b""),
+    "headers": Message(headers={"colour": "blue", "Größe": "XL", "empty": ""}),
+    "priority": Message(priority=7),
+    **{name: Message(**{name: "some-text"}) for name in NAMED if name != "user_id"},
+    "user_id": Message(user_id="guest"),
+    "all at once": Message(
+        headers={"a": "b"}, priority=3, content_type="text/plain", correlation_id="é", reply_to="r"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Column]]:
+    with live_node(tmp_path_factory.mktemp("data"), mqtt_port=0, ws_port=0) as node:
+        made = {column.name: column(node) for column in COLUMNS}
+        where = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"])
+        with pika.BlockingConnection(where) as connection:
+            arguments = {"x-max-priority": 10}
+            connection.channel().queue_declare("crossing", durable=True, arguments=arguments)
+        yield made
+        for column in made.values():
+            column.close()
+
+
+pairs = pytest.mark.parametrize(
+    ("writer", "reader"),
+    [(writer.name, reader.name) for writer in COLUMNS for reader in COLUMNS],
+)
+
+
+@pairs
+@pytest.mark.parametrize("what", FIELDS)
+def test_every_field_arrives(
+    columns: dict[str, Column], writer: str, reader: str, what: str
+) -> None:
+    columns[writer].publish("crossing", FIELDS[what])
+    assert columns[reader].receive("crossing") == FIELDS[what]
+
+
+@pairs
+def test_a_delayed_message_arrives_in_its_time(
+    columns: dict[str, Column], writer: str, reader: str
+) -> None:
+    began = time.time()
+    columns[writer].publish("crossing", Message(b"delayed", delay_ms=DELAY_MS))
+    assert columns[reader].receive("crossing").value == b"delayed"
+    assert (time.time() - began) * 1000 >= DELAY_MS
+
+
+@pairs
+def test_a_message_given_back_is_redelivered(
+    columns: dict[str, Column], writer: str, reader: str
+) -> None:
+    columns[writer].publish("crossing", Message())
+    first = columns[reader].receive("crossing", give_back=True)
+    again = columns[reader].receive("crossing")
+    assert (first.redelivered, again.redelivered) == (False, True)
+    assert replace(again, redelivered=False) == first
