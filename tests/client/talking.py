@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import braidmq
 from braidmq.testing.live import LiveNode
@@ -37,12 +35,3 @@ async def nothing_left(broker: braidmq.Broker, queue: str) -> bool:
 
 async def collect(messages: AsyncIterator[braidmq.StoredMessage]) -> list[bytes | None]:
     return [message.value async for message in messages]
-
-
-def has_topics_api(node: LiveNode) -> bool:
-    """Whether the node's HTTP API is the one that ``broker.admin`` speaks to."""
-    try:
-        urlopen(f"{node.http_url}/v1/openapi.json").close()
-    except HTTPError as error:
-        return error.code != 404
-    return True

@@ -3,18 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from talking import WAIT_S, collect, has_topics_api, taken, url_of
+from talking import WAIT_S, collect, taken, url_of
 
 import braidmq
 from braidmq.testing.live import LiveNode
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def _only_where_there_is_one(node: LiveNode) -> None:
-    if not has_topics_api(node):
-        pytest.skip("this node's HTTP API has no topics yet")
 
 
 async def test_topics(broker, name):

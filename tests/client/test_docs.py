@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from talking import has_topics_api
 
 from braidmq.testing.live import LiveNode
 
@@ -26,8 +25,6 @@ def test_there_are_examples():
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_prints_what_it_says(node: LiveNode, number):
     code, printed = EXAMPLES[number]
-    if ".admin." in code and not has_topics_api(node):
-        pytest.skip("this node's HTTP API has no topics yet")
     here = f'"braid://127.0.0.1:{node.ports["amqp_port"]}/?http={node.ports["http_port"]}"'
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code.replace(ADDRESS, here)],

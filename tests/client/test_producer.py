@@ -181,6 +181,13 @@ async def test_a_cancelled_send_harms_nobody_else(broker, queue):
     assert await drained(broker, queue, 2) == [b"1", b"2"]
 
 
+async def test_a_producer_that_is_not_open_says_so(broker, queue):
+    producer = broker.producer()
+    with pytest.raises(braidmq.Closed):
+        await producer.put(queue, b"early")
+    await producer.close()
+
+
 async def test_a_closed_producer_says_so(broker, queue):
     async with broker.producer() as producer:
         pass

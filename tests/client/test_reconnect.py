@@ -4,6 +4,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pika
 import pytest
 from talking import WAIT_S, taken, url_of
 
@@ -153,6 +154,35 @@ async def test_without_reconnect_everybody_learns_the_end(data_dir):
         with pytest.raises(braidmq.ConnectionLost):
             await broker.publish("q", b"x")
         await broker.close()
+
+
+async def test_a_consumer_that_ended_stays_ended(data_dir):
+    """Its queue was deleted, then the node restarted: nobody consumes for it behind its back."""
+    node = Restartable(data_dir)
+    with node.start() as life:
+        broker = braidmq.connect(node.url)
+        await broker.open()
+        await broker.declare_queue("q")
+        consumer = await broker.consume("q").__aenter__()
+        await asyncio.to_thread(delete_queue, node.url, "q")
+        with pytest.raises(braidmq.ConsumerCancelled):
+            await anext(consumer)
+        await broker.declare_queue("q")
+        await asyncio.to_thread(life.kill)
+    with node.start():
+        await broker.publish("q", b"x")
+        async with broker.consume("q", auto_ack=True) as another:
+            assert [message.value for message in await taken(another, 1)] == [b"x"]
+        with pytest.raises(braidmq.ConsumerCancelled):
+            await anext(consumer)
+        await consumer.close()
+        await broker.close()
+
+
+def delete_queue(url: str, queue: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    connection.channel().queue_delete(queue)
+    connection.close()
 
 
 # --- connecting ---

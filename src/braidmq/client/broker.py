@@ -196,7 +196,6 @@ class Broker:
         except ConnectionLost:
             attachment.detached()
         except BraidError as error:
-            self._attachments.pop(attachment.number, None)
             attachment.fail(error)
 
     async def detach(self, attachment: Attachment) -> None:
@@ -206,7 +205,7 @@ class Broker:
         try:
             if connection is not None and connection.error is None:
                 await connection.close_channel(attachment.number)
-        except ConnectionLost:
+        except BraidError:
             pass  # then its channel is gone too
         finally:
             self._numbers.discard(attachment.number)
@@ -255,7 +254,8 @@ class Broker:
             self._connection = connection
             self._connected.set()
             for attachment in list(self._attachments.values()):
-                await self._attach_or_fail(attachment)
+                if not attachment.over:
+                    await self._attach_or_fail(attachment)
 
     async def _restore(self) -> Connection:
         """Try until it works; a refused login will not get better by trying."""

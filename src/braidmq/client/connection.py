@@ -169,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._control_waiter: asyncio.Future[None] | None = None
         self._heartbeat_s = 0.0
         self._beat: asyncio.TimerHandle | None = None
+        self._beat_due = 0.0
         self._received_at = self._sent_at = loop.time()
         self._closing = False
 
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         await self._expect(ConnectionOpenOk)
         self._heartbeat_s = tuned.heartbeat
         if tuned.heartbeat:
-            self._beat = self.loop.call_later(tuned.heartbeat / 2, self._on_beat)
+            self._next_beat()
 
     # --- channels ---
 
@@ -386,12 +387,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_beat(self) -> None:
         now = self.loop.time()
-        if now - self._received_at > HEARTBEATS_MISSED_MAX * self._heartbeat_s:
+        # A program that kept the loop busy has not looked either: what came is read first.
+        in_time = now - self._beat_due < self._heartbeat_s / 2
+        if in_time and now - self._received_at > HEARTBEATS_MISSED_MAX * self._heartbeat_s:
             self._end(ConnectionLost(f"the broker was silent for {self._heartbeat_s * 2:g} s"))
             return
         if now - self._sent_at >= self._heartbeat_s / 2:
             self.write(HEARTBEAT_FRAME)
-        self._beat = self.loop.call_later(self._heartbeat_s / 2, self._on_beat)
+        self._next_beat()
+
+    def _next_beat(self) -> None:
+        self._beat_due = self.loop.time() + self._heartbeat_s / 2
+        self._beat = self.loop.call_at(self._beat_due, self._on_beat)
 
     # --- the end ---
 

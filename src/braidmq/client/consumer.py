@@ -128,8 +128,8 @@ def _which(first: int, last: int) -> str:
 class Consumer(ChannelOwner):
     """Use ``broker.consume()``. Iterate over it, or over ``batches()``."""
 
-    number: int
-    """Of its channel, given by the broker object."""
+    number = 0
+    """Of its channel, given by the broker object; 0 before that."""
 
     def __init__(
         self,
@@ -173,16 +173,16 @@ class Consumer(ChannelOwner):
 
     async def close(self) -> None:
         """Stop. Messages without an answer go back to the topic."""
-        if self._over is not None:
-            return
         channel = self._channel
         try:
-            if channel is not None and self._answers is not None and channel.open:
+            if channel is not None and channel.open and self._answers is not None:
                 await channel.call(BasicCancel(_TAG), BasicCancelOk)
                 self._answers.flush()
-            await self._broker.detach(self)
+        except BraidError:
+            pass  # the channel is gone: so is the consumer
         finally:
             self.fail(Closed("the consumer was closed"))
+            await self._broker.detach(self)
 
     # --- taking ---
 
@@ -253,6 +253,10 @@ class Consumer(ChannelOwner):
             self.topic, _TAG, exclusive=self._exclusive, arguments=self._arguments
         )
         await channel.call(method, BasicConsumeOk)
+
+    @property
+    def over(self) -> bool:
+        return self._over is not None
 
     def detached(self) -> None:
         """Nothing of the lost connection can be answered: the broker delivers it again."""

@@ -115,11 +115,12 @@ class HttpClient:
         return f"{target}?{urlencode(said)}" if said else target
 
     async def _ask(self, request: h11.Request, data: bytes) -> tuple[int, bytes]:
-        if self._idle:
+        # A kept connection may be gone by now. Whether the server still did what it was asked is not
+        # known then, so only what may be done twice is sent on one.
+        if self._idle and request.method != b"POST":
             try:
                 return await self._ask_on(self._idle.pop(), request, data)
             except (ConnectionError, h11.RemoteProtocolError):
-                # The server let go of it meanwhile. What was not read was not done.
                 self._drop_idle()
         reader, writer = await asyncio.open_connection(self._host, self._port)
         return await self._ask_on(_Wire(reader, writer), request, data)

@@ -115,9 +115,12 @@ class Message(Delivery):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it was made, if its publisher said."""
+        """When it was made, if its publisher said; None too for what is no date."""
         seconds = self.properties.timestamp
-        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        try:
+            return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        except (ValueError, OverflowError, OSError):
+            return None
 
     @property
     def delivery_count(self) -> int:

@@ -115,8 +115,8 @@ class _Batch:
 class Producer(ChannelOwner):
     """Use ``broker.producer()``."""
 
-    number: int
-    """Of its channel, given by the broker object."""
+    number = 0
+    """Of its channel, given by the broker object; 0 before that."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Producer(ChannelOwner):
 
     async def close(self) -> None:
         """End without waiting for confirms: ``flush`` does that."""
-        if self._over is None:
+        if self.number and self._over is None:
             self._close_batch()
             await self._broker.detach(self)
             self.fail(Closed("the producer was closed"))
@@ -340,6 +340,8 @@ class Producer(ChannelOwner):
     def _check_usable(self) -> None:
         if self._over is not None:
             raise self._over
+        if not self.number:
+            raise Closed("the producer is not open")
         channel = self._channel
         if self._raises_blocked and channel is not None and channel.connection.blocked:
             raise Blocked(f"the broker takes no messages: {channel.connection.blocked}")
@@ -446,6 +448,10 @@ class Producer(ChannelOwner):
             batch.first_tag = self._next_tag - batch.settled
             self._next_tag += batch.count - batch.settled
             self._write(channel, batch)
+
+    @property
+    def over(self) -> bool:
+        return self._over is not None
 
     def detached(self) -> None:
         self._channel = None

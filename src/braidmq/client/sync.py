@@ -57,6 +57,8 @@ class LoopThread:
 
     def hand_over(self, work: Callable[[], object]) -> None:
         """Run it there soon, in the order it came; nobody waits."""
+        if not self._thread.is_alive():
+            raise Closed("the connection was closed")
         self._handed_over.append(work)
         if not self._taking:
             self._taking = True

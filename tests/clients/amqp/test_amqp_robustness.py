@@ -214,6 +214,8 @@ def test_a_consumer_that_stops_reading_costs_no_memory(
 ) -> None:
     backlog = 200_000_000 // body_bytes
     with RawClient(fresh_node) as publisher, RawClient(fresh_node, 4096) as sleeper:
+        # At once: a peer that is slow to log in is hung up on.
+        sleeper.open(1)
         publisher.open(1)
         publisher.declare(name, durable=True)
         publisher.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
@@ -236,11 +238,11 @@ def test_a_consumer_that_stops_reading_costs_no_memory(
 def test_a_consumer_that_paused_for_a_while_goes_on(node: LiveNode, name: str, count: int) -> None:
     """Some of what is due fits into the socket, and what is left is more or less than the mark."""
     with RawClient(node) as publisher, RawClient(node, 4096) as sleeper:
+        sleeper.open(1)
         publisher.open(1)
         publisher.declare(name, durable=True)
         publisher.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
         fill(publisher, name, 100_000, count)
-        sleeper.open(1)
         sleeper.ask(1, m.BasicConsume(name, no_ack=True), m.BasicConsumeOk)
         settled_count(publisher, name)
         publisher.publish(1, name, b"one more")
