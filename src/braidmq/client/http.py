@@ -115,8 +115,8 @@ class HttpClient:
         return f"{target}?{urlencode(said)}" if said else target
 
     async def _ask(self, request: h11.Request, data: bytes) -> tuple[int, bytes]:
-        # A kept connection may be gone by now. Whether the server still did what it was asked is not
-        # known then, so only what may be done twice is sent on one.
+        # A kept connection may be gone by now, and then nobody knows whether the server still did
+        # what it was asked: only what may be done twice is sent on one.
         if self._idle and request.method != b"POST":
             try:
                 return await self._ask_on(self._idle.pop(), request, data)

@@ -18,6 +18,7 @@ KNOWN_DIFFERENCES: dict[str, str] = {
         "RabbitMQ calls it its own internal error (541); it is a frame error of the client (501)"
     ),
     "handshake.header_of_amqp_0_9": "we speak 0-9-1 only and say so, as clause 4.2.2 wants it",
+    "handshake.start_offers": "we offer basic.retry, as the capability braid.retry",
     "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
     "lifetimes.ttl_and_priorities": _HEAD,
     "lifetimes.max_length_and_a_consumer_with_little_room": (
