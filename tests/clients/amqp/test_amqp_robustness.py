@@ -219,7 +219,6 @@ def test_a_consumer_that_stops_reading_costs_no_memory(
         publisher.open(1)
         publisher.declare(name, durable=True)
         publisher.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
-        sleeper.open(1)  # before: a slow machine takes longer to fill than a login may take
         fill(publisher, name, body_bytes, backlog)
         before = rss_bytes(fresh_node)
         sleeper.ask(1, m.BasicConsume(name, no_ack=True), m.BasicConsumeOk)
