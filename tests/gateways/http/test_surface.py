@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    negative_data_rejection,
     response_schema_conformance,
     status_code_conformance,
+    unsupported_method,
 )
 
 from braidmq.testing.live import LiveNode, live_node
@@ -27,7 +29,10 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
+    negative_data_rejection,
+    unsupported_method,
     content_type_conformance,
+    negative_data_rejection,
     response_schema_conformance,
 )
 WAIT_MS_MAX = 20
