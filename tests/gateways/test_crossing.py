@@ -113,6 +113,9 @@ class Http:
     def get(self, path: str) -> Any:
         return self._client.get(path).raise_for_status().json()
 
+    def put(self, path: str, body: dict[str, Any]) -> None:
+        self._client.put(path, json=body).raise_for_status()
+
     def close(self) -> None:
         self._client.close()
 
@@ -170,6 +173,9 @@ class Amqp:
             **{name: getattr(properties, name) for name in NAMED},
         )
 
+    def declare(self, queue: str) -> None:
+        self._channel.queue_declare(queue, durable=True)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -205,6 +211,13 @@ def columns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Colu
         yield made
         for column in made.values():
             column.close()
+
+
+@pytest.fixture
+def amqp(columns: dict[str, Column]) -> Amqp:
+    found = columns["amqp"]
+    assert isinstance(found, Amqp)
+    return found
 
 
 @pytest.fixture
@@ -294,3 +307,15 @@ def test_when_the_broker_first_saw_a_message(
     else:
         assert first is not None
         assert began_ms <= first <= ended_ms
+
+
+def test_a_topic_made_over_http_is_a_queue_once_it_is_declared(
+    columns: dict[str, Column], http: Http, amqp: Amqp
+) -> None:
+    http.put("/v1/topics/made-over-http", {})
+    columns["http"].publish("made-over-http", Message(b"before"))
+    for _ in range(2):
+        amqp.declare("made-over-http")
+    columns["http"].publish("made-over-http", Message(b"after"))
+    received = {columns["amqp"].receive("made-over-http").value for _ in range(2)}
+    assert received == {b"before", b"after"}
