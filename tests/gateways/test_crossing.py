@@ -19,6 +19,7 @@ from braidmq.testing.live import LiveNode, live_node
 
 PATIENCE_MS = 20_000
 DELAY_MS = 300
+HOUR_MS = 3_600_000
 GUEST = ("guest", "guest")
 
 
@@ -38,7 +39,12 @@ class Message:
     user_id: str | None = None
     priority: int = 0
     delay_ms: int = 0
+    ttl_ms: int = 0
+    key: str | None = None
     redelivered: bool = False
+    delivery_count: int = field(default=1, compare=False)
+    first_seen_ms: int | None = field(default=None, compare=False)
+    """None where nobody said it."""
 
 
 NAMED = (
@@ -72,6 +78,7 @@ class Http:
         body: dict[str, Any] = {"value_base64": base64.b64encode(message.value).decode()}
         body |= {name: getattr(message, name) for name in NAMED}
         body |= {"priority": message.priority, "delay_ms": message.delay_ms}
+        body |= {"ttl_ms": message.ttl_ms or None, "key": message.key}
         body["headers"] = message.headers
         given = {name: value for name, value in body.items() if value is not None}
         self._post(f"/v1/topics/{queue}/messages", given)
@@ -81,15 +88,20 @@ class Http:
         (got,) = self._post(path, {"wait_ms": PATIENCE_MS})["messages"]
         verb, body = ("nack", {"delay_ms": 0}) if give_back else ("ack", {})
         self._post(f"/v1/receipts/{quote(got['receipt'], safe='')}/{verb}", body)
-        assert got["timestamp_ms"] > 0
+        seen_ms = got["timestamp_ms"]
+        visible_ms = max(got.get("deliver_at_ms", 0), seen_ms)
         assert got["redelivered"] == (got["delivery_count"] > 1)
         value = got["value"].encode() if "value" in got else base64.b64decode(got["value_base64"])
         return Message(
             value=value,
             headers=got.get("headers", {}),
             priority=got.get("priority", 0),
-            delay_ms=max(got.get("deliver_at_ms", 0) - got["timestamp_ms"], 0),
+            delay_ms=visible_ms - seen_ms,
+            ttl_ms=got["expires_at_ms"] - visible_ms if "expires_at_ms" in got else 0,
+            key=got.get("key"),
             redelivered=got["redelivered"],
+            delivery_count=got["delivery_count"],
+            first_seen_ms=seen_ms,
             **{name: got.get(name) for name in NAMED},
         )
 
@@ -97,6 +109,12 @@ class Http:
         response = self._client.post(path, json=body)
         assert response.is_success, response.text
         return response.json() if response.content else None
+
+    def get(self, path: str) -> Any:
+        return self._client.get(path).raise_for_status().json()
+
+    def put(self, path: str, body: dict[str, Any]) -> None:
+        self._client.put(path, json=body).raise_for_status()
 
     def close(self) -> None:
         self._client.close()
@@ -120,9 +138,12 @@ class Amqp:
         if message.delay_ms:
             exchange, headers["x-delay"] = "later", message.delay_ms
             self._channel.queue_bind(queue, exchange)
+        if message.key is not None:
+            headers["x-key"] = message.key
         properties = pika.BasicProperties(
             headers=headers or None,
             priority=message.priority or None,
+            expiration=str(message.ttl_ms) if message.ttl_ms else None,
             delivery_mode=2,
             **{name: getattr(message, name) for name in NAMED},
         )
@@ -133,20 +154,27 @@ class Amqp:
             self._channel.consume(queue, inactivity_timeout=PATIENCE_MS / 1000)
         )
         assert method is not None, "nothing came"
+        self._channel.cancel()  # first: it must not get again what it gives back
         if give_back:
             self._channel.basic_nack(method.delivery_tag, requeue=True)
         else:
             self._channel.basic_ack(method.delivery_tag)
-        self._channel.cancel()
         headers = dict(properties.headers or {})
         return Message(
             value=body,
-            headers={name: text for name, text in headers.items() if name != "x-delay"},
+            delay_ms=headers.pop("x-delay", 0),
+            key=headers.pop("x-key", None),
+            delivery_count=headers.pop("x-delivery-count", 0) + 1,  # those before this one
+            headers=headers,
             priority=properties.priority or 0,
-            delay_ms=headers.get("x-delay", 0),
+            ttl_ms=int(properties.expiration or 0),
+            first_seen_ms=properties.timestamp and properties.timestamp * 1000,
             redelivered=method.redelivered,
             **{name: getattr(properties, name) for name in NAMED},
         )
+
+    def declare(self, queue: str) -> None:
+        self._channel.queue_declare(queue, durable=True)
 
     def close(self) -> None:
         self._connection.close()
@@ -160,6 +188,8 @@ FIELDS: dict[str, Message] = {
     "empty value": Message(b""),
     "headers": Message(headers={"colour": "blue", "Größe": "XL", "empty": ""}),
     "priority": Message(priority=7),
+    "key": Message(key="customer-5"),
+    "ttl": Message(ttl_ms=HOUR_MS),
     **{name: Message(**{name: "some-text"}) for name in NAMED if name != "user_id"},
     "user_id": Message(user_id="guest"),
     "all at once": Message(
@@ -176,9 +206,25 @@ def columns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Colu
         with pika.BlockingConnection(where) as connection:
             arguments = {"x-max-priority": 10}
             connection.channel().queue_declare("crossing", durable=True, arguments=arguments)
+            arguments = {"x-queue-type": "quorum"}
+            connection.channel().queue_declare("counting", durable=True, arguments=arguments)
         yield made
         for column in made.values():
             column.close()
+
+
+@pytest.fixture
+def amqp(columns: dict[str, Column]) -> Amqp:
+    found = columns["amqp"]
+    assert isinstance(found, Amqp)
+    return found
+
+
+@pytest.fixture
+def http(columns: dict[str, Column]) -> Http:
+    found = columns["http"]
+    assert isinstance(found, Http)
+    return found
 
 
 pairs = pytest.mark.parametrize(
@@ -215,3 +261,61 @@ def test_a_message_given_back_is_redelivered(
     again = columns[reader].receive("crossing")
     assert (first.redelivered, again.redelivered) == (False, True)
     assert replace(again, redelivered=False) == first
+
+
+@pairs
+def test_a_message_that_outlived_its_time_is_not_delivered(
+    columns: dict[str, Column], http: Http, writer: str, reader: str
+) -> None:
+    path = "/v1/topics/crossing/subscriptions/queue"
+    expired = http.get(path)["expired"]
+    columns[writer].publish("crossing", Message(b"late", ttl_ms=1))
+    while http.get(path)["expired"] == expired:
+        pass
+    columns[writer].publish("crossing", Message(b"next"))
+    assert columns[reader].receive("crossing").value == b"next"
+
+
+@pairs
+@pytest.mark.parametrize("last", [column.name for column in COLUMNS])
+def test_deliveries_are_counted_over_all_protocols(
+    columns: dict[str, Column], writer: str, reader: str, last: str
+) -> None:
+    """AMQP tells the count where RabbitMQ does: in quorum queues."""
+    columns[writer].publish("counting", Message())
+    counts = [
+        columns[reader].receive("counting", give_back=True).delivery_count,
+        columns[last].receive("counting", give_back=True).delivery_count,
+        columns[reader].receive("counting").delivery_count,
+    ]
+    assert counts == [1, 2, 3]
+
+
+@pairs
+def test_when_the_broker_first_saw_a_message(
+    columns: dict[str, Column], writer: str, reader: str
+) -> None:
+    """To the second in AMQP, where a message of AMQP's own has only the time its publisher gave."""
+    began_ms = int(time.time()) * 1000
+    columns[writer].publish("crossing", Message())
+    ended_ms = time.time() * 1000
+    first = columns[reader].receive("crossing", give_back=True).first_seen_ms
+    again = columns[reader].receive("crossing").first_seen_ms
+    assert first == again
+    if writer == reader == "amqp":
+        assert first is None
+    else:
+        assert first is not None
+        assert began_ms <= first <= ended_ms
+
+
+def test_a_topic_made_over_http_is_a_queue_once_it_is_declared(
+    columns: dict[str, Column], http: Http, amqp: Amqp
+) -> None:
+    http.put("/v1/topics/made-over-http", {})
+    columns["http"].publish("made-over-http", Message(b"before"))
+    for _ in range(2):
+        amqp.declare("made-over-http")
+    columns["http"].publish("made-over-http", Message(b"after"))
+    received = {columns["amqp"].receive("made-over-http").value for _ in range(2)}
+    assert received == {b"before", b"after"}

@@ -136,12 +136,24 @@ def test_a_native_message_over_amqp():
         headers={"trace": "1", "raw": b"\xff", "x-key": "customer"},
         delivery_mode=2,
         priority=4,
+        timestamp=native.timestamp_ms // 1000,
     )
 
 
+def test_the_time_to_live_of_a_native_message_begins_when_it_is_visible():
+    seen_ms = record(b"", NATIVE).timestamp_ms
+    for due_ms in (0, seen_ms + 500):
+        expires_ms = max(due_ms, seen_ms) + 2000
+        native = record(b"", NATIVE, due_at_ms=due_ms, expires_at_ms=expires_ms)
+        raw = amqp_parts(b"", NATIVE, native, topic="t")[2]
+        assert decode_properties(raw).expiration == "2000"
+
+
 def test_a_native_message_that_says_nothing():
-    exchange, key, raw = amqp_parts(b"", NATIVE, record(b"", NATIVE), topic="t")
-    assert (exchange, key, decode_properties(raw)) == (b"", b"t", Properties(delivery_mode=2))
+    native = record(b"", NATIVE)
+    exchange, key, raw = amqp_parts(b"", NATIVE, native, topic="t")
+    nothing = Properties(delivery_mode=2, timestamp=native.timestamp_ms // 1000)
+    assert (exchange, key, decode_properties(raw)) == (b"", b"t", nothing)
     counted = amqp_parts(b"", NATIVE, record(b"", NATIVE), topic="t", delivery_count=2)[2]
     assert decode_properties(counted).headers == {"x-delivery-count": 2}
 

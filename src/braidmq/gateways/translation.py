@@ -90,14 +90,22 @@ def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) ->
             # AMQP's names hold 255 bytes; a longer one is cut rather than the message lost.
             short = name.encode()[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
             table[short] = text if text.encode() == value else value
-    if record is not None and record.key is not None:
-        table["x-key"] = record.key.decode("utf-8", "replace")
-    return Properties(
-        **named,
-        headers=table or None,
-        delivery_mode=2,
-        priority=record.priority if record is not None and record.priority else None,
-    )
+    if record is not None:
+        named |= _said_of(record)
+        if record.key is not None:
+            table["x-key"] = record.key.decode("utf-8", "replace")
+    return Properties(**named, headers=table or None, delivery_mode=2)
+
+
+def _said_of(record: Record) -> dict[str, Any]:
+    """What the fields of a record are as properties."""
+    said: dict[str, Any] = {"timestamp": record.timestamp_ms // 1000}
+    if record.priority:
+        said["priority"] = record.priority
+    if record.expires_at_ms:
+        visible_ms = max(record.due_at_ms, record.timestamp_ms)
+        said["expiration"] = str(max(record.expires_at_ms - visible_ms, 0))
+    return said
 
 
 def native_from_amqp(envelope: bytes) -> list[tuple[str, bytes]]:

@@ -117,3 +117,13 @@ def test_nobody_speaks_for_a_member_of_a_group_whose_topics_he_may_not_read(api:
     ):
         assert api.call(method, path, body, auth=stranger).status_code == 403
     api.ok("POST", at(me, "heartbeat"), generation)
+
+
+def test_as_many_partitions_as_allowed_are_committed_at_once(api: Api) -> None:
+    topic = api.topic(partitions=1)
+    member = join(api, "many", topic)
+    place = {"topic": topic, "partition": 0, "offset": 0}
+    body = {"generation": member["generation"], "offsets": [place] * 10_000}
+    api.ok("POST", at(member, "commit"), body)
+    body["offsets"] = [place] * 10_001
+    api.fails(400, "bad-request", "POST", at(member, "commit"), body)

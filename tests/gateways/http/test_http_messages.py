@@ -2,7 +2,6 @@
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -122,15 +121,25 @@ def test_limits_of_messages_and_topics(api: Api) -> None:
 
 def test_a_long_poll_is_woken_by_a_message(api: Api) -> None:
     topic = api.topic(partitions=1)
-    api.ok("PUT", f"/v1/topics/{topic}/subscriptions/s", {})
-    with ThreadPoolExecutor(2) as threads, httpx.Client(auth=GUEST, timeout=60) as other:
-        url = f"{api.node.http_url}/v1/topics/{topic}/subscriptions/s/receive"
-        body = {"wait_ms": 30_000, "limit": 1}
-        waiting = [threads.submit(other.post, url, json=body) for _ in range(2)]
-        for value in ("one", "two"):
+    subscription = f"/v1/topics/{topic}/subscriptions/s"
+    api.ok("PUT", subscription, {})
+    with ExitStack() as stack:
+        polls = []
+        for waiting in (1, 2):
+            poll = begin_poll(api.node, f"{subscription}/receive")
+            polls.append(stack.enter_context(closing(poll)))
+            wait_until_waiting(api, subscription, waiting)
+        for waiting, value in ((1, "one"), (0, "two")):
             api.publish(topic, {"value": value})
-        values = [each.result(25).json()["messages"][0]["value"] for each in waiting]
-    assert sorted(values) == ["one", "two"]
+            wait_until_waiting(api, subscription, waiting)
+        answers = [json.loads(poll.getresponse().read()) for poll in polls]
+    values = [message["value"] for answer in answers for message in answer["messages"]]
+    assert values == ["one", "two"]  # who waited longer is served first
+
+
+def wait_until_waiting(api: Api, subscription: str, polls: int) -> None:
+    while api.ok("GET", subscription)["waiting"] != polls:
+        pass
 
 
 def test_a_long_poll_ends_with_its_subscription_and_its_node(tmp_path: Path) -> None:
@@ -146,8 +155,7 @@ def test_a_long_poll_ends_with_its_subscription_and_its_node(tmp_path: Path) -> 
             api.ok("PUT", f"/v1/topics/{topic}/subscriptions/{name}", {})
             path = f"/v1/topics/{topic}/subscriptions/{name}/receive"
             polls[name] = stack.enter_context(closing(begin_poll(node, path)))
-        # What was sent before these is begun before they are answered.
-        api.ok("GET", "/v1/overview")
+            wait_until_waiting(api, f"/v1/topics/{topic}/subscriptions/{name}", 1)
         api.ok("DELETE", f"/v1/topics/{topic}/subscriptions/gone")
         assert polls["gone"].getresponse().status == 404
         assert node.stop() == 0
@@ -215,6 +223,7 @@ def test_dead_letters_are_inspected_retried_and_removed(api: Api) -> None:
     assert (first["topic"], first["original_offset"]) == (topic, 0)
     api.ok("POST", f"{path}/0/retry")
     api.fails(404, "unknown-dead-letter", "POST", f"{path}/0/retry")
+    api.fails(405, "method-not-allowed", "GET", f"{path}/retry")
     api.ok("DELETE", f"{path}/1")
     (back,) = api.receive(topic, "s", limit=4)
     assert (back["value"], back["key"], back["headers"]) == ("0", "k", {"a": "b"})

@@ -235,6 +235,9 @@ class Commands:
                 arguments=method.arguments,
             )
             channel.last_queue = name
+            if SUBSCRIPTION not in existing.subscriptions:
+                # It was made over another protocol: it is a queue from now on.
+                self._subscribe(existing, method)
             self._declared(channel, existing, method.nowait)
             return
         name = name or server_name()
@@ -277,12 +280,19 @@ class Commands:
                 }
             },
         )
-        engine.subscribe(
-            topic, SUBSCRIPTION, now_ms=now_ms, mode=mode_of(arguments), durable=durable
-        )
+        self._subscribe(topic, method)
         if method.exclusive:
             self._connection.gateway.registry.own(self._connection, name)
         return topic
+
+    def _subscribe(self, topic: Topic, method: m.QueueDeclare) -> None:
+        self._broker.engine.subscribe(
+            topic,
+            SUBSCRIPTION,
+            now_ms=self._broker.now_ms(),
+            mode=mode_of(method.arguments),
+            durable=topic.durable,
+        )
 
     def _declared(self, channel: Channel, topic: Topic, nowait: bool) -> None:
         subscription = topic.subscriptions[SUBSCRIPTION]

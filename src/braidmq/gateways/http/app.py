@@ -82,7 +82,7 @@ class App:
                 methods[bound.operation.method] = bound
                 return
         among.append((pattern, {bound.operation.method: bound}))
-        # A fixed word goes before a name.
+        # A fixed word goes before a name, and has all the methods of its path.
         among.sort(key=lambda each: each[0].count("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,11 +121,10 @@ class App:
         return respond(bound.operation, returned)
 
     def _find(self, method: str, segments: list[str]) -> tuple[Bound | None, dict[str, Bound]]:
-        found: dict[str, Bound] = {}
         for pattern, methods in self._by_length.get(len(segments), ()):
             if all(p in ("*", s) for p, s in zip(pattern, segments, strict=True)):
-                found = {**methods, **found}
-        return found.get("GET" if method == "HEAD" else method), found
+                return methods.get("GET" if method == "HEAD" else method), methods
+        return None, {}
 
     async def _arguments(
         self, bound: Bound, request: Request, segments: list[str]

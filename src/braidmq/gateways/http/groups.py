@@ -51,9 +51,14 @@ from braidmq.gateways.http.subscriptions import (
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.model.errors import NotFound
 from braidmq.model.ids import Lsn
+from braidmq.model.limits import MIB
 from braidmq.security.records import check_name
 
 TOPICS_MAX = 1000
+PARTITIONS_MAX = 10_000
+PARTITIONS_BYTES_MAX = 8 * MIB
+"""A body that names so many partitions, in topics with names of full length."""
+
 Generation = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 MEMBER_ERRORS = (UnknownGroup, UnknownMember, StaleGeneration)
 
@@ -85,7 +90,7 @@ class HeartbeatBody(Body, frozen=True):
     generation: Generation
     revoked: Annotated[
         list[PartitionOf],
-        Meta(max_length=10_000, description="Partitions the member has let go of"),
+        Meta(max_length=PARTITIONS_MAX, description="Partitions the member has let go of"),
     ] = msgspec.field(default_factory=list)
 
 
@@ -102,7 +107,7 @@ class CommitOffset(PartitionOf, frozen=True):
 
 class CommitBody(Body, frozen=True):
     generation: Generation
-    offsets: Annotated[list[CommitOffset], Meta(min_length=1, max_length=10_000)]
+    offsets: Annotated[list[CommitOffset], Meta(min_length=1, max_length=PARTITIONS_MAX)]
 
 
 class GroupSeekBody(Body, frozen=True):
@@ -201,7 +206,7 @@ class Groups:
                 for each in found.member_ids
             ],
             subscriptions=[
-                described(each)
+                described(each, self._waiting)
                 for each in self._subscriptions(query.namespace, group)
                 if grants.may_read(each.topic.name)
             ],
@@ -243,7 +248,7 @@ class Groups:
             raise WrongMode(f"subscription {group!r} of topic {body.topic!r} is {found.mode}")
         self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
         await self._desk.done()
-        return described(found)
+        return described(found, self._waiting)
 
     def _subscriptions(self, namespace: str, group: str) -> list[Subscription]:
         found = (
@@ -302,6 +307,7 @@ class Groups:
         "/v1/groups/{group}/members/{member}/heartbeat",
         tag="groups",
         errors=MEMBER_ERRORS,
+        body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"generation": 3},),
     )
     async def heartbeat(
@@ -327,6 +333,7 @@ class Groups:
         "/v1/groups/{group}/members/{member}/sync",
         tag="groups",
         errors=MEMBER_ERRORS,
+        body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"generation": 3, "revoked": [{"topic": "orders", "partition": 1}]},),
     )
     async def sync(
@@ -425,6 +432,7 @@ class Groups:
         tag="groups",
         statuses=(204,),
         errors=(UnknownGroup, UnknownTopic, UnknownPartition, StaleGeneration, BadPosition),
+        body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=(
             {"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 1200}]},
         ),

@@ -81,6 +81,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     mode: str
     durable: bool
     consumers: int
+    waiting: Annotated[int, Meta(description="Requests that wait for a message")]
     lag: Annotated[int, Meta(description="Unsettled messages")]
     ready: int
     in_flight: int
@@ -109,7 +110,7 @@ class Subscriptions:
         """List the subscriptions of all topics the caller may read."""
         grants = self._desk.enter(call, query.namespace)
         return [
-            described(each)
+            described(each, self._waiting)
             for topic in self._desk.engine().topics(query.namespace)
             if grants.may_read(topic.name)
             for each in topic.subscriptions.values()
@@ -123,7 +124,7 @@ class Subscriptions:
     ) -> list[SubscriptionInfo]:
         """List the subscriptions of a topic."""
         found = self._desk.readable(call, query.namespace, topic)
-        return [described(each) for each in found.subscriptions.values()]
+        return [described(each, self._waiting) for each in found.subscriptions.values()]
 
     @operation(
         "GET",
@@ -135,7 +136,8 @@ class Subscriptions:
         self, call: Call, topic: str, subscription: str, query: InNamespace
     ) -> SubscriptionInfo:
         """Describe a subscription, with its lag."""
-        return described(self._desk.subscription(call, query.namespace, topic, subscription))
+        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        return described(found, self._waiting)
 
     @operation(
         "PUT",
@@ -158,7 +160,7 @@ class Subscriptions:
         if known is not None:
             if known.mode != body.mode:
                 raise WrongMode(f"subscription {subscription!r} of topic {topic!r} is {known.mode}")
-            return Answer(described(known), 200)
+            return Answer(described(known, self._waiting), 200)
         made = self._desk.broker.engine.subscribe(
             found,
             subscription,
@@ -167,7 +169,7 @@ class Subscriptions:
             start=position(body.start),
         )
         await self._desk.done()
-        return described(made)
+        return described(made, self._waiting)
 
     @operation(
         "DELETE",
@@ -201,7 +203,7 @@ class Subscriptions:
         found = self._desk.subscription(call, query.namespace, topic, subscription)
         self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
         await self._desk.done()
-        return described(found)
+        return described(found, self._waiting)
 
     @operation(
         "POST",
@@ -280,7 +282,7 @@ def taken(deliveries: list[Delivery]) -> list[Message]:
     ]
 
 
-def described(subscription: Subscription) -> SubscriptionInfo:
+def described(subscription: Subscription, waiting: Waiting) -> SubscriptionInfo:
     return SubscriptionInfo(
         namespace=subscription.topic.namespace,
         topic=subscription.topic.name,
@@ -288,6 +290,7 @@ def described(subscription: Subscription) -> SubscriptionInfo:
         mode=str(subscription.mode),
         durable=subscription.durable,
         consumers=len(subscription.consumers),
+        waiting=waiting.count(subscription),
         lag=subscription.depth,
         ready=subscription.ready,
         in_flight=subscription.in_flight,

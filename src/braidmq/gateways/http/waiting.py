@@ -75,6 +75,9 @@ class Waiting:
             for subscription in subscriptions:
                 self._forget(subscription, poll)
 
+    def count(self, subscription: Subscription) -> int:
+        return len(self._polls.get(subscription, ()))
+
     def _forget(self, subscription: Subscription, poll: Poll) -> None:
         polls = self._polls.get(subscription)
         if polls is not None:
