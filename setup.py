@@ -22,6 +22,7 @@ KERNELS = {
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],
     "braidmq.wire.amqp.load": [],
+    "braidmq.wire.mqtt.scan": [],
     "braidmq.engine.compaction": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],

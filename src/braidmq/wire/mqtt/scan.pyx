@@ -1,0 +1,738 @@
+"""From bytes of a socket to runs of messages: the MQTT scanner.
+
+    PUBLISH PUBLISH PUBLISH │ PUBACK PUBACK │ SUBSCRIBE │ PUBLISH …
+    one topic, one set of flags  one kind
+
+Consecutive publishes to one topic with the same flags become one ``PublishRun``, consecutive
+acknowledgements of one kind two arrays. Everything else is handed out packet by packet. What is not
+complete stays in the caller's buffer; between calls the scanner keeps only the topic aliases that
+the peer has set, and those are resolved before anybody sees them.
+
+A run is not a batch yet: its packets are still in the buffer, checked, from ``start`` to ``stop``.
+Copied as they are they will do for subscribers of the same version at QoS 0; ``batch`` encodes
+records of them for whoever must keep or change the messages.
+
+The envelope of a record that came over MQTT, format 2:
+
+    ┌───────┬────────┬───────┬──────────────────────────────────┐
+    │ flags │ length │ topic │ properties                       │
+    └───────┴────────┴───────┴──────────────────────────────────┘
+     1 byte   2 bytes, big-    as in PUBLISH of version 5, without their length
+              endian           and the topic alias; empty from 3.1.1
+
+    flags: QoS it was published with in bits 0 and 1, RETAIN in bit 2
+"""
+
+from cpython cimport array
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
+from libc.string cimport memcmp, memcpy
+
+from braidmq.storage.record cimport TRANSIENT, RecordBatch
+
+import array
+
+from braidmq.wire.mqtt.constants import FLAGS, REASONS, Kind, Reason
+from braidmq.wire.mqtt.properties import PROPERTIES, Type
+
+SERVER = 0
+CLIENT = 1
+
+EVENT_PACKET = 0
+EVENT_PUBLISH = 1
+EVENT_ACKS = 2
+EVENT_ERROR = 3
+
+FLAG_QOS = 3
+FLAG_RETAIN = 4
+FLAG_DUP = 8
+FLAG_PROPERTIES = 16
+FLAG_USER_PROPERTIES = 32
+FLAG_EXPIRY = 64
+FLAG_ALIAS = 128
+
+ENVELOPE_MQTT = 2
+
+cdef enum:
+    QOS = 3
+    RETAIN = 4
+    DUP = 8
+    HAS_PROPERTIES = 16       # others than the topic alias
+    USER_PROPERTIES = 32
+    EXPIRY = 64
+    ALIAS = 128               # its packets are not for others as they are
+
+cdef enum:
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    AUTH = 15
+
+cdef enum:
+    EXPIRY_INTERVAL = 0x02
+    RESPONSE_TOPIC = 0x08
+    SUBSCRIPTION_ID = 0x0B
+    TOPIC_ALIAS = 0x23
+    USER_PROPERTY = 0x26
+
+cdef enum:
+    AS_SERVER = 0
+    AS_CLIENT = 1
+    V5 = 5
+    RUN_BYTES_MAX = 1 << 20
+    SMALL_ENVELOPE_BYTES = 512
+
+cdef enum Fault:
+    OK
+    ENDS_EARLY
+    BAD_VARIABLE
+    BAD_TEXT
+    BAD_QOS
+    BAD_DUP
+    BAD_PROPERTY
+    BAD_FLAGS
+    BAD_KIND
+    BAD_LENGTH
+    WILDCARD
+    TWICE
+    BAD_VALUE
+    NO_TOPIC
+    NO_ID
+    BAD_REASON
+    RESPONSE_WILDCARD
+    NOT_FOR_SENDER
+    UNKNOWN_ALIAS
+    BAD_ALIAS
+    TOO_LARGE
+    TOO_MANY
+    NOT_CONNECT
+    SECOND_CONNECT
+
+FAULTS = {
+    ENDS_EARLY: (Reason.MALFORMED_PACKET, "the packet ends inside a field"),
+    BAD_VARIABLE: (Reason.MALFORMED_PACKET, "a variable integer is too long"),
+    BAD_TEXT: (Reason.MALFORMED_PACKET, "a string is not well-formed UTF-8 without U+0000"),
+    BAD_QOS: (Reason.MALFORMED_PACKET, "a PUBLISH with QoS 3"),
+    BAD_DUP: (Reason.MALFORMED_PACKET, "DUP in a PUBLISH with QoS 0"),
+    BAD_PROPERTY: (Reason.MALFORMED_PACKET, "a property that does not belong in this packet"),
+    BAD_FLAGS: (Reason.MALFORMED_PACKET, "reserved flags of a packet are not as they must be"),
+    BAD_KIND: (Reason.MALFORMED_PACKET, "a kind of packet that does not exist"),
+    BAD_LENGTH: (Reason.MALFORMED_PACKET, "an acknowledgement of the wrong length"),
+    WILDCARD: (Reason.MALFORMED_PACKET, "wildcards in the topic name of a PUBLISH"),
+    TWICE: (Reason.PROTOCOL_ERROR, "a property stands there twice"),
+    BAD_VALUE: (Reason.PROTOCOL_ERROR, "a property has a value it must not have"),
+    NO_TOPIC: (Reason.PROTOCOL_ERROR, "a PUBLISH without topic name and alias"),
+    NO_ID: (Reason.PROTOCOL_ERROR, "packet identifier 0"),
+    BAD_REASON: (Reason.PROTOCOL_ERROR, "a reason code that is not for this packet"),
+    RESPONSE_WILDCARD: (Reason.PROTOCOL_ERROR, "wildcards in the response topic"),
+    NOT_FOR_SENDER: (Reason.PROTOCOL_ERROR, "a packet or property that the other side sends"),
+    UNKNOWN_ALIAS: (Reason.PROTOCOL_ERROR, "a topic alias that was not set"),
+    BAD_ALIAS: (Reason.TOPIC_ALIAS_INVALID, "a topic alias of 0 or above the maximum"),
+    TOO_LARGE: (Reason.PACKET_TOO_LARGE, "a packet above the maximum packet size"),
+    TOO_MANY: (Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than receive maximum"),
+    NOT_CONNECT: (Reason.PROTOCOL_ERROR, "the first packet is not CONNECT"),
+    SECOND_CONNECT: (Reason.PROTOCOL_ERROR, "a second CONNECT"),
+}
+
+cdef enum:
+    FROM_CLIENT = 1 << SUBSCRIBE | 1 << UNSUBSCRIBE | 1 << PINGREQ | 1 << CONNECT
+    FROM_SERVER = 1 << CONNACK | 1 << SUBACK | 1 << UNSUBACK | 1 << PINGRESP
+
+# --- the tables, as the codec has them ---
+
+cdef uint8_t type_of[256]          # a Type, or NO_TYPE
+cdef uint16_t packets_of[256]      # a bit for each kind of packet
+cdef uint8_t flags_of[16]
+cdef uint8_t reason_fits[16][256]
+
+cdef enum:
+    NO_TYPE = 255
+    BYTE = 0
+    U16 = 1
+    U32 = 2
+    VARIABLE = 3
+    BINARY = 4
+    STRING = 5
+    PAIR = 6
+
+
+cdef void fill_tables() except *:
+    cdef int i
+    assert (Type.BYTE, Type.U16, Type.U32, Type.VARIABLE) == (BYTE, U16, U32, VARIABLE)
+    assert (Type.BINARY, Type.STRING, Type.PAIR) == (BINARY, STRING, PAIR)
+    for i in range(256):
+        type_of[i] = NO_TYPE
+        packets_of[i] = 0
+    for number, _, kind, packets in PROPERTIES:
+        type_of[number] = kind
+        for packet in packets:
+            packets_of[number] |= 1 << packet
+    for packet in Kind:
+        if packet != PUBLISH:
+            flags_of[packet] = FLAGS[packet]
+        for i in range(256):
+            reason_fits[packet][i] = i in REASONS.get(packet, ())
+
+
+fill_tables()
+
+cdef array.array IDS = array.array("H")
+
+
+# --- pieces of packets ---
+
+cdef inline uint16_t be16(const uint8_t *p) noexcept:
+    return (<uint16_t>p[0] << 8) | p[1]
+
+
+cdef inline uint32_t be32(const uint8_t *p) noexcept:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline int read_variable(
+    const uint8_t *p, const uint8_t *end, bint minimal, uint32_t *value
+) noexcept:
+    """Bytes of the variable integer at ``p``; 0: it is cut off, -1: it is none."""
+    cdef int i
+    cdef uint32_t found = 0
+    for i in range(4):
+        if p + i >= end:
+            return 0
+        found |= <uint32_t>(p[i] & 0x7f) << 7 * i
+        if p[i] < 0x80:
+            value[0] = found
+            # MQTT-1.5.5-1
+            return -1 if minimal and i and p[i] == 0 else i + 1
+    return -1
+
+
+cdef bint is_text(const uint8_t *p, Py_ssize_t length) noexcept:
+    """Well-formed UTF-8 without U+0000."""
+    cdef const uint8_t *end = p + length
+    cdef uint8_t first
+    while p < end:
+        first = p[0]
+        if first < 0x80:
+            if first == 0:
+                return False
+            p += 1
+        elif first < 0xc2:
+            return False
+        elif first < 0xe0:
+            if end - p < 2 or p[1] & 0xc0 != 0x80:
+                return False
+            p += 2
+        elif first < 0xf0:
+            if end - p < 3 or p[1] & 0xc0 != 0x80 or p[2] & 0xc0 != 0x80:
+                return False
+            if first == 0xe0 and p[1] < 0xa0 or first == 0xed and p[1] > 0x9f:
+                return False  # too long for what it says, or a surrogate
+            p += 3
+        else:
+            if first > 0xf4 or end - p < 4:
+                return False
+            if p[1] & 0xc0 != 0x80 or p[2] & 0xc0 != 0x80 or p[3] & 0xc0 != 0x80:
+                return False
+            if first == 0xf0 and p[1] < 0x90 or first == 0xf4 and p[1] > 0x8f:
+                return False
+            p += 4
+    return True
+
+
+cdef bint has_wildcard(const uint8_t *p, Py_ssize_t length) noexcept:
+    cdef Py_ssize_t i
+    for i in range(length):
+        if p[i] == 43 or p[i] == 35:
+            return True
+    return False
+
+
+cdef struct Found:  # what a packet's properties say that matters here
+    int flags
+    uint32_t expiry_s
+    uint16_t alias
+    const uint8_t *alias_at    # its three bytes; NULL: none
+
+
+cdef Fault read_properties(
+    const uint8_t *p, const uint8_t *end, int packet, int role, Found *found
+) noexcept:
+    """Check all properties of a packet and note what matters of them."""
+    cdef uint64_t seen = 0
+    cdef uint8_t number
+    cdef uint32_t value
+    cdef int kind, size, _string
+    while p < end:
+        number = p[0]
+        kind = type_of[number]
+        if kind == NO_TYPE or not packets_of[number] >> packet & 1:
+            return BAD_PROPERTY
+        if seen >> number & 1 and number != USER_PROPERTY and number != SUBSCRIPTION_ID:
+            return TWICE
+        seen |= <uint64_t>1 << number
+        p += 1
+        if kind <= U32:
+            size = 1 << kind
+            if end - p < size:
+                return ENDS_EARLY
+            if number == EXPIRY_INTERVAL:
+                found.expiry_s = be32(p)
+                found.flags |= EXPIRY
+            elif number == TOPIC_ALIAS:
+                found.alias = be16(p)
+                found.alias_at = p - 1
+                if found.alias == 0:
+                    return BAD_ALIAS
+            elif kind == BYTE and p[0] > 1:
+                return BAD_VALUE
+            p += size
+        elif kind == VARIABLE:
+            size = read_variable(p, end, True, &value)
+            if size <= 0:
+                return ENDS_EARLY if size == 0 else BAD_VARIABLE
+            if value == 0:
+                return BAD_VALUE
+            # MQTT-3.3.4-6
+            if role == AS_SERVER:
+                return NOT_FOR_SENDER
+            p += size
+        else:
+            for _string in range(2 if kind == PAIR else 1):
+                if end - p < 2 or end - p - 2 < be16(p):
+                    return ENDS_EARLY
+                if kind != BINARY and not is_text(p + 2, be16(p)):
+                    return BAD_TEXT
+                # MQTT-3.3.2-14
+                if number == RESPONSE_TOPIC and has_wildcard(p + 2, be16(p)):
+                    return RESPONSE_WILDCARD
+                p += 2 + be16(p)
+            if number == USER_PROPERTY:
+                found.flags |= USER_PROPERTIES
+        if number != TOPIC_ALIAS:
+            found.flags |= HAS_PROPERTIES
+    return OK
+
+
+cdef struct Publish:
+    const uint8_t *topic       # its two bytes of length stand before it
+    Py_ssize_t topic_length
+    const uint8_t *properties
+    Py_ssize_t properties_length
+    const uint8_t *payload
+    Py_ssize_t payload_length
+    uint16_t packet_id
+    Found found
+
+
+cdef Fault read_publish(
+    const uint8_t *p, const uint8_t *end, uint8_t first, int version, int role, Publish *out
+) noexcept:
+    """Take the body of a PUBLISH apart and check all of it but the text of its topic."""
+    cdef uint32_t length
+    cdef int size
+    cdef Fault fault
+    out.found.flags = (first >> 1 & 3) | (first & 1) << 2 | (first & 8)
+    out.found.alias_at = NULL
+    out.found.alias = 0
+    out.packet_id = 0
+    if first >> 1 & 3 == 3:
+        return BAD_QOS
+    if first & 0x0e == 8:
+        return BAD_DUP  # MQTT-3.3.1-2
+    if end - p < 2 or end - p - 2 < be16(p):
+        return ENDS_EARLY
+    out.topic_length = be16(p)
+    out.topic = p + 2
+    p += 2 + out.topic_length
+    if out.found.flags & QOS:
+        if end - p < 2:
+            return ENDS_EARLY
+        out.packet_id = be16(p)
+        if out.packet_id == 0:
+            return NO_ID
+        p += 2
+    out.properties_length = 0
+    if version == V5:
+        if p < end and p[0] == 0:
+            p += 1
+        else:
+            size = read_variable(p, end, True, &length)
+            if size < 0:
+                return BAD_VARIABLE
+            if size == 0 or end - p - size < <Py_ssize_t>length:
+                return ENDS_EARLY
+            out.properties = p + size
+            out.properties_length = length
+            p += size + length
+            fault = read_properties(out.properties, p, PUBLISH, role, &out.found)
+            if fault != OK:
+                return fault
+    out.payload = p
+    out.payload_length = end - p
+    return OK
+
+
+cdef inline Py_ssize_t packet_head(
+    const uint8_t *p, const uint8_t *end, bint minimal, uint32_t *length
+) noexcept:
+    """Bytes of a packet's fixed header; 0: it is cut off, -1: its length is none."""
+    cdef int size = read_variable(p + 1, end, minimal, length)
+    return size + 1 if size > 0 else size
+
+
+# --- runs ---
+
+cdef class PublishRun:
+    """Publishes to one topic with the same flags, still in the buffer they were scanned in."""
+    cdef readonly int flags
+    cdef readonly bytes topic
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t stop
+    cdef readonly object packet_ids
+    cdef int version
+    cdef int role
+
+    @property
+    def qos(self):
+        return self.flags & QOS
+
+    def batch(self, const unsigned char[::1] data, int64_t now_ms, bint transient=False):
+        """The messages as records. ``data`` is the buffer the run was found in."""
+        cdef RecordBatch batch = RecordBatch()
+        cdef const uint8_t *p = NULL
+        cdef const uint8_t *stop
+        cdef uint32_t length
+        cdef Py_ssize_t head
+        cdef Publish one
+        cdef EnvelopeWriter writer = EnvelopeWriter(self.flags, self.topic)
+        if self.stop > data.shape[0]:
+            raise ValueError("not the buffer that this run was found in")
+        p = &data[self.start]
+        stop = p + (self.stop - self.start)
+        batch.reserve(self.stop - self.start + self.count * (48 + len(writer.head)), self.count)
+        while p < stop:
+            head = packet_head(p, stop, False, &length)
+            if (
+                head <= 0 or p[0] >> 4 != PUBLISH or stop - p - head < <Py_ssize_t>length
+                or read_publish(
+                    p + head, p + head + length, p[0], self.version, self.role, &one) != OK
+            ):
+                raise ValueError("not the buffer that this run was found in")
+            writer.put(batch, &one, now_ms, TRANSIENT if transient else 0)
+            p += head + length
+        return batch
+
+
+cdef class EnvelopeWriter:
+    """Records of one run: what their envelopes share is put together once."""
+    cdef bytes head
+
+    def __cinit__(self, int flags, bytes topic):
+        self.head = bytes((flags & (QOS | RETAIN), len(topic) >> 8, len(topic) & 0xff)) + topic
+
+    cdef int put(
+        self, RecordBatch batch, const Publish *one, int64_t now_ms, uint8_t record_flags
+    ) except -1:
+        cdef uint8_t small[SMALL_ENVELOPE_BYTES]
+        cdef bytes large
+        cdef uint8_t *envelope = <uint8_t *>PyBytes_AS_STRING(self.head)
+        cdef Py_ssize_t head_length = len(self.head), length = head_length, before
+        cdef int64_t expires = 0
+        if one.found.flags & HAS_PROPERTIES:
+            length += one.properties_length
+            envelope = small
+            if length > SMALL_ENVELOPE_BYTES:
+                large = PyBytes_FromStringAndSize(NULL, length)
+                envelope = <uint8_t *>PyBytes_AS_STRING(large)
+            memcpy(envelope, PyBytes_AS_STRING(self.head), head_length)
+            if one.found.alias_at == NULL:
+                memcpy(envelope + head_length, one.properties, one.properties_length)
+            else:
+                before = one.found.alias_at - one.properties
+                length -= 3
+                memcpy(envelope + head_length, one.properties, before)
+                memcpy(
+                    envelope + head_length + before, one.found.alias_at + 3,
+                    one.properties_length - before - 3)
+        if one.found.flags & EXPIRY:
+            # At the earliest in a millisecond: a subscriber that is ready now gets it all the same.
+            expires = now_ms + max(<int64_t>one.found.expiry_s * 1000, 1)
+        return batch.put(
+            NULL, 0, envelope, length, one.payload, one.payload_length,
+            2, record_flags, 0, now_ms, expires, 0)
+
+
+cdef uint16_t *scratch_ids = NULL
+cdef uint8_t *scratch_reasons = NULL
+cdef Py_ssize_t scratch_capacity = 0
+
+
+cdef int reserve_scratch(Py_ssize_t wanted) except -1:
+    """Room for the packet ids of one call: shared by all scanners, so an idle one has none."""
+    global scratch_ids, scratch_reasons, scratch_capacity
+    cdef void *grown
+    if wanted <= scratch_capacity:
+        return 0
+    grown = realloc(scratch_ids, wanted * sizeof(uint16_t))
+    if grown == NULL:
+        raise MemoryError
+    scratch_ids = <uint16_t *>grown
+    grown = realloc(scratch_reasons, wanted)
+    if grown == NULL:
+        raise MemoryError
+    scratch_reasons = <uint8_t *>grown
+    scratch_capacity = wanted
+    return 0
+
+
+cdef array.array taken_ids(Py_ssize_t count):
+    cdef array.array ids = array.clone(IDS, count, zero=False)
+    memcpy(ids.data.as_ushorts, scratch_ids, count * sizeof(uint16_t))
+    return ids
+
+
+cdef class Scanner:
+    """One connection's incoming bytes.
+
+    A server's scanner starts without a version: it gives out CONNECT, and nothing behind it until
+    ``version`` is set.
+    """
+    cdef readonly int role
+    cdef public int version
+    cdef public uint32_t packet_bytes_max
+    cdef public uint16_t topic_alias_max
+    cdef readonly Py_ssize_t wanted_bytes
+    cdef list aliases
+    # The run that is being gathered: publishes, or acknowledgements of one kind.
+    cdef PublishRun run
+    cdef int ack_kind
+    cdef bint ack_reasons
+    cdef Py_ssize_t ids_count
+
+    def __cinit__(
+        self, int role, int version=0, uint32_t packet_bytes_max=0x7fffffff,
+        uint16_t topic_alias_max=0,
+    ):
+        self.role = role
+        self.version = version
+        self.packet_bytes_max = packet_bytes_max
+        self.topic_alias_max = topic_alias_max
+
+    def scan(self, const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t quota=0x7fffffff):
+        """Events of the whole packets in the first ``size`` bytes, and how many bytes they took.
+
+        - ``(EVENT_PUBLISH, run)``
+        - ``(EVENT_ACKS, kind, packet ids, reasons)``; reasons are None when all of them are 0
+        - ``(EVENT_PACKET, kind, flags, body)``
+        - ``(EVENT_ERROR, reason, text)``: nothing behind it can be read
+
+        ``quota`` is how many more publishes above QoS 0 the peer may send. ``wanted_bytes`` is
+        afterwards the size of the packet that is not complete, 0 if that is not known.
+        """
+        cdef const uint8_t *base
+        cdef list events = []
+        cdef Py_ssize_t at = 0, head
+        cdef uint32_t length = 0
+        cdef Fault fault = OK
+        cdef int kind
+        cdef uint8_t first
+        if size > data.shape[0]:
+            raise ValueError("size is beyond the data")
+        self.wanted_bytes = 0
+        if size == 0:
+            return events, 0
+        base = &data[0]
+        reserve_scratch(size // 4 + 1)
+        while size - at >= 2:
+            head = packet_head(base + at, base + size, self.version == V5, &length)
+            if head <= 0:
+                fault = OK if head == 0 else BAD_VARIABLE
+                break
+            first = base[at]
+            kind = first >> 4
+            fault = self.check_head(first, head + <Py_ssize_t>length)
+            if fault != OK:
+                break
+            if size - at - head < <Py_ssize_t>length:
+                self.wanted_bytes = head + <Py_ssize_t>length
+                break
+            if kind == PUBLISH:
+                fault = self.take_publish(base, at, head, length, quota, events)
+                quota -= (first & 6) != 0
+            elif PUBACK <= kind <= PUBCOMP:
+                fault = self.take_ack(kind, base + at + head, length, events)
+            else:
+                self.finish(events)
+                events.append((
+                    0, kind, first & 15,
+                    PyBytes_FromStringAndSize(<const char *>base + at + head, length)))
+            if fault != OK:
+                break
+            at += head + length
+            if kind == CONNECT:
+                break
+        self.finish(events)
+        if fault != OK:
+            reason, text = FAULTS[fault]
+            events.append((3, int(reason), text))
+        return events, at
+
+    cdef Fault check_head(self, uint8_t first, Py_ssize_t packet_bytes) noexcept:
+        cdef int kind = first >> 4
+        if kind == 0 or kind == AUTH and self.version != V5 and self.version != 0:
+            return BAD_KIND
+        if self.version == 0 and kind != CONNECT:
+            return NOT_CONNECT
+        if kind != PUBLISH and first & 15 != flags_of[kind]:
+            return BAD_FLAGS
+        if (FROM_SERVER if self.role == AS_SERVER else FROM_CLIENT) >> kind & 1:
+            return NOT_FOR_SENDER
+        if kind == CONNECT and self.version != 0:
+            return SECOND_CONNECT
+        return TOO_LARGE if packet_bytes > self.packet_bytes_max else OK
+
+    # --- publishes ---
+
+    cdef Fault take_publish(
+        self, const uint8_t *base, Py_ssize_t at, Py_ssize_t head, Py_ssize_t length,
+        Py_ssize_t quota, list events
+    ) except *:
+        cdef Publish one
+        cdef bytes known = None
+        cdef const uint8_t *topic
+        cdef PublishRun run = self.run
+        cdef Fault fault = read_publish(
+            base + at + head, base + at + head + length, base[at], self.version, self.role, &one)
+        if fault != OK:
+            return fault
+        topic = one.topic
+        if one.found.alias_at != NULL:
+            one.found.flags |= ALIAS
+            if one.found.alias > self.topic_alias_max:
+                return BAD_ALIAS
+            if one.topic_length == 0:
+                known = self.alias(one.found.alias)
+                if known is None:
+                    return UNKNOWN_ALIAS
+                topic = <const uint8_t *>PyBytes_AS_STRING(known)
+                one.topic_length = len(known)
+        if one.topic_length == 0:
+            return NO_TOPIC
+        if (
+            run is None or run.flags != one.found.flags
+            or len(run.topic) != one.topic_length
+            or memcmp(PyBytes_AS_STRING(run.topic), topic, one.topic_length) != 0
+            or at - run.start > RUN_BYTES_MAX
+        ):
+            if known is None:
+                if not is_text(topic, one.topic_length):
+                    return BAD_TEXT
+                if has_wildcard(topic, one.topic_length):
+                    return WILDCARD
+                known = PyBytes_FromStringAndSize(<const char *>topic, one.topic_length)
+            self.finish(events)
+            self.begin(known, one.found.flags, at)
+            run = self.run
+        if one.packet_id:
+            if quota <= 0:
+                self.drop_if_empty()
+                return TOO_MANY
+            scratch_ids[self.ids_count] = one.packet_id
+            self.ids_count += 1
+        if one.found.alias_at != NULL:
+            self.set_alias(one.found.alias, run.topic)
+        run.count += 1
+        run.stop = at + head + length
+        return OK
+
+    cdef int begin(self, bytes topic, int flags, Py_ssize_t at) except -1:
+        cdef PublishRun run = PublishRun.__new__(PublishRun)
+        run.flags = flags
+        run.topic = topic
+        run.start = run.stop = at
+        run.version = self.version
+        run.role = self.role
+        self.run = run
+        return 0
+
+    cdef void drop_if_empty(self) noexcept:
+        if self.run.count == 0:
+            self.run = None
+
+    cdef bytes alias(self, uint16_t number):
+        if self.aliases is None or number > len(self.aliases):
+            return None
+        return self.aliases[number - 1]
+
+    cdef int set_alias(self, uint16_t number, bytes topic) except -1:
+        if self.aliases is None:
+            self.aliases = []
+        while len(self.aliases) < number:
+            self.aliases.append(None)
+        if self.aliases[number - 1] is not topic:
+            self.aliases[number - 1] = topic
+        return 0
+
+    # --- acknowledgements ---
+
+    cdef Fault take_ack(
+        self, int kind, const uint8_t *p, Py_ssize_t length, list events
+    ) except *:
+        cdef const uint8_t *end = p + length
+        cdef uint8_t reason = 0
+        cdef uint32_t properties
+        cdef Found found
+        cdef int size
+        cdef Fault fault
+        if length < 2 or length > 2 and self.version != V5:
+            return BAD_LENGTH
+        if be16(p) == 0:
+            return NO_ID
+        if length > 2:
+            reason = p[2]
+            if not reason_fits[kind][reason]:
+                return BAD_REASON
+        if length > 3:
+            size = read_variable(p + 3, end, True, &properties)
+            if size <= 0:
+                return ENDS_EARLY if size == 0 else BAD_VARIABLE
+            if end - p - 3 - size != <Py_ssize_t>properties:
+                return BAD_LENGTH
+            fault = read_properties(p + 3 + size, end, kind, self.role, &found)
+            if fault != OK:
+                return fault
+        if self.ack_kind != kind:
+            self.finish(events)
+            self.ack_kind = kind
+            self.ack_reasons = False
+        scratch_ids[self.ids_count] = be16(p)
+        scratch_reasons[self.ids_count] = reason
+        self.ack_reasons |= reason != 0
+        self.ids_count += 1
+        return OK
+
+    cdef int finish(self, list events) except -1:
+        """Hand out what is being gathered."""
+        if self.run is not None:
+            if self.ids_count:
+                self.run.packet_ids = taken_ids(self.ids_count)
+            events.append((1, self.run))
+            self.run = None
+        elif self.ack_kind:
+            events.append((
+                2, self.ack_kind, taken_ids(self.ids_count),
+                (<const char *>scratch_reasons)[:self.ids_count] if self.ack_reasons else None))
+            self.ack_kind = 0
+        self.ids_count = 0
+        return 0
