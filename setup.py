@@ -23,6 +23,7 @@ KERNELS = {
     "braidmq.wire.amqp.render": [],
     "braidmq.wire.amqp.load": [],
     "braidmq.wire.mqtt.scan": [],
+    "braidmq.wire.mqtt.render": [],
     "braidmq.engine.compaction": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],

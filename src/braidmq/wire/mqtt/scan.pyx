@@ -30,6 +30,7 @@ from libc.stdlib cimport realloc
 from libc.string cimport memcmp, memcpy
 
 from braidmq.storage.record cimport TRANSIENT, RecordBatch
+from braidmq.wire.mqtt.fields cimport be16, be32, read_variable
 
 import array
 
@@ -190,31 +191,6 @@ cdef array.array IDS = array.array("H")
 
 
 # --- pieces of packets ---
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline int read_variable(
-    const uint8_t *p, const uint8_t *end, bint minimal, uint32_t *value
-) noexcept:
-    """Bytes of the variable integer at ``p``; 0: it is cut off, -1: it is none."""
-    cdef int i
-    cdef uint32_t found = 0
-    for i in range(4):
-        if p + i >= end:
-            return 0
-        found |= <uint32_t>(p[i] & 0x7f) << 7 * i
-        if p[i] < 0x80:
-            value[0] = found
-            # MQTT-1.5.5-1
-            return -1 if minimal and i and p[i] == 0 else i + 1
-    return -1
-
 
 cdef bint is_text(const uint8_t *p, Py_ssize_t length) noexcept:
     """Well-formed UTF-8 without U+0000."""
