@@ -17,7 +17,7 @@ from braidmq.storage.record cimport (
     HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming, header_bytes,
 )
 from braidmq.wire.mqtt.fields cimport (
-    be16, put16, put32, put_variable, read_variable, variable_bytes,
+    be16, be32, put16, put32, put_variable, read_variable, variable_bytes,
 )
 
 import array
@@ -235,7 +235,8 @@ cdef uint8_t *put_properties(
     if header.flags & TIMED:
         at = expiry_at(one.properties, one.properties_length)
         if at >= 0:
-            put32(p + at, seconds_left(header, now_ms))
+            # The interval 0 is kept for a millisecond, and is not to become a second by that.
+            put32(p + at, min(be32(p + at), seconds_left(header, now_ms)))
     return p + one.properties_length
 
 
