@@ -1,5 +1,6 @@
 """Deliveries against the oracle's bytes, and back: what was published is what is read."""
 
+import itertools
 from array import array
 
 import pytest
@@ -206,7 +207,7 @@ def test_delivery_runs(rows):
             assert at == stop
             assert told == [described(row) for row in rows[first:stop]]
             runs = delivery_runs(batch, first, stop)
-            assert all(a[1:] != b[1:] for a, b in zip(runs, runs[1:], strict=False))
+            assert all(a[1:] != b[1:] for a, b in itertools.pairwise(runs))
 
 
 def described(row) -> tuple[int, int, bytes]:
