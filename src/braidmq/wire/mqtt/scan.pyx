@@ -29,8 +29,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcmp, memcpy
 
-from braidmq.storage.record cimport TRANSIENT, RecordBatch
-from braidmq.wire.mqtt.fields cimport be16, be32, read_variable
+from braidmq.storage.record cimport HEADER_BYTES, TRANSIENT, RecordBatch
+from braidmq.wire.mqtt.fields cimport be16, be32, put16, read_variable
 
 import array
 
@@ -53,7 +53,7 @@ FLAG_USER_PROPERTIES = 32
 FLAG_EXPIRY = 64
 FLAG_ALIAS = 128
 
-ENVELOPE_MQTT = 2
+ENVELOPE_MQTT = FORMAT_MQTT
 
 cdef enum:
     QOS = 3
@@ -92,6 +92,8 @@ cdef enum:
     V5 = 5
     RUN_BYTES_MAX = 1 << 20
     SMALL_ENVELOPE_BYTES = 512
+    ALIAS_BYTES = 3
+    FORMAT_MQTT = 2
 
 cdef enum Fault:
     OK
@@ -391,12 +393,12 @@ cdef class PublishRun:
         cdef uint32_t length
         cdef Py_ssize_t head
         cdef Publish one
-        cdef EnvelopeWriter writer = EnvelopeWriter(self.flags, self.topic)
+        cdef bytes envelope = envelope_head(self.flags, self.topic)
         if self.stop > data.shape[0]:
             raise ValueError("not the buffer that this run was found in")
         p = &data[self.start]
         stop = p + (self.stop - self.start)
-        batch.reserve(self.stop - self.start + self.count * (48 + len(writer.head)), self.count)
+        batch.reserve(self.stop - self.start + self.count * (HEADER_BYTES + 8 + len(envelope)), self.count)
         while p < stop:
             head = packet_head(p, stop, False, &length)
             if (
@@ -405,48 +407,51 @@ cdef class PublishRun:
                     p + head, p + head + length, p[0], self.version, self.role, &one) != OK
             ):
                 raise ValueError("not the buffer that this run was found in")
-            writer.put(batch, &one, now_ms, TRANSIENT if transient else 0)
+            put_record(batch, envelope, &one, now_ms, TRANSIENT if transient else 0)
             p += head + length
         return batch
 
 
-cdef class EnvelopeWriter:
-    """Records of one run: what their envelopes share is put together once."""
-    cdef bytes head
+cdef bytes envelope_head(int flags, bytes topic):
+    """What the envelopes of a run share: flags, length of the topic, topic."""
+    cdef Py_ssize_t length = len(topic)
+    cdef bytes head = PyBytes_FromStringAndSize(NULL, 3 + length)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(head)
+    p[0] = flags & (QOS | RETAIN)
+    memcpy(put16(p + 1, <uint16_t>length), PyBytes_AS_STRING(topic), length)
+    return head
 
-    def __cinit__(self, int flags, bytes topic):
-        self.head = bytes((flags & (QOS | RETAIN), len(topic) >> 8, len(topic) & 0xff)) + topic
 
-    cdef int put(
-        self, RecordBatch batch, const Publish *one, int64_t now_ms, uint8_t record_flags
-    ) except -1:
-        cdef uint8_t small[SMALL_ENVELOPE_BYTES]
-        cdef bytes large
-        cdef uint8_t *envelope = <uint8_t *>PyBytes_AS_STRING(self.head)
-        cdef Py_ssize_t head_length = len(self.head), length = head_length, before
-        cdef int64_t expires = 0
-        if one.found.flags & HAS_PROPERTIES:
-            length += one.properties_length
-            envelope = small
-            if length > SMALL_ENVELOPE_BYTES:
-                large = PyBytes_FromStringAndSize(NULL, length)
-                envelope = <uint8_t *>PyBytes_AS_STRING(large)
-            memcpy(envelope, PyBytes_AS_STRING(self.head), head_length)
-            if one.found.alias_at == NULL:
-                memcpy(envelope + head_length, one.properties, one.properties_length)
-            else:
-                before = one.found.alias_at - one.properties
-                length -= 3
-                memcpy(envelope + head_length, one.properties, before)
-                memcpy(
-                    envelope + head_length + before, one.found.alias_at + 3,
-                    one.properties_length - before - 3)
-        if one.found.flags & EXPIRY:
-            # At the earliest in a millisecond: a subscriber that is ready now gets it all the same.
-            expires = now_ms + max(<int64_t>one.found.expiry_s * 1000, 1)
-        return batch.put(
-            NULL, 0, envelope, length, one.payload, one.payload_length,
-            2, record_flags, 0, now_ms, expires, 0)
+cdef int put_record(
+    RecordBatch batch, bytes head, const Publish *one, int64_t now_ms, uint8_t record_flags
+) except -1:
+    cdef uint8_t small[SMALL_ENVELOPE_BYTES]
+    cdef bytes large
+    cdef uint8_t *envelope = <uint8_t *>PyBytes_AS_STRING(head)
+    cdef Py_ssize_t head_length = len(head), length = head_length, before
+    cdef int64_t expires = 0
+    if one.found.flags & HAS_PROPERTIES:
+        length += one.properties_length
+        envelope = small
+        if length > SMALL_ENVELOPE_BYTES:
+            large = PyBytes_FromStringAndSize(NULL, length)
+            envelope = <uint8_t *>PyBytes_AS_STRING(large)
+        memcpy(envelope, PyBytes_AS_STRING(head), head_length)
+        if one.found.alias_at == NULL:
+            memcpy(envelope + head_length, one.properties, one.properties_length)
+        else:
+            before = one.found.alias_at - one.properties
+            length -= ALIAS_BYTES
+            memcpy(envelope + head_length, one.properties, before)
+            memcpy(
+                envelope + head_length + before, one.found.alias_at + ALIAS_BYTES,
+                one.properties_length - before - ALIAS_BYTES)
+    if one.found.flags & EXPIRY:
+        # At the earliest in a millisecond: a subscriber that is ready now gets it all the same.
+        expires = now_ms + max(<int64_t>one.found.expiry_s * 1000, 1)
+    return batch.put(
+        NULL, 0, envelope, length, one.payload, one.payload_length,
+        FORMAT_MQTT, record_flags, 0, now_ms, expires, 0)
 
 
 cdef uint16_t *scratch_ids = NULL
@@ -544,10 +549,10 @@ cdef class Scanner:
                 self.wanted_bytes = head + <Py_ssize_t>length
                 break
             if kind == PUBLISH:
-                fault = self.take_publish(base, at, head, length, quota, events)
+                fault = <Fault>self.take_publish(base, at, head, length, quota, events)
                 quota -= (first & 6) != 0
             elif PUBACK <= kind <= PUBCOMP:
-                fault = self.take_ack(kind, base + at + head, length, events)
+                fault = <Fault>self.take_ack(kind, base + at + head, length, events)
             else:
                 self.finish(events)
                 events.append((
@@ -556,6 +561,10 @@ cdef class Scanner:
             if fault != OK:
                 break
             at += head + length
+            if kind == PUBLISH and not self.run.flags & ~(QOS | RETAIN | DUP):
+                at = self.more_publishes(base, at, size, &quota)
+            elif PUBACK <= kind <= PUBCOMP:
+                at = self.more_acks(base, at, size, first)
             if kind == CONNECT:
                 break
         self.finish(events)
@@ -580,10 +589,10 @@ cdef class Scanner:
 
     # --- publishes ---
 
-    cdef Fault take_publish(
+    cdef int take_publish(
         self, const uint8_t *base, Py_ssize_t at, Py_ssize_t head, Py_ssize_t length,
         Py_ssize_t quota, list events
-    ) except *:
+    ) except -1:
         cdef Publish one
         cdef bytes known = None
         cdef const uint8_t *topic
@@ -632,6 +641,43 @@ cdef class Scanner:
         run.stop = at + head + length
         return OK
 
+    cdef Py_ssize_t more_publishes(
+        self, const uint8_t *base, Py_ssize_t at, Py_ssize_t size, Py_ssize_t *quota
+    ) noexcept:
+        """The end of the publishes that are as the last one but for id and payload: nothing of
+        them has to be looked at that was not before. Whatever is not so takes the long way."""
+        cdef PublishRun run = self.run
+        cdef const uint8_t *topic = <const uint8_t *>PyBytes_AS_STRING(run.topic)
+        cdef const uint8_t *p
+        cdef const uint8_t *end = base + size
+        cdef uint8_t first = base[run.start]
+        cdef Py_ssize_t topic_length = len(run.topic), head, fixed
+        cdef uint32_t length = 0
+        cdef bint with_id = run.flags & QOS, modern = self.version == V5
+        # Length and topic, then what comes between it and the payload.
+        fixed = 2 + topic_length + (2 if with_id else 0) + modern
+        while size - at > 2 and base[at] == first and at - run.start <= RUN_BYTES_MAX:
+            head = packet_head(base + at, end, modern, &length)
+            p = base + at + head
+            if (
+                head <= 0 or end - p < <Py_ssize_t>length or <Py_ssize_t>length < fixed
+                or head + <Py_ssize_t>length > self.packet_bytes_max
+                or be16(p) != topic_length or memcmp(p + 2, topic, topic_length) != 0
+                or modern and p[fixed - 1] != 0
+            ):
+                break
+            if with_id:
+                p += 2 + topic_length
+                if quota[0] <= 0 or be16(p) == 0:
+                    break
+                scratch_ids[self.ids_count] = be16(p)
+                self.ids_count += 1
+                quota[0] -= 1
+            at += head + length
+            run.count += 1
+        run.stop = at
+        return at
+
     cdef int begin(self, bytes topic, int flags, Py_ssize_t at) except -1:
         cdef PublishRun run = PublishRun.__new__(PublishRun)
         run.flags = flags
@@ -662,9 +708,9 @@ cdef class Scanner:
 
     # --- acknowledgements ---
 
-    cdef Fault take_ack(
+    cdef int take_ack(
         self, int kind, const uint8_t *p, Py_ssize_t length, list events
-    ) except *:
+    ) except -1:
         cdef const uint8_t *end = p + length
         cdef uint8_t reason = 0
         cdef uint32_t properties
@@ -697,6 +743,21 @@ cdef class Scanner:
         self.ack_reasons |= reason != 0
         self.ids_count += 1
         return OK
+
+    cdef Py_ssize_t more_acks(
+        self, const uint8_t *base, Py_ssize_t at, Py_ssize_t size, uint8_t first
+    ) noexcept:
+        """The end of the acknowledgements that are as the last one, and no more than an id."""
+        cdef Py_ssize_t count = self.ids_count
+        while size - at >= 4 and base[at] == first and base[at + 1] == 2:
+            if be16(base + at + 2) == 0:
+                break
+            scratch_ids[count] = be16(base + at + 2)
+            scratch_reasons[count] = 0
+            count += 1
+            at += 4
+        self.ids_count = count
+        return at
 
     cdef int finish(self, list events) except -1:
         """Hand out what is being gathered."""
