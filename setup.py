@@ -22,6 +22,7 @@ KERNELS = {
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],
     "braidmq.wire.amqp.load": [],
+    "braidmq.wire.mqtt.publish": [],
     "braidmq.wire.mqtt.scan": [],
     "braidmq.wire.mqtt.render": [],
     "braidmq.engine.compaction": [],

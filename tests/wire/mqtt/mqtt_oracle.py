@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from braidmq.storage.record import FLAG_TIMED, Record
+from braidmq.wire.mqtt import publish as publishes
 from braidmq.wire.mqtt import scan as kernel
 from braidmq.wire.mqtt.constants import FLAGS, REASONS, Kind, Version
 from braidmq.wire.mqtt.properties import PROPERTIES, Type
@@ -77,7 +78,7 @@ def flattened(events: Iterable[tuple[Any, ...]], data: bytes, now_ms: int) -> li
     return flat
 
 
-def _messages(run: kernel.PublishRun, data: bytes, now_ms: int) -> list[Message]:
+def _messages(run: publishes.PublishRun, data: bytes, now_ms: int) -> list[Message]:
     batch = run.batch(data, now_ms)
     batch.verify()
     assert batch.count == run.count > 0
@@ -230,12 +231,12 @@ class Oracle:
         keys = {key for key, *_ in values}
         return (
             qos
-            | kernel.FLAG_RETAIN * retain
-            | kernel.FLAG_DUP * dup
-            | kernel.FLAG_PROPERTIES * bool(keys - {0x23})
-            | kernel.FLAG_USER_PROPERTIES * (0x26 in keys)
-            | kernel.FLAG_EXPIRY * (0x02 in keys)
-            | kernel.FLAG_ALIAS * (0x23 in keys)
+            | publishes.FLAG_RETAIN * retain
+            | publishes.FLAG_DUP * dup
+            | publishes.FLAG_PROPERTIES * bool(keys - {0x23})
+            | publishes.FLAG_USER_PROPERTIES * (0x26 in keys)
+            | publishes.FLAG_EXPIRY * (0x02 in keys)
+            | publishes.FLAG_ALIAS * (0x23 in keys)
         )
 
     def _ack(self, kind: int, body: bytes) -> Ack:
@@ -266,7 +267,7 @@ def record_of(
     kept = b"".join(raw for key, raw, _ in values if key != 0x23)
     envelope = struct.pack(">BH", qos | retain << 2, len(topic)) + topic + kept
     expiry_s = next((value for key, _, value in values if key == 0x02), None)
-    record = Record(0, now_ms, None, payload, envelope, kernel.ENVELOPE_MQTT)
+    record = Record(0, now_ms, None, payload, envelope, publishes.ENVELOPE_MQTT)
     if expiry_s is None:
         return record
     return record._replace(flags=FLAG_TIMED, expires_at_ms=now_ms + max(expiry_s * 1000, 1))

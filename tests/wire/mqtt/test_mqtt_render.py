@@ -17,13 +17,14 @@ from braidmq.wire.mqtt.properties import (
     decode_properties,
     encode_properties,
 )
+from braidmq.wire.mqtt.publish import ENVELOPE_MQTT
 from braidmq.wire.mqtt.render import (
     delivery_runs,
     render_acks,
     render_publishes,
     sequential_ids,
 )
-from braidmq.wire.mqtt.scan import CLIENT, ENVELOPE_MQTT, EVENT_PUBLISH, SERVER, Scanner
+from braidmq.wire.mqtt.scan import CLIENT, EVENT_PUBLISH, SERVER, Scanner
 
 NOW_MS = 1_700_000_000_000
 

@@ -1,8 +1,7 @@
-from array import array
 from typing import Any
 
 from braidmq.storage.disk import Buffer
-from braidmq.storage.record import RecordBatch
+from braidmq.wire.mqtt.constants import Reason
 
 SERVER: int
 CLIENT: int
@@ -10,31 +9,7 @@ EVENT_PACKET: int
 EVENT_PUBLISH: int
 EVENT_ACKS: int
 EVENT_ERROR: int
-FLAG_QOS: int
-FLAG_RETAIN: int
-FLAG_DUP: int
-FLAG_PROPERTIES: int
-FLAG_USER_PROPERTIES: int
-FLAG_EXPIRY: int
-FLAG_ALIAS: int
-ENVELOPE_MQTT: int
-
-class PublishRun:
-    @property
-    def flags(self) -> int: ...
-    @property
-    def qos(self) -> int: ...
-    @property
-    def topic(self) -> bytes: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-    @property
-    def packet_ids(self) -> array[int] | None: ...
-    def batch(self, data: Buffer, now_ms: int, transient: bool = False) -> RecordBatch: ...
+FAULTS: dict[int, tuple[Reason, str]]
 
 class Scanner:
     version: int

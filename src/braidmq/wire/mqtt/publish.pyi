@@ -1,0 +1,30 @@
+from array import array
+
+from braidmq.storage.disk import Buffer
+from braidmq.storage.record import RecordBatch
+
+FLAG_QOS: int
+FLAG_RETAIN: int
+FLAG_DUP: int
+FLAG_PROPERTIES: int
+FLAG_USER_PROPERTIES: int
+FLAG_EXPIRY: int
+FLAG_ALIAS: int
+ENVELOPE_MQTT: int
+
+class PublishRun:
+    @property
+    def flags(self) -> int: ...
+    @property
+    def qos(self) -> int: ...
+    @property
+    def topic(self) -> bytes: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def packet_ids(self) -> array[int] | None: ...
+    def batch(self, data: Buffer, now_ms: int, transient: bool = False) -> RecordBatch: ...
