@@ -25,6 +25,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
 from braidmq.gateways.http.app import App
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
@@ -95,8 +96,11 @@ class Node:
         health = Health(self._store.failure, self.unready)
         metrics = Metrics(self._engine, {"amqp": amqp}, config.metrics)
         http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
+        mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
+            (at.mqtt_port, MqttListener(at.host, at.mqtt_port, mqtt)),
+            (at.ws_port, WebSocketListener(at.host, at.ws_port, mqtt)),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
         ]
         return [listener for port, listener in every if port]
@@ -286,6 +290,44 @@ class AmqpListener:
 
     async def start(self) -> None:
         await self._gateway.start(bind(self._host, self._port, "listeners.amqp_port"))
+
+    async def stop(self, deadline_s: float) -> None:
+        await self._gateway.stop(deadline_s)
+
+
+class MqttListener:
+    name = "mqtt"
+
+    def __init__(self, host: str, port: int, gateway: MqttGateway) -> None:
+        self._host = host
+        self._port = port
+        self._gateway = gateway
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://{at_host(self._host)}:{self._port}"
+
+    async def start(self) -> None:
+        await self._gateway.listen(bind(self._host, self._port, "listeners.mqtt_port"))
+
+    async def stop(self, deadline_s: float) -> None:
+        await self._gateway.stop(deadline_s)
+
+
+class WebSocketListener:
+    name = "ws"
+
+    def __init__(self, host: str, port: int, gateway: MqttGateway) -> None:
+        self._host = host
+        self._port = port
+        self._gateway = gateway
+
+    @property
+    def url(self) -> str:
+        return f"ws://{at_host(self._host)}:{self._port}"
+
+    async def start(self) -> None:
+        await self._gateway.listen_websocket(bind(self._host, self._port, "listeners.ws_port"))
 
     async def stop(self, deadline_s: float) -> None:
         await self._gateway.stop(deadline_s)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from braidmq.engine.envelope import (
     AMQP,
-    MQTT5,
+    MQTT,
     NATIVE,
     Death,
     annotate,
@@ -200,7 +200,7 @@ def test_what_amqp_alone_has_is_left_out():
 def test_headers_of_each_format():
     headers = [("a", b"1"), ("a", b"2")]
     assert native_headers(record(encode_headers(headers), NATIVE)) == headers
-    assert native_headers(record(b"whatever", MQTT5)) == []
+    assert native_headers(record(b"\0\0\x01t", MQTT)) == []
 
 
 # --- deaths ---

@@ -101,14 +101,14 @@ def serve(
     mqtt_port: Annotated[
         int | None,
         typer.Option(
-            help="MQTT over TCP; 0 turns it off. Accepted but not served yet.",
+            help="MQTT 3.1.1 and 5.0 over TCP; 0 turns it off.",
             show_default=str(LISTENERS.mqtt_port),
         ),
     ] = None,
     ws_port: Annotated[
         int | None,
         typer.Option(
-            help="MQTT over WebSocket; 0 turns it off. Accepted but not served yet.",
+            help="MQTT over WebSocket; 0 turns it off.",
             show_default=str(LISTENERS.ws_port),
         ),
     ] = None,

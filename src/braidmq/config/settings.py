@@ -9,6 +9,7 @@ from msgspec import Meta
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.settings import AmqpSettings
+from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.storage.settings import StorageSettings
@@ -63,8 +64,8 @@ class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "127.0.0.1"
     amqp_port: Annotated[int, _port("AMQP 0-9-1 over TCP")] = 5672
-    mqtt_port: Annotated[int, _port("MQTT over TCP, accepted but not served yet")] = 1883
-    ws_port: Annotated[int, _port("MQTT over WebSocket, accepted but not served yet")] = 8083
+    mqtt_port: Annotated[int, _port("MQTT 3.1.1 and 5.0 over TCP")] = 1883
+    ws_port: Annotated[int, _port("MQTT over WebSocket")] = 8083
     http_port: Annotated[int, _port("HTTP: /health, /ready, /metrics and the API under /v1")] = 8080
 
 
@@ -94,6 +95,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     amqp: AmqpSettings = AmqpSettings()
+    mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 

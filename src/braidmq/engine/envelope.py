@@ -18,7 +18,7 @@ from braidmq.storage.record import Record
 
 NATIVE = 0
 AMQP = 1
-MQTT5 = 2
+MQTT = 2
 
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")

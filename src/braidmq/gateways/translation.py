@@ -13,6 +13,7 @@ import msgspec
 from braidmq.engine.envelope import (
     AMQP,
     DEATH,
+    MQTT,
     NATIVE,
     Death,
     Deaths,
@@ -25,6 +26,11 @@ from braidmq.storage.record import Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.amqp.tables import Long
+from braidmq.wire.mqtt.constants import STRING_BYTES_MAX, Kind
+from braidmq.wire.mqtt.properties import Properties as MqttProperties
+from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt_properties
+from braidmq.wire.mqtt.properties import encode_properties as encode_mqtt_properties
+from braidmq.wire.mqtt.text import write_string
 
 NAMED = (
     "content_type",
@@ -68,6 +74,10 @@ def amqp_parts(
         if delivery_count is None:
             return exchange, key, raw
         properties = readable_properties(raw)
+    elif envelope_format == MQTT:
+        exchange, key = TOPIC_EXCHANGE.encode(), key_of_topic(split_mqtt(envelope)[1])
+        key = key[:SHORT_STRING_BYTES_MAX]
+        properties = amqp_from_mqtt(envelope, record)
     else:
         exchange, key = b"", topic.encode()
         properties = amqp_from_native(decode_headers(envelope), record)
@@ -134,7 +144,129 @@ def native_headers(record: Record) -> list[tuple[str, bytes]]:
         found = native_from_amqp(record.envelope)
         # AMQP has no other place for the key; here it has its own.
         return [each for each in found if each[0] != "x-key"] if record.key is not None else found
+    if record.envelope_format == MQTT:
+        return native_from_mqtt(record.envelope)
     return decode_headers(record.envelope) if record.envelope_format == NATIVE else []
+
+
+# --- MQTT envelopes; the format is described in wire/mqtt/publish.pyx ---
+
+TOPIC_EXCHANGE = "amq.topic"
+"""The exchange that is one space with the tree of MQTT topics."""
+
+_SWAPPED = bytes.maketrans(b"/.", b"./")
+_PATTERN = bytes.maketrans(b"/.+", b"./*")
+
+
+def key_of_topic(topic: bytes) -> bytes:
+    """``a/b`` is ``a.b``, and a dot becomes a slash: so that no two topics have one key."""
+    return topic.translate(_SWAPPED)
+
+
+def pattern_of_filter(pattern: bytes) -> bytes:
+    """An MQTT filter as a binding key: ``+`` is ``*``, and ``#`` means the same in both."""
+    return pattern.translate(_PATTERN)
+
+
+def topic_of_key(key: bytes) -> bytes | None:
+    """None for a key that can't be a topic's name."""
+    if not key or len(key) > STRING_BYTES_MAX or any(c in key for c in b"+#\0"):
+        return None
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return None
+    return key.translate(_SWAPPED)
+
+
+def split_mqtt(envelope: bytes) -> tuple[int, bytes, bytes]:
+    """Flags, topic and the raw properties of an MQTT envelope."""
+    end = 3 + int.from_bytes(envelope[1:3], "big")
+    return envelope[0], envelope[3:end], envelope[end:]
+
+
+def native_from_mqtt(envelope: bytes) -> list[tuple[str, bytes]]:
+    """MQTT properties as native headers."""
+    properties = decode_mqtt_properties(split_mqtt(envelope)[2], Kind.PUBLISH)
+    found: list[tuple[str, bytes]] = []
+    if properties.content_type is not None:
+        found.append(("content-type", properties.content_type.encode()))
+    if properties.correlation_data is not None:
+        found.append(("correlation-id", properties.correlation_data))
+    if properties.response_topic is not None:
+        found.append(("reply-to", key_of_topic(properties.response_topic.encode())))
+    return found + [(name, value.encode()) for name, value in properties.user_properties]
+
+
+def amqp_from_mqtt(envelope: bytes, record: Record | None) -> Properties:
+    """What a publisher calls ``user-id`` stays a header: as a property AMQP vouches for it."""
+    headers = native_from_mqtt(envelope)
+    claimed = {name: value.decode() for name, value in headers if name == "user-id"}
+    properties = amqp_from_native([each for each in headers if each[0] != "user-id"], record)
+    expiration = None
+    if record is not None and record.expires_at_ms:
+        expiration = str(max(record.expires_at_ms - record.timestamp_ms, 0))
+    return msgspec.structs.replace(
+        properties,
+        headers={**(properties.headers or {}), **claimed} or None,
+        delivery_mode=2 if envelope[0] & 3 else 1,
+        expiration=expiration,
+    )
+
+
+MQTT_QOS_OF_OTHERS = 1
+"""Messages of other protocols go out at least once."""
+
+_MQTT_HAS = ("content-type", "correlation-id", "reply-to")
+
+
+def mqtt_record(record: Record, topic: str) -> tuple[bytes, Record]:
+    """A message of another protocol as MQTT has it, with its topic: from the routing key, or else
+    the given one."""
+    key = split_amqp(record.envelope)[1] if record.envelope_format == AMQP else b""
+    name = topic_of_key(key) or topic.encode()
+    headers = native_headers(record)
+    own = {field: value for field, value in headers if field in _MQTT_HAS}
+    expiry_s = None
+    if record.expires_at_ms:
+        expiry_s = min(max(record.expires_at_ms - record.timestamp_ms + 999, 0) // 1000, 0xFFFFFFFF)
+    reply_to = topic_of_key(own.get("reply-to", b""))
+    content_type = own.get("content-type")
+    properties = MqttProperties(
+        content_type=None if content_type is None else _mqtt_text(content_type),
+        correlation_data=own.get("correlation-id"),
+        response_topic=None if reply_to is None else reply_to.decode(),
+        message_expiry_interval=expiry_s,
+        user_properties=tuple(
+            (_mqtt_text(field.encode()), _mqtt_text(value))
+            for field, value in headers
+            if field not in _MQTT_HAS
+        ),
+    )
+    head = bytes((MQTT_QOS_OF_OTHERS,)) + write_string(name.decode())
+    envelope = head + encode_mqtt_properties(properties, Kind.PUBLISH)
+    return name, record._replace(envelope=envelope, envelope_format=MQTT)
+
+
+def _mqtt_text(value: bytes) -> str:
+    """What MQTT takes for a string: cut rather than the message lost."""
+    text = value.decode("utf-8", "replace").replace("\0", "")
+    return text.encode()[:STRING_BYTES_MAX].decode(errors="ignore")
+
+
+def annotate_mqtt(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
+    """Dead letters are AMQP's idea, and are written as AMQP does."""
+    exchange, key, raw = amqp_parts(record.envelope, MQTT, record)
+    head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
+    return annotate_amqp(record._replace(envelope=head + raw, envelope_format=AMQP), death)
+
+
+def mqtt_routing_keys(record: Record) -> list[bytes]:
+    return [key_of_topic(split_mqtt(record.envelope)[1])[:SHORT_STRING_BYTES_MAX]]
+
+
+def mqtt_headers(record: Record) -> dict[str, Any]:
+    return dict(amqp_from_mqtt(record.envelope, record).headers or {})
 
 
 # --- deaths as RabbitMQ writes them ---
@@ -282,3 +414,4 @@ def amqp_routing_keys(record: Record) -> list[bytes]:
 
 
 register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers)
+register_format(MQTT, annotate_mqtt, mqtt_routing_keys, mqtt_headers)

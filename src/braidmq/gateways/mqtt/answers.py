@@ -1,0 +1,53 @@
+"""PUBACK and PUBREC in the order of their PUBLISH, though some wait for the disk (MQTT-4.6.0-2)."""
+
+from array import array
+from collections import deque
+
+from braidmq.wire.mqtt.constants import Kind, Reason, Version
+from braidmq.wire.mqtt.packets import PubAck, PubRec, encode
+from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.render import render_acks
+
+
+class Answer:
+    __slots__ = ("done", "kind", "packet_ids", "reason", "text")
+
+    def __init__(self, kind: Kind, packet_ids: "array[int]") -> None:
+        self.kind = kind
+        self.packet_ids = packet_ids
+        self.reason = Reason.SUCCESS
+        self.text = ""
+        self.done = False
+
+    def encoded(self, version: int, with_text: bool) -> bytes:
+        if not self.text or not with_text or version != Version.V5:
+            return render_acks(self.kind, self.packet_ids, version, self.reason)
+        packet = PubAck if self.kind == Kind.PUBACK else PubRec
+        properties = Properties(reason_string=self.text) if self.text else NO_PROPERTIES
+        return b"".join(
+            encode(packet(number, self.reason, properties), version) for number in self.packet_ids
+        )
+
+
+class Answers:
+    def __init__(self) -> None:
+        self._waiting: deque[Answer] = deque()
+        self.open_acks = 0
+        """Publishes of QoS 1 that wait for their PUBACK."""
+
+    def expect(self, kind: Kind, packet_ids: "array[int]") -> Answer:
+        answer = Answer(kind, packet_ids)
+        self._waiting.append(answer)
+        if kind == Kind.PUBACK:
+            self.open_acks += len(packet_ids)
+        return answer
+
+    def ready(self, version: int, with_text: bool) -> bytes:
+        """What can be said now."""
+        parts = []
+        while self._waiting and self._waiting[0].done:
+            answer = self._waiting.popleft()
+            if answer.kind == Kind.PUBACK:
+                self.open_acks -= len(answer.packet_ids)
+            parts.append(answer.encoded(version, with_text))
+        return b"".join(parts)

@@ -1,0 +1,136 @@
+"""From the topic exchange to MQTT subscribers.
+
+The exchange ``amq.topic`` and the tree of MQTT topics are one space. Each namespace with MQTT
+subscriptions has one queue, bound to the exchange with the pattern of each filter; what comes there
+over another protocol is published to the subscribers as if it had come over MQTT. The queue is
+durable, so that a message that was confirmed to its publisher reaches persistent sessions after a
+crash, too.
+"""
+
+from braidmq.engine.policy import QUEUE_SETTINGS
+from braidmq.engine.routing.bindings import topic as to_topic
+from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.hub import BRIDGE, Hub
+from braidmq.gateways.mqtt.message import Arrival, batch_of
+from braidmq.gateways.translation import (
+    MQTT_QOS_OF_OTHERS,
+    TOPIC_EXCHANGE,
+    mqtt_record,
+    pattern_of_filter,
+)
+from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
+from braidmq.wire.mqtt.text import split_share
+
+SUBSCRIPTION = "bridge"
+IN_FLIGHT_MAX = 4096
+
+
+class Bridge:
+    """The queue of one namespace, and its consumer."""
+
+    def __init__(self, broker: Broker, hub: Hub, namespace: str) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._hub = hub
+        self._namespace = namespace
+        self._consumer: Consumer | None = None
+        self._wanted: dict[bytes, int] = {}
+        """Binding keys, and how many subscriptions want each."""
+
+    @property
+    def is_unused(self) -> bool:
+        return not self._wanted
+
+    def want(self, key: bytes) -> None:
+        self._wanted[key] = self._wanted.get(key, 0) + 1
+        if self._wanted[key] == 1:
+            self._bind(key)
+
+    def forget(self, key: bytes) -> None:
+        self._wanted[key] -= 1
+        if self._wanted[key]:
+            return
+        del self._wanted[key]
+        self._engine.exchanges.unbind(self._namespace, TOPIC_EXCHANGE, to_topic(BRIDGE), key)
+        if self.is_unused:
+            self._engine.delete_topic(self._open())
+            self._consumer = None
+
+    def cancelled(self) -> None:
+        """The queue was deleted by somebody else, and its bindings with it."""
+        if self._wanted and (self._namespace, BRIDGE) not in self._engine.core.topics:
+            for key in self._wanted:
+                self._bind(key)
+
+    def _bind(self, key: bytes) -> None:
+        topic = self._open()
+        self._engine.exchanges.bind(
+            self._namespace, TOPIC_EXCHANGE, to_topic(topic.name), key, durable=False
+        )
+
+    def _open(self) -> Topic:
+        now_ms = self._broker.now_ms()
+        topic = self._engine.core.topics.get((self._namespace, BRIDGE))
+        if topic is None:
+            topic = self._engine.create_topic(
+                self._namespace, BRIDGE, QUEUE_SETTINGS, now_ms=now_ms
+            )
+        if SUBSCRIPTION not in topic.subscriptions:
+            self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
+        subscription = topic.subscriptions[SUBSCRIPTION]
+        if self._consumer is None or self._consumer.subscription is not subscription:
+            self._consumer = self._engine.attach(
+                subscription,
+                now_ms=now_ms,
+                credits=[Credit(IN_FLIGHT_MAX)],
+                visibility_ms=0,
+                tag=self,
+            )
+        return topic
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Publish first and acknowledge then: the journal has them in this order, too."""
+        now_ms = self._broker.now_ms()
+        for index in range(delivery.first, delivery.stop):
+            topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
+            arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
+            self._hub.publish(self._namespace, arrival, from_exchange=True)
+        self._engine.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
+        self._broker.touch()
+
+
+class Bridges:
+    def __init__(self, broker: Broker, hub: Hub) -> None:
+        self._broker = broker
+        self._hub = hub
+        self._bridges: dict[str, Bridge] = {}
+
+    def want(self, namespace: str, pattern: str) -> None:
+        key = _binding_key(pattern)
+        if key is None:
+            return
+        bridge = self._bridges.get(namespace)
+        if bridge is None:
+            bridge = self._bridges[namespace] = Bridge(self._broker, self._hub, namespace)
+        bridge.want(key)
+
+    def forget(self, namespace: str, pattern: str) -> None:
+        key = _binding_key(pattern)
+        if key is not None:
+            self._bridges[namespace].forget(key)
+            if self._bridges[namespace].is_unused:
+                del self._bridges[namespace]
+
+    def restored(self) -> None:
+        """Queues of a former run that nobody subscribes through any more."""
+        for topic in self._broker.engine.topics():
+            if topic.name == BRIDGE and topic.namespace not in self._bridges:
+                self._broker.engine.delete_topic(topic)
+
+
+def _binding_key(pattern: str) -> bytes | None:
+    """None for filters that no message of an exchange can match."""
+    shared = split_share(pattern)
+    key = pattern_of_filter((shared.filter if shared is not None else pattern).encode())
+    return None if key[:1] == b"$" or len(key) > SHORT_STRING_BYTES_MAX else key

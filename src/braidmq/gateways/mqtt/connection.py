@@ -1,0 +1,446 @@
+"""One MQTT connection, whatever carries its bytes: the handshake, packets in and out, its end."""
+
+import asyncio
+import secrets
+from array import array
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from braidmq.gateways.mqtt.answers import Answer, Answers
+from braidmq.gateways.mqtt.errors import translate
+from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
+from braidmq.gateways.mqtt.publisher import Publisher
+from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
+from braidmq.gateways.mqtt.subscriber import Subscriber
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.security.accounts import GUEST, is_loopback
+from braidmq.security.permissions import Grants
+from braidmq.security.records import ROOT_NAMESPACE
+from braidmq.storage.disk import Buffer
+from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind, Reason, Version
+from braidmq.wire.mqtt.errors import (
+    MqttError,
+    ProtocolError,
+    UnsupportedVersion,
+    scan_error,
+)
+from braidmq.wire.mqtt.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+)
+from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVER, Scanner
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.listener import MqttGateway
+
+HANDSHAKE_S = 10
+"""How long a peer may take to log in, and to go once it was told to."""
+CONNECT_BYTES_MAX = 256 * 1024
+"""Of strangers no larger packet is taken: client id, will and password fit."""
+UNLIMITED = 0x7FFFFFFF
+
+
+class Transport(Protocol):
+    """What carries the bytes: TCP, or WebSocket over it."""
+
+    host: str
+    """The peer's address."""
+
+    @property
+    def unsent_bytes(self) -> int: ...
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None:
+        """Read no more until ``resume``."""
+
+    def resume(self) -> None:
+        """Read on, first what was left unread."""
+
+    def finish(self) -> None:
+        """Say goodbye; the peer closes, or is cut off after a while."""
+
+    def abort(self) -> None: ...
+
+
+class MqttConnection:
+    def __init__(self, gateway: "MqttGateway", transport: Transport) -> None:
+        self.gateway = gateway
+        self.broker = gateway.broker
+        self.hub = gateway.hub
+        self.sessions = gateway.sessions
+        self.settings = gateway.settings
+        self.transport = transport
+        self.version = 0
+        self.speaks_v5 = False
+        self.packet_bytes_max = PACKET_BYTES_ANY
+        self.namespace = ROOT_NAMESPACE
+        self.user = ""
+        self.client_id = ""
+        self.keep_alive_s = 0
+        self.session: Session
+        self.grants: Grants
+        self.answers = Answers()
+        self.with_reasons = True
+        """Whether it wants reason strings."""
+        self.last_received = self.broker.loop.time()
+        self._scanner = Scanner(SERVER, 0, CONNECT_BYTES_MAX)
+        self._publisher = Publisher(self)
+        self._subscriber = Subscriber(self)
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._login: asyncio.Task[None] | None = None
+        self._established = False
+        self._held = False
+        """CONNACK waits for the disk, and all that follows it."""
+        self._closed = False
+        self._read_paused = False
+        self._published = False
+        gateway.connections.add(self)
+        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
+
+    @property
+    def is_established(self) -> bool:
+        return self._established
+
+    # --- in ---
+
+    def receive(self, data: Buffer, size: int) -> int:
+        """Take whole packets from the front; returns how many bytes they had."""
+        if self._closed:
+            return size
+        if self._login is not None and not self._established:
+            return 0
+        self.broker.touch()
+        self.last_received = self.broker.loop.time()
+        view = memoryview(data)
+        try:
+            events, used = self._scanner.scan(view, size, self._quota())
+            for event in events:
+                self._handle(event, view)
+                if self._closed:
+                    return size
+            return used
+        except BraidError as error:
+            self.fail(translate(error))
+            return size
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The size of the packet that is not complete, 0 if that is not known."""
+        return self._scanner.wanted_bytes
+
+    def _quota(self) -> int:
+        """Publishes above QoS 0 that the peer may send now; 3.1.1 knows no such limit."""
+        if not self.speaks_v5:
+            return UNLIMITED
+        used = self.answers.open_acks + len(self._publisher.open_ids)
+        return self.settings.receive_maximum - used
+
+    def _handle(self, event: tuple[Any, ...], view: memoryview) -> None:
+        kind = event[0]
+        if kind != EVENT_PUBLISH:
+            self.broker.settle()
+        if kind == EVENT_PUBLISH:
+            run = event[1]
+            self._note_published()
+            arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
+            self._publisher.publish(arrival, run.packet_ids)
+        elif kind == EVENT_ACKS:
+            self._handle_acks(*event[1:])
+        elif kind == EVENT_ERROR:
+            raise scan_error(event[1], event[2])
+        else:
+            self._handle_packet(decode(self.version, *event[1:]))
+
+    def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
+        if kind == Kind.PUBREL:
+            self._publisher.released(packet_ids)
+        elif kind == Kind.PUBREC:
+            self._subscriber.received(packet_ids, reasons)
+        elif kind == Kind.PUBCOMP:
+            self._subscriber.completed(packet_ids)
+        else:
+            self.session.outbox.acknowledge(packet_ids)
+
+    def _handle_packet(self, packet: Packet) -> None:
+        match packet:
+            case Connect():
+                self._connect(packet)
+            case Subscribe():
+                self._subscriber.subscribe(packet)
+            case Unsubscribe():
+                self._subscriber.unsubscribe(packet)
+            case PingReq():
+                self.send(encode(PingResp(), self.version))
+            case Disconnect():
+                self._disconnect(packet)
+            case Auth():
+                raise ProtocolError("AUTH, and no authentication method was agreed on")
+            case _:
+                raise ProtocolError("a packet that only servers send")
+
+    # --- the handshake ---
+
+    def _connect(self, packet: Connect) -> None:
+        self.version = packet.version
+        self.speaks_v5 = packet.version == Version.V5
+        given = packet.properties
+        if given.authentication_method is not None:
+            raise MqttError(
+                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are known here"
+            )
+        self.with_reasons = given.request_problem_information != 0
+        self.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
+        self.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
+        if packet.will is not None and packet.will.qos > self.settings.maximum_qos:
+            raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
+        self.transport.pause()
+        self._login = self.broker.loop.create_task(self._log_in(packet))
+
+    async def _log_in(self, packet: Connect) -> None:
+        try:
+            await self._authenticate(packet)
+            if not self._closed:
+                await self._establish(packet)
+        except BraidError as error:
+            self.fail(translate(error))
+        except Exception:
+            self.transport.abort()
+            raise
+
+    async def _authenticate(self, packet: Connect) -> None:
+        """The user name may begin with a namespace and a colon. Who gives none is ``guest``, with
+        the password that guest has on a new node: from this machine, and while that holds."""
+        name, password = packet.user_name, packet.password or b""
+        if name is None:
+            name, password = GUEST, GUEST.encode()
+        namespace, _, user = name.rpartition(":")
+        try:
+            found = await self.gateway.logins.authenticate(
+                user, password, self.broker.now_ms(), is_loopback(self.transport.host)
+            )
+        except AccessRefused:
+            if packet.user_name is not None:
+                raise
+            raise AccessRefused("user name and password are missing") from None
+        self.user, self.namespace = found.name, namespace or ROOT_NAMESPACE
+        accounts = self.gateway.accounts
+        if not accounts.can_enter(self.user, self.namespace):
+            raise AccessRefused(f"user {self.user!r} may not enter {self.namespace!r}")
+        self.gateway.require_room(self.namespace)
+        self.grants = accounts.grants(self.user, self.namespace)
+        if packet.will is not None:
+            self._publisher.check_topic(packet.will.topic)
+
+    async def _establish(self, packet: Connect) -> None:
+        given = packet.properties
+        expiry_s = given.session_expiry_interval or 0
+        if not self.speaks_v5:
+            expiry_s = 0 if packet.clean_start else EXPIRES_NEVER
+        expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
+        old = self.sessions.find(self.namespace, self.client_id)
+        if old is not None and old.connection is not None:
+            old.connection.taken_over()
+        self.broker.settle()
+        self.session, present = self.sessions.open(
+            self.namespace,
+            self.client_id,
+            self.user,
+            clean_start=packet.clean_start,
+            expiry_s=expiry_s,
+        )
+        self.session.connection = self
+        self.session.will = packet.will
+        self._established = self._held = True
+        self._scanner.version = self.version
+        self._scanner.packet_bytes_max = self.settings.packet_bytes_max
+        self._scanner.topic_alias_max = self.settings.topic_alias_maximum
+        self.send(encode(self._connack(packet, present, expiry_s), self.version))
+        self.session.outbox.attach(self, given.receive_maximum or PACKET_ID_MAX)
+        await self.broker.durable(self.sessions.save(self.session))
+        self._deadline.cancel()
+        self._held = False
+        self.broker.flush_later(self)
+        if not self._closed and not self._read_paused:
+            self.transport.resume()
+
+    def _connack(self, packet: Connect, present: bool, expiry_s: int) -> ConnAck:
+        limits, asked = self.settings, packet.keep_alive_s
+        self.keep_alive_s = asked
+        if limits.keep_alive_s_max and not 0 < asked <= limits.keep_alive_s_max:
+            self.keep_alive_s = limits.keep_alive_s_max if self.speaks_v5 else asked
+        if not self.speaks_v5:
+            return ConnAck(present)
+        wants_information = packet.properties.request_response_information
+        return ConnAck(
+            present,
+            properties=Properties(
+                session_expiry_interval=None
+                if expiry_s == (packet.properties.session_expiry_interval or 0)
+                else expiry_s,
+                receive_maximum=limits.receive_maximum,
+                maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
+                maximum_packet_size=limits.packet_bytes_max,
+                assigned_client_identifier=None if packet.client_id else self.client_id,
+                topic_alias_maximum=limits.topic_alias_maximum,
+                server_keep_alive=None if self.keep_alive_s == asked else self.keep_alive_s,
+                response_information=f"response/{self.client_id}" if wants_information else None,
+            ),
+        )
+
+    def _handshake_late(self) -> None:
+        self.transport.abort()
+
+    # --- the end ---
+
+    def _disconnect(self, packet: Disconnect) -> None:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s is not None:
+            if expiry_s and not self.session.expiry_s:
+                # 3.14.2.2.2
+                raise ProtocolError("a session that was to end with its connection can't be kept")
+            self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
+        self._leave(with_will=packet.reason == Reason.DISCONNECT_WITH_WILL)
+        self.flush()
+        self._hang_up()
+
+    def fail(self, error: MqttError) -> None:
+        """The peer broke a rule: it is told, as far as its version can, and only it has to go."""
+        if self._closed:
+            return
+        if not self._established:
+            self._refuse(error)
+            return
+        self._say_goodbye(error.reason, str(error))
+
+    def _refuse(self, error: MqttError) -> None:
+        properties = NO_PROPERTIES
+        if self.with_reasons:
+            properties = Properties(reason_string=str(error))
+        if self.speaks_v5:
+            self.send(encode(ConnAck(False, error.reason, properties)))
+        elif isinstance(error, UnsupportedVersion):
+            # Its version is unknown, and so is the answer it understands: most know 3.1.1's.
+            self.send(encode(ConnAck(False, error.reason), Version.V3_1_1))
+        elif self.version and error.return_code is not None:
+            self.send(encode(ConnAck(False, error.reason), self.version))
+        self.flush()
+        self._hang_up()
+
+    def taken_over(self) -> None:
+        self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another client has the same client id")
+
+    def shut_down(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN) -> None:
+        if self._established:
+            self._say_goodbye(reason, "")
+        else:
+            self.transport.abort()
+
+    def _say_goodbye(self, reason: Reason, text: str) -> None:
+        if self._closed:
+            return
+        if self.speaks_v5:
+            properties = NO_PROPERTIES
+            if self.with_reasons and text:
+                properties = Properties(reason_string=text)
+            self.send(encode(Disconnect(reason, properties)))
+        self._held = False
+        self.flush()
+        self._leave(with_will=True)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._closed = True
+        self._deadline.cancel()
+        self.transport.finish()
+        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self.transport.abort)
+
+    def _leave(self, *, with_will: bool) -> None:
+        """Let the session go, once."""
+        self._closed = True
+        if self._established and self.session.connection is self:
+            self.broker.settle()
+            self.sessions.disconnected(self.session, with_will=with_will)
+            self.broker.touch()
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        self._deadline.cancel()
+        self.gateway.connections.discard(self)
+        self._out.clear()
+        self._leave(with_will=True)
+
+    # --- out ---
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._out_bytes + self.transport.unsent_bytes
+
+    def send(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        self.broker.flush_later(self)
+
+    def flush(self) -> None:
+        if not self._out or self._held:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self._out_bytes = 0
+        self.transport.write(data)
+
+    def answered(self, answer: Answer, failure: StorageFailed | None) -> None:
+        """A publish is where it has to be; or it never will be."""
+        if failure is not None:
+            self.fail(translate(failure))
+            return
+        answer.done = True
+        data = self.answers.ready(self.version, self.with_reasons)
+        if data:
+            self.send(data)
+
+    def when_stored(self, lsn: Any, answer: Answer) -> None:
+        self.broker.when_durable(lsn, partial(self.answered, answer))
+
+    def pause_output(self, paused: bool) -> None:
+        """The socket is full, or has room again."""
+        if self._established and not self._closed:
+            self.session.outbox.pause(paused)
+
+    # --- pressure and keep alive ---
+
+    def _note_published(self) -> None:
+        self._published = True
+        if self.broker.blocked:
+            self.set_blocked()
+
+    def set_blocked(self) -> None:
+        """Stop reading from a publisher; who only subscribes goes on."""
+        if self._published and not self._read_paused and not self._closed:
+            self._read_paused = True
+            self.transport.pause()
+
+    def set_unblocked(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            self.last_received = self.broker.loop.time()
+            self.transport.resume()
+
+    def beat(self, now: float) -> None:
+        """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
+        if not self.keep_alive_s or self._closed or self._read_paused:
+            return
+        if now - self.last_received > 1.5 * self.keep_alive_s:
+            self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

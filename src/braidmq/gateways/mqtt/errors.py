@@ -1,0 +1,21 @@
+"""Errors as MQTT answers them: the one place where the engine's errors become MQTT's."""
+
+from braidmq.engine.routing.errors import InvalidFilter
+from braidmq.model.errors import BraidError, Kind
+from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.errors import MqttError
+
+_BY_KIND = {
+    Kind.UNAUTHENTICATED: Reason.BAD_USER_NAME_OR_PASSWORD,
+    Kind.FORBIDDEN: Reason.NOT_AUTHORIZED,
+    Kind.TOO_LARGE: Reason.PACKET_TOO_LARGE,
+    Kind.REFUSED: Reason.SERVER_BUSY,
+}
+
+
+def translate(error: BraidError) -> MqttError:
+    if isinstance(error, MqttError):
+        return error
+    if isinstance(error, InvalidFilter):
+        return MqttError(Reason.TOPIC_FILTER_INVALID, str(error))
+    return MqttError(_BY_KIND.get(error.kind, Reason.UNSPECIFIED_ERROR), str(error))

@@ -1,0 +1,170 @@
+"""Where a message goes: subscribers, session queues, retained messages, the topic exchange."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from braidmq.engine.envelope import headers_of
+from braidmq.engine.errors import TopicFull
+from braidmq.engine.publishing import is_journaled
+from braidmq.engine.topics import Topic
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.message import Arrival, copied
+from braidmq.gateways.mqtt.retained import Retained
+from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
+from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.gateways.mqtt.tree import Tree, Wants
+from braidmq.gateways.translation import TOPIC_EXCHANGE, key_of_topic
+from braidmq.model.ids import Lsn
+from braidmq.storage.record import RecordBatch
+from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
+from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.errors import MqttError
+
+BRIDGE = "$mqtt/amq.topic"
+"""The queue that brings messages of the topic exchange to MQTT subscribers (``bridge.py``)."""
+
+
+class Routed(NamedTuple):
+    lsn: Lsn | None
+    """When this is durable the message is; None when it needs no disk."""
+    matched: bool
+    """Whether anybody gets it."""
+
+
+class Counters:
+    """For $SYS."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+        self.dropped = 0
+
+
+BeforeAppend = Callable[[Anchor], None]
+
+
+class Hub:
+    def __init__(self, broker: Broker, settings: MqttSettings) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.retained = Retained(broker.engine.store, settings)
+        self.trees: dict[str, Tree] = {}
+        self.counters = Counters()
+
+    def tree(self, namespace: str) -> Tree:
+        tree = self.trees.get(namespace)
+        if tree is None:
+            tree = self.trees[namespace] = Tree(namespace)
+        return tree
+
+    def takes_runs(self, namespace: str, topic: bytes) -> bool:
+        """Whether all messages to a topic go the same way."""
+        router = self.broker.engine.exchanges.router(namespace)
+        by_key = router.routes_by_key_only(TOPIC_EXCHANGE)
+        return by_key and not self.tree(namespace).plan(topic).groups
+
+    def publish(
+        self,
+        namespace: str,
+        arrival: Arrival,
+        publisher: Session | None = None,
+        *,
+        before_append: BeforeAppend | None = None,
+        from_exchange: bool = False,
+    ) -> Routed:
+        """Hand messages to everybody they concern. Those of one run must all go the same way.
+
+        ``before_append`` is told where the first of them will be. Raises MqttError when it is
+        refused: QUOTA_EXCEEDED.
+        """
+        self.counters.received += arrival.count
+        retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
+        queues = [] if from_exchange else self._bound_topics(namespace, arrival)
+        again: list[Topic] = []
+        found = self._subscribers(namespace, arrival, publisher)
+        for session, wants in found:
+            if not min(arrival.qos, wants.qos):
+                self.send(arrival, session, wants)
+                continue
+            topic = session.outbox.topic()
+            # A session may match for itself and as its group's choice: those are two copies.
+            (again if topic in queues else queues).append(topic)
+        if before_append is not None:
+            before_append(_anchor(queues))
+        lsn = self._append(queues, arrival.batch, arrival.now_ms) if queues else None
+        for topic in again:
+            lsn = self._append([topic], copied(arrival.batch), arrival.now_ms) or lsn
+        return Routed(later(retained_lsn, lsn), bool(queues or found))
+
+    def _subscribers(
+        self, namespace: str, arrival: Arrival, publisher: Session | None
+    ) -> list[tuple[Session, Wants]]:
+        plan = self.tree(namespace).plan(arrival.topic)
+        found: list[tuple[Session, Wants]] = []
+        for session, wants in plan.sessions.items():
+            own = wants.local if session is publisher else wants
+            if own is not None:
+                found.append((session, own))
+        for group in plan.groups:
+            picked = group.pick(self.settings.share_strategy)
+            if picked is not None:
+                found.append(picked)
+        return found
+
+    def send(self, arrival: Arrival, session: Session, wants: Wants) -> None:
+        """QoS 0: to who is connected and keeps up, and to nobody else."""
+        connection = session.connection
+        if connection is None:
+            return
+        if connection.unsent_bytes > self.settings.output_bytes_max:
+            self.counters.dropped += arrival.count
+            return
+        retain = arrival.retain and wants.retain_as_published
+        properties = wants.properties if connection.speaks_v5 else b""
+        data = arrival.rendered(connection.version, retain, properties, connection.packet_bytes_max)
+        if data:
+            self.counters.sent += arrival.count
+            connection.send(data)
+
+    def _retain(self, namespace: str, arrival: Arrival) -> Lsn | None:
+        record = arrival.batch.record(arrival.count - 1)
+        topic = arrival.topic.decode()
+        if not record.value:
+            return self.retained.forget(namespace, topic)
+        return self.retained.keep(namespace, topic, record)
+
+    def _bound_topics(self, namespace: str, arrival: Arrival) -> list[Topic]:
+        """Queues that are bound to the topic exchange: it and the MQTT tree are one space."""
+        key = key_of_topic(arrival.topic)
+        if arrival.topic[:1] == b"$" or len(key) > SHORT_STRING_BYTES_MAX:
+            return []
+        engine = self.broker.engine
+        route = engine.exchanges.router(namespace).resolve(
+            TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0))
+        )
+        if not route.topics:
+            return []
+        found = (engine.core.topics.get((namespace, name)) for name in route.topics)
+        return [each for each in found if each is not None and each.name != BRIDGE]
+
+    def _append(self, queues: Sequence[Topic], batch: RecordBatch, now_ms: int) -> Lsn | None:
+        try:
+            published = self.broker.engine.fan_out(queues, batch, now_ms=now_ms)
+        except TopicFull as error:
+            raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
+        self.broker.touch()
+        return published.lsn
+
+
+def _anchor(queues: Sequence[Topic]) -> Anchor:
+    for topic in queues:
+        if is_journaled(topic) and len(topic.partitions) == 1:
+            log = topic.partitions[0].log
+            return log.id, log.next_offset
+    return NO_ANCHOR
+
+
+def later(first: Lsn | None, second: Lsn | None) -> Lsn | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return max(first, second)

@@ -1,0 +1,108 @@
+"""The MQTT gateway: accepts connections over TCP and WebSocket, keeps them alive, closes them."""
+
+import asyncio
+import socket
+
+from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.bridge import Bridge
+from braidmq.gateways.mqtt.connection import MqttConnection
+from braidmq.gateways.mqtt.hub import Hub
+from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.sessions import Sessions
+from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.gateways.mqtt.sys_topics import SysTopics
+from braidmq.gateways.mqtt.transports import TcpTransport, WebSocketTransport
+from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
+from braidmq.security.logins import Logins
+from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.errors import MqttError
+
+BEAT_S = 1.0
+DRAIN_S = 2.0
+
+
+class MqttGateway:
+    """One for both listeners: a client may come over TCP today and WebSocket tomorrow."""
+
+    def __init__(
+        self, broker: Broker, accounts: Accounts, logins: Logins, settings: MqttSettings
+    ) -> None:
+        self.broker = broker
+        self.accounts = accounts
+        self.logins = logins
+        self.settings = settings
+        self.connections: set[MqttConnection] = set()
+        self.hub = Hub(broker, settings)
+        self.sessions = Sessions(broker, self.hub, settings)
+        self.sys_topics = SysTopics(self)
+        self._servers: list[asyncio.Server] = []
+        self._beat = broker.loop.call_later(BEAT_S, self._beats)
+        broker.on_pressure(self._on_pressure)
+        broker.listeners.append(self._on_effect)
+        accounts.watch(self._on_deleted)
+        self.sessions.restore()
+
+    async def listen(self, sock: socket.socket) -> None:
+        loop = self.broker.loop
+        self._servers.append(await loop.create_server(lambda: TcpTransport(self), sock=sock))
+
+    async def listen_websocket(self, sock: socket.socket) -> None:
+        loop = self.broker.loop
+        self._servers.append(await loop.create_server(lambda: WebSocketTransport(self), sock=sock))
+
+    async def stop(self, deadline_s: float) -> None:
+        """Tell every client, give them a moment to read it, then let go. Of several listeners the
+        first that stops stops all."""
+        for server in self._servers:
+            server.close()
+        self._beat.cancel()
+        for connection in list(self.connections):
+            connection.shut_down()
+        deadline = self.broker.loop.time() + min(deadline_s, DRAIN_S)
+        while self.connections and self.broker.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        for session in self.sessions:
+            session.cancel_timers()
+
+    def require_room(self, namespace: str) -> None:
+        """A namespace may limit its connections."""
+        limit = self.accounts.namespace(namespace).max_connections
+        if limit is None:
+            return
+        used = sum(each.namespace == namespace for each in self.connections if each.is_established)
+        if used >= limit:
+            raise MqttError(
+                Reason.QUOTA_EXCEEDED, f"{namespace!r} has {limit} connections and takes no more"
+            )
+
+    def _beats(self) -> None:
+        now = self.broker.loop.time()
+        for connection in list(self.connections):
+            connection.beat(now)
+        self.sys_topics.beat(now)
+        self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
+
+    def _on_pressure(self, changed: PressureChanged) -> None:
+        for connection in list(self.connections):
+            if changed.level is Level.BLOCKED:
+                connection.set_blocked()
+            else:
+                connection.set_unblocked()
+
+    def _on_effect(self, effect: Effect) -> None:
+        """Somebody deleted a queue of ours, as AMQP can: it is made again."""
+        if isinstance(effect, ConsumerCancelled):
+            owner = effect.consumer.tag
+            if isinstance(owner, Outbox | Bridge):
+                owner.cancelled()
+
+    def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
+        for connection in list(self.connections):
+            named = connection.user if isinstance(deleted, UserDeleted) else connection.namespace
+            if named == deleted.name:
+                connection.shut_down(Reason.ADMINISTRATIVE_ACTION)
+        if isinstance(deleted, NamespaceDeleted):
+            self.sessions.forget_namespace(deleted.name)

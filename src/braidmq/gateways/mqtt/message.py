@@ -1,0 +1,151 @@
+"""A run of messages to one topic, on its way to subscribers."""
+
+from braidmq.engine.envelope import MQTT
+from braidmq.storage.disk import Buffer
+from braidmq.storage.record import Record, RecordBatch
+from braidmq.wire.mqtt.constants import REMAINING_LENGTH_MAX, Kind
+from braidmq.wire.mqtt.properties import Properties, encode_properties
+from braidmq.wire.mqtt.publish import FLAG_ALIAS, FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN, PublishRun
+from braidmq.wire.mqtt.render import render_publishes
+from braidmq.wire.mqtt.text import write_string
+
+PACKET_BYTES_ANY = REMAINING_LENGTH_MAX + 5
+"""No smaller maximum was asked for."""
+
+FLAG_COPY = 8
+"""In an envelope: a copy of a retained message, made for a new subscription."""
+
+
+class Arrival:
+    """Messages with one topic and one set of flags. Records are made of them only when somebody
+    needs records: QoS 0 between two clients of one version goes out as it came in."""
+
+    __slots__ = ("_batch", "_data", "_rendered", "_run", "count", "flags", "now_ms", "topic")
+    _batch: RecordBatch | None
+    _run: PublishRun | None
+    _data: Buffer | None
+
+    def __init__(self, topic: bytes, flags: int, count: int, now_ms: int) -> None:
+        self.topic = topic
+        self.flags = flags
+        self.count = count
+        self.now_ms = now_ms
+        self._batch = self._run = self._data = None
+        self._rendered: dict[tuple[int, bool, bytes, int], bytes] = {}
+
+    @classmethod
+    def of_run(cls, run: PublishRun, data: Buffer, version: int, now_ms: int) -> "Arrival":
+        """``data`` is only looked at in the same turn, before the buffer has something else."""
+        arrival = cls(run.topic, run.flags, run.count, now_ms)
+        arrival._run, arrival._data = run, data
+        if not run.flags & (FLAG_QOS | FLAG_ALIAS | FLAG_EXPIRY):
+            packets = bytes(memoryview(data)[run.start : run.stop])
+            retain = bool(run.flags & FLAG_RETAIN)
+            arrival._rendered[version, retain, b"", PACKET_BYTES_ANY] = packets
+        return arrival
+
+    @classmethod
+    def of_batch(cls, topic: bytes, flags: int, batch: RecordBatch, now_ms: int) -> "Arrival":
+        arrival = cls(topic, flags, batch.count, now_ms)
+        arrival._batch = batch
+        return arrival
+
+    @property
+    def qos(self) -> int:
+        return self.flags & FLAG_QOS
+
+    @property
+    def retain(self) -> bool:
+        return bool(self.flags & FLAG_RETAIN)
+
+    @property
+    def batch(self) -> RecordBatch:
+        if self._batch is None:
+            assert self._run is not None
+            assert self._data is not None
+            self._batch = self._run.batch(self._data, self.now_ms)
+        return self._batch
+
+    def rendered(self, version: int, retain: bool, properties: bytes, bytes_max: int) -> bytes:
+        """As PUBLISH of QoS 0; the same bytes for everybody who wants it so."""
+        key = (version, retain, properties, bytes_max)
+        found = self._rendered.get(key)
+        if found is None:
+            found = self._rendered[key] = self._render(*key)
+        return found
+
+    def _render(self, version: int, retain: bool, properties: bytes, bytes_max: int) -> bytes:
+        parts, first = [], 0
+        while first < self.count:
+            data, stopped = render_publishes(
+                self.batch,
+                first,
+                self.count,
+                version=version,
+                retain=retain,
+                properties=properties,
+                now_ms=self.now_ms,
+                packet_bytes_max=bytes_max,
+            )
+            parts.append(data)
+            first = stopped + 1  # past what is larger than the client takes
+        return b"".join(parts)
+
+    def part(self, index: int) -> "Arrival":
+        """One of the messages by itself."""
+        if self.count == 1:
+            return self
+        one = single(self.batch, index)
+        return Arrival.of_batch(self.topic, self.flags, one, self.now_ms)
+
+
+def single(batch: RecordBatch, index: int) -> RecordBatch:
+    data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
+    return RecordBatch.scan(bytes(data), base_offset=0, verify=False)
+
+
+def copied(batch: RecordBatch) -> RecordBatch:
+    """For another append: a batch belongs to the log it was appended to."""
+    return RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
+
+
+def envelope_of(topic: bytes, flags: int, properties: Properties) -> bytes:
+    """As ``wire/mqtt/publish`` has it."""
+    head = bytes((flags & (FLAG_QOS | FLAG_RETAIN | FLAG_COPY),)) + write_string(topic.decode())
+    return head + encode_properties(properties, Kind.PUBLISH)
+
+
+def make_arrival(
+    topic: bytes,
+    payload: bytes,
+    now_ms: int,
+    *,
+    qos: int = 0,
+    retain: bool = False,
+    properties: Properties = Properties(),  # noqa: B008 (frozen)
+) -> Arrival:
+    """A message that did not come in a PUBLISH: a will, $SYS."""
+    flags = qos | (FLAG_RETAIN if retain else 0)
+    expiry_s = properties.message_expiry_interval
+    batch = RecordBatch()
+    batch.append(
+        payload,
+        envelope=envelope_of(topic, flags, properties),
+        envelope_format=MQTT,
+        timestamp_ms=now_ms,
+        expires_at_ms=0 if expiry_s is None else now_ms + max(expiry_s * 1000, 1),
+    )
+    return Arrival.of_batch(topic, flags, batch, now_ms)
+
+
+def batch_of(record: Record, envelope: bytes | None = None) -> RecordBatch:
+    """A record by itself again, perhaps with another envelope."""
+    batch = RecordBatch()
+    batch.append(
+        record.value,
+        envelope=record.envelope if envelope is None else envelope,
+        envelope_format=MQTT,
+        timestamp_ms=record.timestamp_ms,
+        expires_at_ms=record.expires_at_ms,
+    )
+    return batch

@@ -1,0 +1,292 @@
+"""Messages above QoS 0 on their way to one session: a queue of the engine.
+
+A packet id is the message's offset in the queue, modulo 65535, plus 1: after a reconnect or a crash
+the same message has the same id again, which is what QoS 2 needs of a sender. For that no two
+offsets in flight may be 65535 apart.
+"""
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+from braidmq.engine.envelope import MQTT
+from braidmq.engine.policy import QUEUE_SETTINGS, merge
+from braidmq.engine.states import State
+from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
+from braidmq.engine.topics import Subscription as EngineSubscription
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.message import FLAG_COPY
+from braidmq.gateways.translation import mqtt_record
+from braidmq.storage.record import RecordBatch
+from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind
+from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
+from braidmq.wire.mqtt.render import (
+    delivery_runs,
+    render_acks,
+    render_publishes,
+    sequential_ids,
+)
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.session import Session
+
+PREFIX = "$mqtt/session/"
+SUBSCRIPTION = "session"
+
+IN_FLIGHT_MAX = 8192
+"""Unanswered publishes to a client that sets no receive maximum, or a higher one."""
+
+
+class Port(Protocol):
+    """The connection a session has at the moment."""
+
+    version: int
+    packet_bytes_max: int
+
+    def send(self, data: bytes) -> None: ...
+
+
+class Outbox:
+    def __init__(self, broker: Broker, session: "Session", messages_max: int) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._session = session
+        self._messages_max = messages_max
+        self._topic: Topic | None = None
+        self._consumer: Consumer | None = None
+        self._port: Port | None = None
+        self._credit = 0
+        self._crowded = False
+        self.released: set[int] = set()
+        """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
+
+    @property
+    def name(self) -> str:
+        return PREFIX + self._session.client_id
+
+    @property
+    def in_flight(self) -> int:
+        return self._consumer.in_flight if self._consumer is not None else 0
+
+    @property
+    def depth(self) -> int:
+        return self._topic.depth if self._topic is not None else 0
+
+    # --- the queue ---
+
+    def topic(self) -> Topic:
+        """Made when the first message could come; again, if somebody deleted it as a queue."""
+        if self._topic is None or self._topic.deleted:
+            self._topic = self._open()
+            self._consumer = None
+            if self._port is not None:
+                self._attach()
+        return self._topic
+
+    def _open(self) -> Topic:
+        session, now_ms = self._session, self._broker.now_ms()
+        topic = self._engine.core.topics.get((session.namespace, self.name))
+        if topic is None:
+            limits = {"max_messages": self._messages_max, "limits_count": "ready"}
+            topic = self._engine.create_topic(
+                session.namespace,
+                self.name,
+                merge(QUEUE_SETTINGS, limits),
+                now_ms=now_ms,
+                durable=session.durable,
+            )
+        if SUBSCRIPTION not in topic.subscriptions:
+            self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable)
+        return topic
+
+    def reopen(self) -> None:
+        """After a restart: what waited is still there."""
+        if (self._session.namespace, self.name) in self._engine.core.topics:
+            self.topic()
+
+    def delete(self) -> None:
+        self.detach()
+        if self._topic is not None and not self._topic.deleted:
+            self._engine.delete_topic(self._topic)
+        self._topic = None
+        self.released.clear()
+
+    def cancelled(self) -> None:
+        """The queue was deleted under a session that is connected."""
+        if self._port is not None and self._topic is not None and self._topic.deleted:
+            self.topic()
+
+    def attach(self, port: Port, receive_maximum: int) -> None:
+        self._port = port
+        self._credit = min(receive_maximum, IN_FLIGHT_MAX)
+        if self._topic is not None:
+            self.topic()
+            if self._consumer is None:
+                self._attach()
+
+    def _attach(self) -> None:
+        assert self._topic is not None
+        self._crowded = False
+        self._consumer = self._engine.attach(
+            self._subscription,
+            now_ms=self._broker.now_ms(),
+            credits=[Credit(self._credit)],
+            visibility_ms=0,
+            tag=self,
+        )
+        self._broker.touch()
+
+    def detach(self) -> None:
+        """What was not answered goes back to its place and is delivered again later."""
+        consumer, self._consumer, self._port = self._consumer, None, None
+        if consumer is not None and not consumer.subscription.topic.deleted:
+            self._engine.detach(consumer, now_ms=self._broker.now_ms())
+            self._broker.touch()
+
+    def pause(self, paused: bool) -> None:
+        """The connection's socket is full, or has room again."""
+        if self._consumer is None:
+            return
+        if paused:
+            self._consumer.paused = True
+        else:
+            self._engine.resume(self._consumer)
+            self._broker.touch()
+
+    @property
+    def _subscription(self) -> EngineSubscription:
+        assert self._topic is not None
+        return self._topic.subscriptions[SUBSCRIPTION]
+
+    # --- delivering ---
+
+    def deliver(self, delivery: Delivery) -> None:
+        if self._port is None or delivery.consumer is not self._consumer:
+            return
+        view, batch = delivery.view, delivery.batch
+        last = view.state.settled.floor + PACKET_ID_MAX
+        first, end = delivery.first, batch.find(last) if delivery.end > last else delivery.stop
+        if end < delivery.stop:
+            self._wait_for_ids(delivery, max(first, end))
+        for stop, form, flags, topic in delivery_runs(batch, first, max(first, end)):
+            if form != MQTT:
+                self._deliver_translated(delivery, first, stop)
+            elif self.released and delivery.attempts > 1:
+                for index in range(first, stop):
+                    self._deliver_again(delivery, index, flags, topic)
+            else:
+                self._deliver_run(delivery, batch, first, stop, flags, topic)
+            first = stop
+
+    def _wait_for_ids(self, delivery: Delivery, first: int) -> None:
+        """The oldest message in flight is so far behind that its id would be used twice."""
+        start = delivery.batch.offset_at(first)
+        assert self._consumer is not None
+        self._consumer.paused = self._crowded = True
+        self._engine.requeue(
+            delivery.consumer, delivery.view, start, delivery.end, now_ms=self._broker.now_ms()
+        )
+
+    def _deliver_again(self, delivery: Delivery, index: int, flags: int, topic: bytes) -> None:
+        packet_id = id_of(delivery.batch.offset_at(index))
+        if packet_id in self.released:
+            assert self._port is not None
+            self._port.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self._port.version))
+        else:
+            self._deliver_run(delivery, delivery.batch, index, index + 1, flags, topic)
+
+    def _deliver_translated(self, delivery: Delivery, first: int, stop: int) -> None:
+        """Messages that came into this queue over another protocol."""
+        for index in range(first, stop):
+            record = delivery.batch.record(index)
+            topic, changed = mqtt_record(record, self.name)
+            batch = RecordBatch()
+            batch.append(
+                changed.value,
+                envelope=changed.envelope,
+                envelope_format=MQTT,
+                timestamp_ms=changed.timestamp_ms,
+                expires_at_ms=changed.expires_at_ms,
+            )
+            batch.place(record.offset)
+            self._deliver_run(delivery, batch, 0, 1, changed.envelope[0], topic)
+
+    def _deliver_run(
+        self,
+        delivery: Delivery,
+        batch: RecordBatch,
+        first: int,
+        stop: int,
+        flags: int,
+        topic: bytes,
+    ) -> None:
+        port, session = self._port, self._session
+        assert port is not None
+        qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
+        wants = None if retain else session.tree.plan(topic).delivery(session)
+        if wants is not None:
+            qos = min(qos, wants.qos)
+            retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
+            properties = wants.properties
+        while first < stop:
+            start = batch.offset_at(first)
+            data, end = render_publishes(
+                batch,
+                first,
+                stop,
+                version=port.version,
+                qos=qos,
+                retain=retain,
+                dup=delivery.attempts > 1 and qos > 0,
+                packet_ids=sequential_ids(id_of(start), stop - first) if qos else None,
+                properties=properties,
+                now_ms=self._broker.now_ms(),
+                packet_bytes_max=port.packet_bytes_max,
+            )
+            if data:
+                port.send(data)
+            if not qos and end > first:
+                self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
+            if end < stop:
+                # Larger than the client takes: as if it had been delivered (MQTT-3.1.2-25).
+                dropped = batch.offset_at(end)
+                self._engine.ack(delivery.consumer, delivery.view, dropped, dropped + 1)
+            first = end + 1
+
+    # --- answers ---
+
+    def acknowledge(self, packet_ids: "array[int]") -> None:
+        """PUBACK, PUBCOMP, or a PUBREC that refuses."""
+        if self._consumer is None or self._consumer.subscription.topic.deleted:
+            return
+        view = self._view
+        if len(packet_ids) == 1 or packet_ids == sequential_ids(packet_ids[0], len(packet_ids)):
+            start = _offset_of(view, packet_ids[0])
+            self._engine.ack(self._consumer, view, start, start + len(packet_ids))
+        else:
+            for packet_id in packet_ids:
+                offset = _offset_of(view, packet_id)
+                self._engine.ack(self._consumer, view, offset, offset + 1)
+        if self._crowded:
+            self._crowded = False
+            self._engine.resume(self._consumer)
+        self._broker.touch()
+
+    def is_in_flight(self, packet_id: int) -> bool:
+        if self._consumer is None or self._consumer.subscription.topic.deleted:
+            return False
+        found = self._view.state.look(_offset_of(self._view, packet_id))
+        return found is not None and found[0] == State.IN_FLIGHT
+
+    @property
+    def _view(self) -> PartitionView:
+        return self._subscription.views[0]
+
+
+def id_of(offset: int) -> int:
+    return offset % PACKET_ID_MAX + 1
+
+
+def _offset_of(view: PartitionView, packet_id: int) -> int:
+    """The one offset with this id among those that can be in flight."""
+    floor = view.state.settled.floor
+    return floor + (packet_id - 1 - floor) % PACKET_ID_MAX

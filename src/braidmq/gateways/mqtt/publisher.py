@@ -1,0 +1,166 @@
+"""What a client publishes: checked, handed on, and answered when it is safe."""
+
+from array import array
+from typing import TYPE_CHECKING
+
+from braidmq.gateways.mqtt.answers import Answer
+from braidmq.gateways.mqtt.hub import later
+from braidmq.gateways.mqtt.message import Arrival
+from braidmq.gateways.mqtt.session import Anchor
+from braidmq.model.errors import StorageFailed
+from braidmq.model.ids import Lsn
+from braidmq.wire.mqtt.constants import Kind, Reason
+from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.render import render_acks
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
+
+RESERVED = ("$SYS", "$share", "$queue", "$admin", "$mqtt")
+"""First levels that mean something to the broker; clients can't publish there."""
+
+
+def is_reserved(topic: str) -> bool:
+    return topic[:1] == "$" and topic.partition("/")[0] in RESERVED
+
+
+class Publisher:
+    def __init__(self, connection: "MqttConnection") -> None:
+        self._connection = connection
+        self._checked = b""
+        self._checked_at = -1
+        self.open_ids: set[int] = set()
+        """Packet ids of QoS 2 that this connection has begun and not completed."""
+
+    def check_topic(self, topic: str) -> None:
+        """Raises MqttError or AccessRefused."""
+        if is_reserved(topic):
+            raise MqttError(
+                Reason.TOPIC_NAME_INVALID, f"nobody can publish to {topic!r}: it is the broker's"
+            )
+        self._connection.grants.need_write(topic)
+
+    def publish(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+        connection = self._connection
+        if arrival.qos > connection.settings.maximum_qos:
+            raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
+        ids = packet_ids if packet_ids is not None else array("H")
+        if connection.hub.takes_runs(connection.namespace, arrival.topic):
+            self._publish_run(arrival, ids)
+            return
+        for index in range(arrival.count):
+            self._publish_run(arrival.part(index), ids[index : index + 1])
+
+    def _publish_run(self, arrival: Arrival, ids: "array[int]") -> None:
+        if arrival.qos == 2:
+            self._publish_once(arrival, ids)
+            return
+        answer = self._connection.answers.expect(Kind.PUBACK, ids) if arrival.qos else None
+        self._hand_on(arrival, answer)
+
+    def _hand_on(self, arrival: Arrival, answer: Answer | None) -> None:
+        connection = self._connection
+        try:
+            self._check(arrival)
+            routed = connection.hub.publish(connection.namespace, arrival, connection.session)
+        except MqttError as error:
+            self._refuse(answer, error)
+            return
+        if answer is not None:
+            if not routed.matched:
+                answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
+            connection.when_stored(routed.lsn, answer)
+
+    def _check(self, arrival: Arrival) -> None:
+        """The same topic again and again needs no look, while nobody's rights change."""
+        connection = self._connection
+        generation = connection.gateway.accounts.generation
+        if arrival.topic == self._checked and generation == self._checked_at:
+            return
+        topic = arrival.topic.decode()
+        if not connection.grants.may_write(topic):
+            raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
+        self.check_topic(topic)
+        self._checked, self._checked_at = arrival.topic, generation
+
+    def _refuse(self, answer: Answer | None, error: MqttError) -> None:
+        """Who can't be told in an answer is disconnected: nothing is lost in silence."""
+        if answer is None or not self._connection.speaks_v5:
+            raise error
+        answer.reason, answer.text = error.reason, str(error)
+        self._connection.answered(answer, None)
+
+    # --- QoS 2 ---
+
+    def _publish_once(self, arrival: Arrival, ids: "array[int]") -> None:
+        inbound = self._connection.session.inbound
+        if inbound.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
+            self._publish_new(arrival, ids)
+            return
+        for index in range(arrival.count):
+            one = ids[index : index + 1]
+            if one[0] in inbound:
+                self._answer_again(one)
+            else:
+                self._publish_new(arrival.part(index), one)
+
+    def _publish_new(self, arrival: Arrival, ids: "array[int]") -> None:
+        connection = self._connection
+        session = connection.session
+        answer = connection.answers.expect(Kind.PUBREC, ids)
+        lsn: Lsn | None = None
+
+        def remember(anchor: Anchor) -> None:
+            nonlocal lsn
+            partition, offset = anchor
+            for place, number in enumerate(ids):
+                session.inbound[number] = (partition, offset + place if partition else 0)
+            lsn = connection.sessions.save_ids(session)
+
+        self.open_ids.update(ids)
+        try:
+            self._check(arrival)
+            routed = connection.hub.publish(
+                connection.namespace, arrival, session, before_append=remember
+            )
+        except MqttError as error:
+            self._forget(ids)
+            self._refuse(answer, error)
+            return
+        if not routed.matched:
+            answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
+        connection.when_stored(later(routed.lsn, lsn), answer)
+
+    def _answer_again(self, ids: "array[int]") -> None:
+        """The message was here before. It may still be on its way to the disk, and what is written
+        now is behind it."""
+        connection = self._connection
+        self.open_ids.update(ids)
+        answer = connection.answers.expect(Kind.PUBREC, ids)
+        connection.when_stored(connection.sessions.save_ids(connection.session), answer)
+
+    def _forget(self, ids: "array[int]") -> Lsn | None:
+        session = self._connection.session
+        self.open_ids.difference_update(ids)
+        for number in ids:
+            session.inbound.pop(number, None)
+        return self._connection.sessions.save_ids(session)
+
+    def released(self, ids: "array[int]") -> None:
+        """PUBREL: the ids are free once that is on disk, or the next message with one of them
+        would be taken for this one after a crash."""
+        connection = self._connection
+        unknown = [number for number in ids if number not in connection.session.inbound]
+        lsn = self._forget(ids)
+        known = array("H", [number for number in ids if number not in unknown]) if unknown else ids
+
+        def completed(failure: StorageFailed | None) -> None:
+            if failure is None and known:
+                connection.send(render_acks(Kind.PUBCOMP, known, connection.version))
+
+        connection.broker.when_durable(lsn, completed)
+        if unknown:
+            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
+            connection.send(
+                render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
+            )

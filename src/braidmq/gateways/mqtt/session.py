@@ -1,0 +1,111 @@
+"""A session: what the broker knows of a client beyond its connection.
+
+mqtt-sessions     namespace\\0client id → SessionRecord
+mqtt-packet-ids   namespace\\0client id → PacketIds
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.gateways.mqtt.tree import Subscription, Tree
+from braidmq.wire.mqtt.packets import Will
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
+
+SESSIONS = "mqtt-sessions"
+PACKET_IDS = "mqtt-packet-ids"
+
+NO_ANCHOR = (0, 0)
+Anchor = tuple[int, int]
+"""A partition, and the offset its next record would get: the place of a message not yet written."""
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+
+
+class SessionRecord(msgspec.Struct, array_like=True):
+    user: str
+    expiry_s: int
+    disconnected_ms: int
+    """0 while it is connected."""
+    subscriptions: list[SubscriptionRecord]
+    will: Will | None = None
+
+
+class PacketIds(msgspec.Struct, array_like=True):
+    """What QoS 2 has to remember of the middle of its exchanges."""
+
+    inbound: dict[int, Anchor]
+    """Published to us and not yet released, with the place that the message was to have. It is
+    written before the message: after a crash it counts only if the message came there."""
+    released: list[int]
+    """Sent by us, confirmed with PUBREC and not with PUBCOMP."""
+
+
+class Session:
+    def __init__(
+        self,
+        broker: Broker,
+        tree: Tree,
+        client_id: str,
+        user: str,
+        settings: MqttSettings,
+        *,
+        durable: bool,
+    ) -> None:
+        self.tree = tree
+        self.namespace = tree.namespace
+        self.client_id = client_id
+        self.user = user
+        self.durable = durable
+        """Whether it outlives its connection, and the node."""
+        self.expiry_s = 0
+        self.subscriptions: dict[str, Subscription] = {}
+        self.connection: MqttConnection | None = None
+        self.inbound: dict[int, Anchor] = {}
+        self.outbox = Outbox(broker, self, settings.session_messages_max)
+        self.will: Will | None = None
+        self.disconnected_ms = 0
+        self.will_timer: asyncio.TimerHandle | None = None
+        self.expiry_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}\0{self.client_id}"
+
+    def record(self) -> SessionRecord:
+        subscriptions = [
+            SubscriptionRecord(
+                each.filter,
+                each.qos,
+                each.no_local,
+                each.retain_as_published,
+                each.retain_handling,
+                each.identifier,
+            )
+            for each in self.subscriptions.values()
+        ]
+        return SessionRecord(
+            self.user, self.expiry_s, self.disconnected_ms, subscriptions, self.will
+        )
+
+    def packet_ids(self) -> PacketIds:
+        return PacketIds(self.inbound, sorted(self.outbox.released))
+
+    def cancel_timers(self) -> None:
+        for timer in (self.will_timer, self.expiry_timer):
+            if timer is not None:
+                timer.cancel()
+        self.will_timer = self.expiry_timer = None

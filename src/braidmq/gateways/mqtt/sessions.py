@@ -1,0 +1,253 @@
+"""Sessions from their first connection to their expiry, across connections and restarts."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.bridge import Bridges
+from braidmq.gateways.mqtt.hub import Hub
+from braidmq.gateways.mqtt.message import make_arrival
+from braidmq.gateways.mqtt.session import (
+    NO_ANCHOR,
+    PACKET_IDS,
+    SESSIONS,
+    Anchor,
+    PacketIds,
+    Session,
+    SessionRecord,
+)
+from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
+from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.model.ids import Lsn
+from braidmq.storage.catalogue import Change
+from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.packets import Will
+
+TIMER_S_MAX = 86_400.0
+"""Timers of event loops are not made for years: a long wait is made of days."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
+_decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
+
+
+class Sessions:
+    def __init__(self, broker: Broker, hub: Hub, settings: MqttSettings) -> None:
+        self._broker = broker
+        self._hub = hub
+        self._settings = settings
+        self._store = broker.engine.store
+        self._bridges = Bridges(broker, hub)
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    # --- coming ---
+
+    def open(
+        self, namespace: str, client_id: str, user: str, *, clean_start: bool, expiry_s: int
+    ) -> tuple[Session, bool]:
+        """The session of a client that connects, and whether it was there before. A connection it
+        still has is taken over, and the caller has said so to it already."""
+        session = self._sessions.get((namespace, client_id))
+        present = session is not None and not clean_start and session.user == user
+        if session is not None and not present:
+            self.end(session)
+            session = None
+        if session is None:
+            session = Session(
+                self._broker,
+                self._hub.tree(namespace),
+                client_id,
+                user,
+                self._settings,
+                durable=expiry_s > 0,
+            )
+            self._sessions[namespace, client_id] = session
+        session.cancel_timers()
+        session.will = None
+        session.expiry_s = expiry_s
+        session.disconnected_ms = 0
+        return session, present
+
+    def find(self, namespace: str, client_id: str) -> Session | None:
+        return self._sessions.get((namespace, client_id))
+
+    # --- going ---
+
+    def disconnected(self, session: Session, *, with_will: bool) -> None:
+        """Its connection is gone; it stays for as long as it was asked to."""
+        session.connection = None
+        session.outbox.detach()
+        session.disconnected_ms = self._broker.now_ms()
+        if not with_will:
+            session.will = None
+        if not session.expiry_s:
+            self.end(session)
+            return
+        delay_s = _delay_s(session.will)
+        if session.will is not None and not delay_s:
+            self._publish_will(session)
+        self._arm(session)
+        self.save(session)
+
+    def _arm(self, session: Session) -> None:
+        """Timers for what is to happen while it is away."""
+        now_ms = self._broker.now_ms()
+        if session.will is not None:
+            due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
+            wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
+            session.will_timer = self._broker.loop.call_later(wait_s, self._will_due, session)
+        if session.expiry_s != EXPIRES_NEVER:
+            due_ms = session.disconnected_ms + session.expiry_s * 1000
+            wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
+            session.expiry_timer = self._broker.loop.call_later(wait_s, self._expiry_due, session)
+
+    def _will_due(self, session: Session) -> None:
+        session.will_timer = None
+        due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
+        if self._broker.now_ms() < due_ms:
+            session.cancel_timers()
+            self._arm(session)
+            return
+        self._publish_will(session)
+        self.save(session)
+
+    def _expiry_due(self, session: Session) -> None:
+        session.expiry_timer = None
+        if self._broker.now_ms() < session.disconnected_ms + session.expiry_s * 1000:
+            session.cancel_timers()
+            self._arm(session)
+        else:
+            self.end(session)
+
+    def end(self, session: Session) -> None:
+        """For good, with all that waits for it. A will that waits is due now (3.1.3.2.2)."""
+        session.cancel_timers()
+        if session.connection is None and session.will is not None:
+            self._publish_will(session)
+        for each in list(session.subscriptions.values()):
+            self._remove(session, each)
+        session.outbox.delete()
+        self._sessions.pop((session.namespace, session.client_id), None)
+        gone: list[Change] = [
+            (table, session.key, None)
+            for table in (SESSIONS, PACKET_IDS)
+            if self._store.catalogue.get(table, session.key) is not None
+        ]
+        if gone:
+            self._store.change(gone)
+        self._broker.touch()
+
+    def _publish_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        assert will is not None
+        properties = msgspec.structs.replace(will.properties, will_delay_interval=None)
+        arrival = make_arrival(
+            will.topic.encode(),
+            will.payload,
+            self._broker.now_ms(),
+            qos=will.qos,
+            retain=will.retain,
+            properties=properties,
+        )
+        self._broker.settle()
+        try:
+            self._hub.publish(session.namespace, arrival, session)
+        except MqttError:
+            # Refused for want of room; there is nobody left to hear of it.
+            self._hub.counters.dropped += 1
+
+    def forget_namespace(self, namespace: str) -> None:
+        for session in [each for each in self._sessions.values() if each.namespace == namespace]:
+            session.will = None
+            self.end(session)
+        self._hub.retained.forget_namespace(namespace)
+
+    # --- subscriptions ---
+
+    def subscribe(self, session: Session, new: Subscription) -> bool:
+        """False when the session had this filter; it has other options now."""
+        old = session.subscriptions.get(new.filter)
+        if old is not None:
+            self._hub.tree(session.namespace).remove(old)
+        # First the index, which may refuse the filter.
+        self._hub.tree(session.namespace).add(new)
+        session.subscriptions[new.filter] = new
+        if old is None:
+            self._bridges.want(session.namespace, new.filter)
+        if new.qos:
+            session.outbox.topic()
+        return old is None
+
+    def unsubscribe(self, session: Session, pattern: str) -> bool:
+        old = session.subscriptions.get(pattern)
+        if old is None:
+            return False
+        self._remove(session, old)
+        return True
+
+    def _remove(self, session: Session, old: Subscription) -> None:
+        del session.subscriptions[old.filter]
+        self._hub.tree(session.namespace).remove(old)
+        self._bridges.forget(session.namespace, old.filter)
+
+    # --- the catalogue ---
+
+    def save(self, session: Session) -> Lsn | None:
+        """Keep a session that is to outlive the node; None for others."""
+        if not session.durable:
+            return None
+        return self._store.change([(SESSIONS, session.key, _encode(session.record()))])
+
+    def save_ids(self, session: Session) -> Lsn | None:
+        """Keep where its exchanges of QoS 2 are."""
+        if not session.durable:
+            return None
+        return self._store.change([(PACKET_IDS, session.key, _encode(session.packet_ids()))])
+
+    def restore(self) -> None:
+        """After a start: everybody is away, who was connected since now."""
+        now_ms = self._broker.now_ms()
+        for key, value in list(self._store.catalogue.items(SESSIONS)):
+            namespace, _, client_id = key.partition("\0")
+            record = _decode_session(value)
+            session, _ = self.open(
+                namespace, client_id, record.user, clean_start=False, expiry_s=record.expiry_s
+            )
+            session.durable = True
+            session.disconnected_ms = record.disconnected_ms or now_ms
+            session.will = record.will
+            for each in record.subscriptions:
+                self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
+            session.outbox.reopen()
+            self._restore_ids(session)
+            if session.expiry_s:
+                self._arm(session)
+            else:
+                self.end(session)
+        self._bridges.restored()
+
+    def _restore_ids(self, session: Session) -> None:
+        value = self._store.catalogue.get(PACKET_IDS, session.key)
+        if value is not None:
+            ids = _decode_ids(value)
+            session.outbox.released.update(ids.released)
+            session.inbound = {
+                number: anchor for number, anchor in ids.inbound.items() if self._arrived(anchor)
+            }
+
+    def _arrived(self, anchor: Anchor) -> bool:
+        """Whether the message of a packet id came to the log before the crash."""
+        partition = self._broker.engine.core.partitions.get(anchor[0])  # type: ignore[call-overload]
+        # A queue that is gone had it, as far as anybody can tell.
+        return anchor == NO_ANCHOR or partition is None or partition.log.next_offset > anchor[1]
+
+
+def _delay_s(will: Will | None) -> int:
+    return (will.properties.will_delay_interval or 0) if will is not None else 0

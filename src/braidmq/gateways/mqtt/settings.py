@@ -1,0 +1,93 @@
+"""What an operator may set about MQTT: the table ``mqtt`` of the configuration."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.model.limits import MIB
+
+EXPIRES_NEVER = 0xFFFFFFFF
+"""A session expiry interval that does not end (3.1.2.11.2)."""
+
+ShareStrategy = Literal["round-robin", "sticky", "random", "least-in-flight"]
+
+
+class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of MQTT's clients and sessions."""
+
+    receive_maximum: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="Publishes above QoS 0 that a client of version 5 may have unanswered.",
+        ),
+    ] = 1024
+    packet_bytes_max: Annotated[
+        int, Meta(ge=1024, le=128 * MIB, description="The largest packet a client may send.")
+    ] = 16 * MIB
+    topic_alias_maximum: Annotated[
+        int, Meta(ge=0, le=65_535, description="Topic aliases that a client may set.")
+    ] = 256
+    maximum_qos: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2,
+            description="Subscriptions are granted at most this; publishes above it are refused.",
+        ),
+    ] = 2
+    keep_alive_s_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Clients of version 5 that want longer, or none, get this as server keep"
+            " alive; 0: as they want.",
+        ),
+    ] = 0
+    session_expiry_s_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=EXPIRES_NEVER,
+            description="How long a session may be kept without a connection; 4294967295: for"
+            " ever.",
+        ),
+    ] = EXPIRES_NEVER
+    session_messages_max: Annotated[
+        int,
+        Meta(ge=1, description="Messages that wait for one session; above it the oldest go."),
+    ] = 100_000
+    subscriptions_max: Annotated[int, Meta(ge=1, description="Subscriptions of one session.")] = (
+        10_000
+    )
+    retained_messages_max: Annotated[
+        int, Meta(ge=0, description="Retained messages of the node; one more is refused.")
+    ] = 100_000
+    retained_bytes_max: Annotated[
+        int, Meta(ge=0, description="The same in bytes; they are held in memory.")
+    ] = 64 * MIB
+    output_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="A subscriber with this much unsent gets no more of QoS 0 until it reads.",
+        ),
+    ] = 8 * MIB
+    share_strategy: Annotated[
+        ShareStrategy, Meta(description="Who of a shared subscription gets a message.")
+    ] = "round-robin"
+    sys_interval_s: Annotated[
+        int,
+        Meta(ge=0, le=86_400, description="Between two publications of $SYS; 0: never."),
+    ] = 10
+    origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Web pages that may connect by WebSocket: https://app.example.com,"
+            " *.example.com, or * for any. Pages of this machine always may, and so may clients"
+            " that are no browsers."
+        ),
+    ] = ()

@@ -1,0 +1,205 @@
+"""What a client subscribes to and receives: SUBSCRIBE, retained messages, the answers of QoS 2."""
+
+from array import array
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from braidmq.engine.envelope import MQTT
+from braidmq.gateways.mqtt.errors import translate
+from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of
+from braidmq.gateways.mqtt.publisher import is_reserved
+from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.gateways.translation import split_mqtt
+from braidmq.model.errors import BraidError, StorageFailed
+from braidmq.storage.record import Record, RecordBatch
+from braidmq.wire.mqtt.constants import Kind, Reason
+from braidmq.wire.mqtt.packets import (
+    Request,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    encode,
+)
+from braidmq.wire.mqtt.properties import decode_properties
+from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
+from braidmq.wire.mqtt.render import render_acks, render_publishes
+from braidmq.wire.mqtt.text import split_share
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
+
+NEVER_SENT, ONLY_IF_NEW = 2, 1
+"""Retain handling (3.8.3.1)."""
+ERROR = 0x80
+SYS = "$SYS"
+
+
+class Subscriber:
+    def __init__(self, connection: "MqttConnection") -> None:
+        self._connection = connection
+
+    # --- subscriptions ---
+
+    def subscribe(self, packet: Subscribe) -> None:
+        connection = self._connection
+        identifiers = packet.properties.subscription_identifiers
+        wanted: list[Subscription] = []
+        reasons = [
+            self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
+            for request in packet.requests
+        ]
+
+        def kept(failure: StorageFailed | None) -> None:
+            if failure is not None:
+                connection.fail(translate(failure))
+                return
+            answer = SubAck(packet.packet_id, tuple(reasons))
+            connection.send(encode(answer, connection.version))
+            for each in wanted:
+                self._send_retained(each)
+
+        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+
+    def _subscribe_one(self, request: Request, identifier: int, wanted: list[Subscription]) -> int:
+        """The reason code of one filter; ``wanted`` gets those that retained messages are for."""
+        connection = self._connection
+        session, limits = connection.session, connection.settings
+        shared = split_share(request.filter)
+        pattern = request.filter if shared is None else shared.filter
+        if is_reserved(pattern) and pattern.partition("/")[0] != SYS:
+            return Reason.TOPIC_FILTER_INVALID
+        if not connection.grants.may_read(pattern):
+            return Reason.NOT_AUTHORIZED
+        is_new = request.filter not in session.subscriptions
+        if is_new and len(session.subscriptions) >= limits.subscriptions_max:
+            return Reason.QUOTA_EXCEEDED
+        new = Subscription(
+            session,
+            request.filter,
+            min(request.qos, limits.maximum_qos),
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+        )
+        try:
+            connection.sessions.subscribe(session, new)
+        except BraidError as error:
+            return translate(error).reason
+        handling = request.retain_handling
+        if shared is None and (handling == 0 or (handling == ONLY_IF_NEW and is_new)):
+            wanted.append(new)
+        return new.qos
+
+    def unsubscribe(self, packet: Unsubscribe) -> None:
+        connection = self._connection
+        reasons = tuple(
+            Reason.SUCCESS
+            if connection.sessions.unsubscribe(connection.session, each)
+            else Reason.NO_SUBSCRIPTION_EXISTED
+            for each in packet.filters
+        )
+
+        def kept(failure: StorageFailed | None) -> None:
+            if failure is None:
+                answer = UnsubAck(packet.packet_id, reasons)
+                connection.send(encode(answer, connection.version))
+
+        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+
+    # --- retained messages ---
+
+    def _send_retained(self, new: Subscription) -> None:
+        connection = self._connection
+        if connection.session.subscriptions.get(new.filter) is not new:
+            return  # unsubscribed, or subscribed anew, while it went to disk
+        if new.filter.partition("/")[0] == SYS:
+            connection.gateway.sys_topics.send_to(connection, new)
+            return
+        now_ms = connection.broker.now_ms()
+        at_once, queued = RecordBatch(), RecordBatch()
+        for topic, record in connection.hub.retained.find(connection.namespace, new.filter, now_ms):
+            flags, _, raw = split_mqtt(record.envelope)
+            qos = min(flags & FLAG_QOS, new.qos)
+            batch = queued if qos else at_once
+            _add_copy(batch, topic, record, raw, qos, new.identifier)
+        if at_once.count:
+            self._send(at_once, now_ms)
+        if queued.count:
+            topic_of_session = connection.session.outbox.topic()
+            connection.broker.settle()
+            connection.broker.engine.publish(topic_of_session, queued, now_ms=now_ms)
+            connection.broker.touch()
+
+    def _send(self, batch: RecordBatch, now_ms: int) -> None:
+        connection = self._connection
+        first = 0
+        while first < batch.count:
+            data, stopped = render_publishes(
+                batch,
+                first,
+                batch.count,
+                version=connection.version,
+                retain=True,
+                now_ms=now_ms,
+                packet_bytes_max=connection.packet_bytes_max,
+            )
+            if data:
+                connection.send(data)
+            first = stopped + 1
+
+    # --- QoS 2 ---
+
+    def received(self, packet_ids: "array[int]", reasons: bytes | None) -> None:
+        """PUBREC. That it came is on disk before PUBREL is sent: after a crash the message must
+        not be sent again to a client that has let go of its packet id."""
+        connection = self._connection
+        outbox = connection.session.outbox
+        known, unknown, refused = array("H"), array("H"), array("H")
+        for index, number in enumerate(packet_ids):
+            if reasons is not None and reasons[index] >= ERROR:
+                refused.append(number)
+            elif number in outbox.released or outbox.is_in_flight(number):
+                known.append(number)
+            else:
+                unknown.append(number)
+        if refused:
+            outbox.acknowledge(refused)
+        if unknown:
+            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
+            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
+        if known:
+            outbox.released.update(known)
+
+            def kept(failure: StorageFailed | None) -> None:
+                if failure is None:
+                    connection.send(render_acks(Kind.PUBREL, known, connection.version))
+
+            lsn = connection.sessions.save_ids(connection.session)
+            connection.broker.when_durable(lsn, kept)
+
+    def completed(self, packet_ids: "array[int]") -> None:
+        """PUBCOMP. First the message, then its id: the journal keeps that order."""
+        connection = self._connection
+        outbox = connection.session.outbox
+        outbox.acknowledge(packet_ids)
+        outbox.released.difference_update(packet_ids)
+        connection.sessions.save_ids(connection.session)
+
+
+def _add_copy(
+    batch: RecordBatch, topic: str, record: Record, raw: bytes, qos: int, identifier: int
+) -> None:
+    """A retained message as it goes to one new subscription."""
+    properties = decode_properties(raw, Kind.PUBLISH)
+    if identifier:
+        properties = msgspec.structs.replace(properties, subscription_identifiers=(identifier,))
+    batch.append(
+        record.value,
+        envelope=envelope_of(topic.encode(), qos | FLAG_RETAIN | FLAG_COPY, properties),
+        envelope_format=MQTT,
+        timestamp_ms=record.timestamp_ms,
+        expires_at_ms=record.expires_at_ms,
+    )

@@ -1,0 +1,197 @@
+"""Who subscribed to what in one namespace, and who gets a message."""
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from braidmq.engine.routing.filters import FilterIndex
+from braidmq.wire.mqtt.constants import Kind
+from braidmq.wire.mqtt.properties import Properties, encode_properties
+from braidmq.wire.mqtt.text import split_share
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.session import Session
+    from braidmq.gateways.mqtt.settings import ShareStrategy
+
+PLANS_MAX = 65_536
+"""Topics whose subscribers are remembered."""
+
+
+class Subscription:
+    """One filter of one session, with its options."""
+
+    __slots__ = (
+        "filter",
+        "identifier",
+        "no_local",
+        "number",
+        "qos",
+        "retain_as_published",
+        "retain_handling",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: "Session",
+        filter: str,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifier: int = 0,
+    ) -> None:
+        self.session = session
+        self.filter = filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
+        self.identifier = identifier
+        self.number = 0
+        """Of a filter that is not shared, in the index."""
+
+
+class Wants:
+    """What the subscriptions of one session that match a topic come to: one copy at the highest
+    QoS, with the identifiers of all of them (3.3.4)."""
+
+    __slots__ = ("local", "properties", "qos", "retain_as_published")
+
+    def __init__(self, subscriptions: list[Subscription]) -> None:
+        self.qos = max(each.qos for each in subscriptions)
+        self.retain_as_published = any(each.retain_as_published for each in subscriptions)
+        identifiers = tuple(each.identifier for each in subscriptions if each.identifier)
+        self.properties = encode_properties(
+            Properties(subscription_identifiers=identifiers), Kind.PUBLISH
+        )
+        others = [each for each in subscriptions if not each.no_local]
+        self.local: Wants | None = self
+        """What is left for messages that the session published itself."""
+        if len(others) < len(subscriptions):
+            self.local = Wants(others) if others else None
+
+
+class ShareGroup:
+    """Sessions that take turns: each message goes to one of them."""
+
+    __slots__ = ("_turn", "filter", "members", "name", "number", "wants")
+
+    def __init__(self, name: str, filter: str) -> None:
+        self.name = name
+        self.filter = filter
+        self.members: dict[Session, Subscription] = {}
+        self.wants: dict[Session, Wants] = {}
+        self.number = 0
+        self._turn = 0
+
+    def pick(self, strategy: "ShareStrategy") -> "tuple[Session, Wants] | None":
+        """Who is connected goes first; else it waits with one that will come back."""
+        able = [each for each in self.members if each.connection is not None]
+        able = able or [each for each in self.members if each.durable]
+        if not able:
+            return None
+        chosen = STRATEGIES[strategy](able, self._turn)
+        self._turn += 1
+        return chosen, self.wants[chosen]
+
+
+def _least_in_flight(able: "list[Session]", turn: int) -> "Session":
+    fewest = min(each.outbox.in_flight for each in able)
+    idle = [each for each in able if each.outbox.in_flight == fewest]
+    return idle[turn % len(idle)]
+
+
+STRATEGIES: "dict[ShareStrategy, Callable[[list[Session], int], Session]]" = {
+    "round-robin": lambda able, turn: able[turn % len(able)],
+    "sticky": lambda able, _turn: able[0],
+    "random": lambda able, _turn: random.choice(able),
+    "least-in-flight": _least_in_flight,
+}
+
+
+class Plan:
+    """Everybody who has a subscription that matches one topic."""
+
+    __slots__ = ("_deliveries", "_matching", "groups", "sessions")
+
+    def __init__(self, found: "Iterable[Subscription | ShareGroup]") -> None:
+        self._matching: dict[Session, list[Subscription]] = {}
+        self.groups: list[ShareGroup] = []
+        for each in found:
+            if isinstance(each, ShareGroup):
+                self.groups.append(each)
+            else:
+                self._matching.setdefault(each.session, []).append(each)
+        self.sessions = {session: Wants(own) for session, own in self._matching.items()}
+        self._deliveries: dict[Session, Wants | None] = {}
+
+    def delivery(self, session: "Session") -> Wants | None:
+        """How a queued message goes out; None when the session has unsubscribed since."""
+        if not self.groups:
+            return self.sessions.get(session)
+        if session not in self._deliveries:
+            own = list(self._matching.get(session, ()))
+            own += [each.members[session] for each in self.groups if session in each.members]
+            self._deliveries[session] = Wants(own) if own else None
+        return self._deliveries[session]
+
+
+class Tree:
+    """The subscriptions of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.count = 0
+        self._index = FilterIndex()
+        self._found: dict[int, Subscription | ShareGroup] = {}
+        self._groups: dict[tuple[str, str], ShareGroup] = {}
+        self._plans: dict[bytes, Plan] = {}
+        self._next = 1
+
+    def add(self, new: Subscription) -> None:
+        shared = split_share(new.filter)
+        if shared is None:
+            new.number = self._enter(new.filter, new)
+        else:
+            group = self._groups.get(shared)
+            if group is None:
+                group = self._groups[shared] = ShareGroup(*shared)
+                group.number = self._enter(shared.filter, group)
+            group.members[new.session] = new
+            group.wants[new.session] = Wants([new])
+        self.count += 1
+        self._plans.clear()
+
+    def _enter(self, pattern: str, what: Subscription | ShareGroup) -> int:
+        number = self._next
+        self._index.subscribe(pattern.encode(), number)
+        self._next += 1
+        self._found[number] = what
+        return number
+
+    def remove(self, old: Subscription) -> None:
+        shared = split_share(old.filter)
+        if shared is None:
+            self._leave(old.number)
+        else:
+            group = self._groups[shared]
+            del group.members[old.session], group.wants[old.session]
+            if not group.members:
+                del self._groups[shared]
+                self._leave(group.number)
+        self.count -= 1
+        self._plans.clear()
+
+    def _leave(self, number: int) -> None:
+        self._index.forget_subscriber(number)
+        del self._found[number]
+
+    def plan(self, topic: bytes) -> Plan:
+        plan = self._plans.get(topic)
+        if plan is None:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            plan = Plan([self._found[number] for number in self._index.match(topic)])
+            self._plans[topic] = plan
+        return plan
