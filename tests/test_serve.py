@@ -47,12 +47,14 @@ def busy_port() -> Iterator[int]:
 
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:
     with live_node(tmp_path / "data") as node:
-        recovered, amqp, http, ready = node.lines
+        recovered, amqp, mqtt, ws, http, ready = node.lines
     assert recovered.startswith(
         f"storage recovered 0 records in 0 partitions from {tmp_path / 'data'} ("
     )
     assert recovered.endswith(" ms)")
     assert amqp == f"amqp    listening on amqp://127.0.0.1:{node.ports['amqp_port']}"
+    assert mqtt == f"mqtt    listening on mqtt://127.0.0.1:{node.ports['mqtt_port']}"
+    assert ws == f"ws      listening on ws://127.0.0.1:{node.ports['ws_port']}"
     assert http == f"http    listening on {node.http_url}"
     assert ready == "ready"
 
