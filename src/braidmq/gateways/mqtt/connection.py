@@ -268,10 +268,12 @@ class MqttConnection:
         self.send(encode(self._connack(packet, present, expiry_s), self.version))
         self.session.outbox.attach(self, given.receive_maximum or PACKET_ID_MAX)
         await self.broker.durable(self.sessions.save(self.session))
+        if self._closed:
+            return
         self._deadline.cancel()
         self._held = False
         self.broker.flush_later(self)
-        if not self._closed and not self._read_paused:
+        if not self._read_paused:
             self.transport.resume()
 
     def _connack(self, packet: Connect, present: bool, expiry_s: int) -> ConnAck:

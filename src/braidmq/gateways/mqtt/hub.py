@@ -91,9 +91,9 @@ class Hub:
             (again if topic in queues else queues).append(topic)
         if before_append is not None:
             before_append(_anchor(queues))
-        lsn = self._append(queues, arrival.batch, arrival.now_ms) if queues else None
+        lsn = self._append(queues, arrival, arrival.batch) if queues else None
         for topic in again:
-            lsn = self._append([topic], copied(arrival.batch), arrival.now_ms) or lsn
+            lsn = self._append([topic], arrival, copied(arrival.batch)) or lsn
         return Routed(later(retained_lsn, lsn), bool(queues or found))
 
     def _subscribers(
@@ -147,9 +147,12 @@ class Hub:
         found = (engine.core.topics.get((namespace, name)) for name in route.topics)
         return [each for each in found if each is not None and each.name != BRIDGE]
 
-    def _append(self, queues: Sequence[Topic], batch: RecordBatch, now_ms: int) -> Lsn | None:
+    def _append(self, queues: Sequence[Topic], arrival: Arrival, batch: RecordBatch) -> Lsn | None:
+        """At QoS 0 only queues of other protocols get it, and need not keep it on disk."""
         try:
-            published = self.broker.engine.fan_out(queues, batch, now_ms=now_ms)
+            published = self.broker.engine.fan_out(
+                queues, batch, now_ms=arrival.now_ms, durable=arrival.qos > 0
+            )
         except TopicFull as error:
             raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
         self.broker.touch()

@@ -16,11 +16,25 @@ FLAG_COPY = 8
 """In an envelope: a copy of a retained message, made for a new subscription."""
 
 
+Rendering = tuple[int, bool, bytes, int]
+"""Version, retain flag, properties of the subscription, packet size: equal bytes for equal ones."""
+
+
 class Arrival:
     """Messages with one topic and one set of flags. Records are made of them only when somebody
     needs records: QoS 0 between two clients of one version goes out as it came in."""
 
-    __slots__ = ("_batch", "_data", "_rendered", "_run", "count", "flags", "now_ms", "topic")
+    __slots__ = (
+        "_as_it_came",
+        "_batch",
+        "_data",
+        "_rendered",
+        "_run",
+        "count",
+        "flags",
+        "now_ms",
+        "topic",
+    )
     _batch: RecordBatch | None
     _run: PublishRun | None
     _data: Buffer | None
@@ -31,7 +45,9 @@ class Arrival:
         self.count = count
         self.now_ms = now_ms
         self._batch = self._run = self._data = None
-        self._rendered: dict[tuple[int, bool, bytes, int], bytes] = {}
+        self._rendered: dict[Rendering, bytes] = {}
+        self._as_it_came: Rendering | None = None
+        """Who gets the packets just as they were received."""
 
     @classmethod
     def of_run(cls, run: PublishRun, data: Buffer, version: int, now_ms: int) -> "Arrival":
@@ -39,9 +55,7 @@ class Arrival:
         arrival = cls(run.topic, run.flags, run.count, now_ms)
         arrival._run, arrival._data = run, data
         if not run.flags & (FLAG_QOS | FLAG_ALIAS | FLAG_EXPIRY):
-            packets = bytes(memoryview(data)[run.start : run.stop])
-            retain = bool(run.flags & FLAG_RETAIN)
-            arrival._rendered[version, retain, b"", PACKET_BYTES_ANY] = packets
+            arrival._as_it_came = (version, arrival.retain, b"", PACKET_BYTES_ANY)
         return arrival
 
     @classmethod
@@ -71,7 +85,13 @@ class Arrival:
         key = (version, retain, properties, bytes_max)
         found = self._rendered.get(key)
         if found is None:
-            found = self._rendered[key] = self._render(*key)
+            if key == self._as_it_came:
+                assert self._run is not None
+                assert self._data is not None
+                found = bytes(memoryview(self._data)[self._run.start : self._run.stop])
+            else:
+                found = self._render(*key)
+            self._rendered[key] = found
         return found
 
     def _render(self, version: int, retain: bool, properties: bytes, bytes_max: int) -> bytes:
