@@ -22,15 +22,26 @@ from braidmq.gateways.translation import (
     NAMED,
     amqp_envelope,
     amqp_from_native,
+    amqp_headers,
     amqp_parts,
     amqp_routing_keys,
     annotate_amqp,
+    key_of_topic,
+    mqtt_record,
     native_from_amqp,
     native_headers,
+    pattern_of_filter,
     split_amqp,
+    split_mqtt,
+    topic_of_key,
 )
 from braidmq.storage.record import Record
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
+from braidmq.wire.mqtt.constants import Kind
+from braidmq.wire.mqtt.properties import Properties as MqttProperties
+from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt
+from braidmq.wire.mqtt.properties import encode_properties as encode_mqtt
+from braidmq.wire.mqtt.text import write_string
 
 AT_MS = 1_700_000_000_999
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -201,6 +212,67 @@ def test_headers_of_each_format():
     headers = [("a", b"1"), ("a", b"2")]
     assert native_headers(record(encode_headers(headers), NATIVE)) == headers
     assert native_headers(record(b"\0\0\x01t", MQTT)) == []
+
+
+# --- MQTT ---
+
+mqtt_text = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
+topics = mqtt_text.filter(lambda text: text and not set(text) & set("+#"))
+mqtt_properties = st.builds(
+    MqttProperties,
+    content_type=st.none() | mqtt_text,
+    correlation_data=st.none() | st.binary(max_size=300),
+    response_topic=st.none() | topics,
+    message_expiry_interval=st.none() | st.integers(0, 0xFFFFFFFF),
+    user_properties=st.lists(st.tuples(mqtt_text, mqtt_text), max_size=3).map(tuple),
+)
+
+
+def mqtt_envelope(topic: str, properties: MqttProperties, flags: int = 1) -> bytes:
+    return bytes([flags]) + write_string(topic) + encode_mqtt(properties, Kind.PUBLISH)
+
+
+@given(topics)
+def test_topics_and_keys_are_the_same_names(topic):
+    assert topic_of_key(key_of_topic(topic.encode())) == topic.encode()
+
+
+def test_what_is_no_topic():
+    assert [topic_of_key(key) for key in (b"", b"a.+", b"#", b"a\0", b"\xff")] == [None] * 5
+    assert pattern_of_filter(b"a/+/b.c/#") == b"a.*.b/c.#"
+
+
+@given(topics, mqtt_properties)
+@settings(deadline=None, max_examples=100)
+def test_mqtt_over_amqp_and_back(topic, properties):
+    sent = record(mqtt_envelope(topic, properties), MQTT)
+    exchange, key, raw = amqp_parts(sent.envelope, MQTT, sent)
+    assert exchange == b"amq.topic"
+    there = decode_properties(raw)
+    assert there.delivery_mode == 2
+    back = record(amqp_envelope(exchange, key, there))
+    name, again = mqtt_record(back, "fallback")
+    assert name == topic.encode()
+    assert split_mqtt(again.envelope)[:2] == (1, name)
+    got = decode_mqtt(split_mqtt(again.envelope)[2], Kind.PUBLISH)
+    if not properties.user_properties:
+        for field in ("content_type", "response_topic"):
+            value = getattr(properties, field)
+            assert getattr(got, field) == value
+        assert got.correlation_data == properties.correlation_data
+    form, envelope, deaths = annotate(sent, death())
+    assert (form, deaths) == (AMQP, [("q", "rejected")])
+    assert "x-death" in amqp_headers(record(envelope))
+    assert routing_keys(sent) == [key_of_topic(topic.encode())]
+
+
+@given(st.binary(max_size=40), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
+@settings(deadline=None, max_examples=100)
+def test_whatever_amqp_carries_can_go_out_over_mqtt(key, headers):
+    envelope = amqp_envelope(b"amq.topic", key, Properties(headers=headers, reply_to="a\0"))
+    name, sent = mqtt_record(record(envelope), "fallback")
+    assert name == (topic_of_key(key) or b"fallback")
+    decode_mqtt(split_mqtt(sent.envelope)[2], Kind.PUBLISH)
 
 
 # --- deaths ---

@@ -172,11 +172,7 @@ def topic_of_key(key: bytes) -> bytes | None:
     """None for a key that can't be a topic's name."""
     if not key or len(key) > STRING_BYTES_MAX or any(c in key for c in b"+#\0"):
         return None
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return None
-    return key.translate(_SWAPPED)
+    return key.translate(_SWAPPED) if _is_text(key) else None
 
 
 def split_mqtt(envelope: bytes) -> tuple[int, bytes, bytes]:
@@ -199,19 +195,35 @@ def native_from_mqtt(envelope: bytes) -> list[tuple[str, bytes]]:
 
 
 def amqp_from_mqtt(envelope: bytes, record: Record | None) -> Properties:
-    """What a publisher calls ``user-id`` stays a header: as a property AMQP vouches for it."""
-    headers = native_from_mqtt(envelope)
-    claimed = {name: value.decode() for name, value in headers if name == "user-id"}
-    properties = amqp_from_native([each for each in headers if each[0] != "user-id"], record)
+    """What a publisher calls ``user-id`` stays a header: as a property AMQP vouches for it. So
+    does correlation data that is no text."""
+    named: list[tuple[str, bytes]] = []
+    unnamed: dict[str, Any] = {}
+    for name, value in native_from_mqtt(envelope):
+        if name == "user-id":
+            unnamed[name] = value.decode()
+        elif name == "correlation-id" and not _is_text(value):
+            unnamed[name] = value
+        else:
+            named.append((name, value))
+    properties = amqp_from_native(named, record)
     expiration = None
     if record is not None and record.expires_at_ms:
         expiration = str(max(record.expires_at_ms - record.timestamp_ms, 0))
     return msgspec.structs.replace(
         properties,
-        headers={**(properties.headers or {}), **claimed} or None,
+        headers={**(properties.headers or {}), **unnamed} or None,
         delivery_mode=2 if envelope[0] & 3 else 1,
         expiration=expiration,
     )
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 MQTT_QOS_OF_OTHERS = 1
@@ -232,9 +244,12 @@ def mqtt_record(record: Record, topic: str) -> tuple[bytes, Record]:
         expiry_s = min(max(record.expires_at_ms - record.timestamp_ms + 999, 0) // 1000, 0xFFFFFFFF)
     reply_to = topic_of_key(own.get("reply-to", b""))
     content_type = own.get("content-type")
+    correlation = own.get("correlation-id")
+    if correlation is not None and len(correlation) > STRING_BYTES_MAX:
+        correlation = None
     properties = MqttProperties(
         content_type=None if content_type is None else _mqtt_text(content_type),
-        correlation_data=own.get("correlation-id"),
+        correlation_data=correlation,
         response_topic=None if reply_to is None else reply_to.decode(),
         message_expiry_interval=expiry_s,
         user_properties=tuple(

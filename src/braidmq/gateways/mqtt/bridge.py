@@ -20,6 +20,7 @@ from braidmq.gateways.translation import (
     pattern_of_filter,
 )
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
+from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.text import split_share
 
 SUBSCRIPTION = "bridge"
@@ -95,7 +96,10 @@ class Bridge:
         for index in range(delivery.first, delivery.stop):
             topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
             arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
-            self._hub.publish(self._namespace, arrival, from_exchange=True)
+            try:
+                self._hub.publish(self._namespace, arrival, from_exchange=True)
+            except MqttError:
+                self._hub.counters.dropped += 1  # nobody would be helped by trying it again
         self._engine.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
         self._broker.touch()
 

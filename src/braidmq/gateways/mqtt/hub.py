@@ -89,6 +89,8 @@ class Hub:
             topic = session.outbox.topic()
             # A session may match for itself and as its group's choice: those are two copies.
             (again if topic in queues else queues).append(topic)
+        if queues:
+            self.broker.settle()
         if before_append is not None:
             before_append(_anchor(queues))
         lsn = self._append(queues, arrival, arrival.batch) if queues else None

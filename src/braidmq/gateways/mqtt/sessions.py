@@ -19,9 +19,9 @@ from braidmq.gateways.mqtt.session import (
 )
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.storage.catalogue import Change
-from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import Will
 
 TIMER_S_MAX = 86_400.0
@@ -156,10 +156,9 @@ class Sessions:
             retain=will.retain,
             properties=properties,
         )
-        self._broker.settle()
         try:
             self._hub.publish(session.namespace, arrival, session)
-        except MqttError:
+        except BraidError:
             # Refused for want of room; there is nobody left to hear of it.
             self._hub.counters.dropped += 1
 
