@@ -14,6 +14,7 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
@@ -413,7 +414,7 @@ class MqttConnection:
         if data:
             self.send(data)
 
-    def when_stored(self, lsn: Any, answer: Answer) -> None:
+    def when_stored(self, lsn: Lsn | None, answer: Answer) -> None:
         self.broker.when_durable(lsn, partial(self.answered, answer))
 
     def pause_output(self, paused: bool) -> None:

@@ -90,26 +90,9 @@ class Arrival:
                 assert self._data is not None
                 found = bytes(memoryview(self._data)[self._run.start : self._run.stop])
             else:
-                found = self._render(*key)
+                found = render_all(self.batch, *key, self.now_ms)
             self._rendered[key] = found
         return found
-
-    def _render(self, version: int, retain: bool, properties: bytes, bytes_max: int) -> bytes:
-        parts, first = [], 0
-        while first < self.count:
-            data, stopped = render_publishes(
-                self.batch,
-                first,
-                self.count,
-                version=version,
-                retain=retain,
-                properties=properties,
-                now_ms=self.now_ms,
-                packet_bytes_max=bytes_max,
-            )
-            parts.append(data)
-            first = stopped + 1  # past what is larger than the client takes
-        return b"".join(parts)
 
     def part(self, index: int) -> "Arrival":
         """One of the messages by itself."""
@@ -117,6 +100,27 @@ class Arrival:
             return self
         one = single(self.batch, index)
         return Arrival.of_batch(self.topic, self.flags, one, self.now_ms)
+
+
+def render_all(
+    batch: RecordBatch, version: int, retain: bool, properties: bytes, bytes_max: int, now_ms: int
+) -> bytes:
+    """PUBLISH of QoS 0 for all records but those that are larger than the client takes."""
+    parts, first = [], 0
+    while first < batch.count:
+        data, stopped = render_publishes(
+            batch,
+            first,
+            batch.count,
+            version=version,
+            retain=retain,
+            properties=properties,
+            now_ms=now_ms,
+            packet_bytes_max=bytes_max,
+        )
+        parts.append(data)
+        first = stopped + 1
+    return b"".join(parts)
 
 
 def single(batch: RecordBatch, index: int) -> RecordBatch:
@@ -158,12 +162,12 @@ def make_arrival(
     return Arrival.of_batch(topic, flags, batch, now_ms)
 
 
-def batch_of(record: Record, envelope: bytes | None = None) -> RecordBatch:
-    """A record by itself again, perhaps with another envelope."""
+def batch_of(record: Record) -> RecordBatch:
+    """A record of MQTT as a batch of its own."""
     batch = RecordBatch()
     batch.append(
         record.value,
-        envelope=record.envelope if envelope is None else envelope,
+        envelope=record.envelope,
         envelope_format=MQTT,
         timestamp_ms=record.timestamp_ms,
         expires_at_ms=record.expires_at_ms,

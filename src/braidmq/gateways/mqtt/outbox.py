@@ -14,7 +14,7 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
-from braidmq.gateways.mqtt.message import FLAG_COPY
+from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind
@@ -66,10 +66,6 @@ class Outbox:
     @property
     def in_flight(self) -> int:
         return self._consumer.in_flight if self._consumer is not None else 0
-
-    @property
-    def depth(self) -> int:
-        return self._topic.depth if self._topic is not None else 0
 
     # --- the queue ---
 
@@ -199,14 +195,7 @@ class Outbox:
         for index in range(first, stop):
             record = delivery.batch.record(index)
             topic, changed = mqtt_record(record, self.name)
-            batch = RecordBatch()
-            batch.append(
-                changed.value,
-                envelope=changed.envelope,
-                envelope_format=MQTT,
-                timestamp_ms=changed.timestamp_ms,
-                expires_at_ms=changed.expires_at_ms,
-            )
+            batch = batch_of(changed)
             batch.place(record.offset)
             self._deliver_run(delivery, batch, 0, 1, changed.envelope[0], topic)
 

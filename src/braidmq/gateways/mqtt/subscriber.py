@@ -7,7 +7,7 @@ import msgspec
 
 from braidmq.engine.envelope import MQTT
 from braidmq.gateways.mqtt.errors import translate
-from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of
+from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.gateways.translation import split_mqtt
@@ -24,14 +24,14 @@ from braidmq.wire.mqtt.packets import (
 )
 from braidmq.wire.mqtt.properties import decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
-from braidmq.wire.mqtt.render import render_acks, render_publishes
+from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.text import split_share
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
-NEVER_SENT, ONLY_IF_NEW = 2, 1
-"""Retain handling (3.8.3.1)."""
+ALWAYS, ONLY_IF_NEW = 0, 1
+"""Retain handling: when retained messages are sent (3.8.3.1)."""
 ERROR = 0x80
 SYS = "$SYS"
 
@@ -89,7 +89,7 @@ class Subscriber:
         except BraidError as error:
             return translate(error).reason
         handling = request.retain_handling
-        if shared is None and (handling == 0 or (handling == ONLY_IF_NEW and is_new)):
+        if shared is None and (handling == ALWAYS or (handling == ONLY_IF_NEW and is_new)):
             wanted.append(new)
         return new.qos
 
@@ -126,29 +126,13 @@ class Subscriber:
             batch = queued if qos else at_once
             _add_copy(batch, topic, record, raw, qos, new.identifier)
         if at_once.count:
-            self._send(at_once, now_ms)
+            limit = connection.packet_bytes_max
+            connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
         if queued.count:
             topic_of_session = connection.session.outbox.topic()
             connection.broker.settle()
             connection.broker.engine.publish(topic_of_session, queued, now_ms=now_ms)
             connection.broker.touch()
-
-    def _send(self, batch: RecordBatch, now_ms: int) -> None:
-        connection = self._connection
-        first = 0
-        while first < batch.count:
-            data, stopped = render_publishes(
-                batch,
-                first,
-                batch.count,
-                version=connection.version,
-                retain=True,
-                now_ms=now_ms,
-                packet_bytes_max=connection.packet_bytes_max,
-            )
-            if data:
-                connection.send(data)
-            first = stopped + 1
 
     # --- QoS 2 ---
 
