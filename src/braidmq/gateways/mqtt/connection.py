@@ -6,6 +6,7 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from braidmq.engine.effects import Level
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
@@ -13,6 +14,7 @@ from braidmq.gateways.mqtt.publisher import Publisher
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
+from braidmq.gateways.sessions import ChannelInfo, SessionInfo
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
@@ -99,6 +101,8 @@ class MqttConnection:
         self._subscriber = Subscriber(self)
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._session_id = ""
+        self._connected_ms = self.broker.now_ms()
         self._login: asyncio.Task[None] | None = None
         self._established = False
         self._held = False
@@ -112,6 +116,30 @@ class MqttConnection:
     @property
     def is_established(self) -> bool:
         return self._established
+
+    # --- as those see it who list and close connections ---
+
+    def describe(self) -> SessionInfo:
+        return SessionInfo(
+            id=self._session_id,
+            protocol="mqtt",
+            user=self.user,
+            namespace=self.namespace,
+            peer=self.transport.host,
+            connected_ms=self._connected_ms,
+            client=self.client_id,
+            channels=0,
+            blocked=self._read_paused,
+        )
+
+    def describe_channels(self) -> list[ChannelInfo]:
+        return []
+
+    def end(self, reason: str) -> None:
+        self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, reason)
+
+    def end_channel(self, _number: int, _reason: str) -> bool:
+        return False
 
     # --- in ---
 
@@ -263,6 +291,7 @@ class MqttConnection:
         self.session.connection = self
         self.session.will = packet.will
         self._established = self._held = True
+        self._session_id = self.broker.sessions.add("mqtt", self)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -371,6 +400,7 @@ class MqttConnection:
     def _leave(self, *, with_will: bool) -> None:
         """Let the session go, once."""
         self._closed = True
+        self.broker.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
             self.broker.settle()
             self.sessions.disconnected(self.session, with_will=with_will)
@@ -426,7 +456,7 @@ class MqttConnection:
 
     def _note_published(self) -> None:
         self._published = True
-        if self.broker.blocked:
+        if self.broker.engine.pressure.level is Level.BLOCKED:
             self.set_blocked()
 
     def set_blocked(self) -> None:
