@@ -65,7 +65,7 @@ def test_text_frames_are_refused(node: LiveNode) -> None:
 
 def test_pages_of_other_machines_are_refused_unless_allowed(tmp_path: Path) -> None:
     config = tmp_path / "braid.toml"
-    config.write_text('[mqtt]\norigins = ["https://app.example.com", "*.example.org"]\n')
+    config.write_text('[mqtt]\norigins = "https://app.example.com, *.example.org"\n')
     with live_node(tmp_path / "data", config=config) as node:
         for origin in (
             "https://app.example.com",

@@ -15,7 +15,7 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
-from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.model.errors import AccessRefused, BadRequest, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
@@ -101,7 +101,7 @@ class MqttConnection:
         self._subscriber = Subscriber(self)
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._session_id = ""
+        self._session_id = self.broker.sessions.new_id("mqtt")
         self._connected_ms = self.broker.now_ms()
         self._login: asyncio.Task[None] | None = None
         self._established = False
@@ -138,8 +138,16 @@ class MqttConnection:
     def end(self, reason: str) -> None:
         self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, reason)
 
-    def end_channel(self, _number: int, _reason: str) -> bool:
+    def end_channel(self, number: int, reason: str) -> bool:
         return False
+
+    @property
+    def is_traced(self) -> bool:
+        return False
+
+    def trace(self, wanted: bool) -> None:
+        if wanted:
+            raise BadRequest("connections of MQTT can't be traced")
 
     # --- in ---
 
@@ -291,7 +299,7 @@ class MqttConnection:
         self.session.connection = self
         self.session.will = packet.will
         self._established = self._held = True
-        self._session_id = self.broker.sessions.add("mqtt", self)
+        self.broker.sessions.add(self._session_id, self)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum

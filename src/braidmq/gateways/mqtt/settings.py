@@ -84,10 +84,14 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, le=86_400, description="Between two publications of $SYS; 0: never."),
     ] = 10
     origins: Annotated[
-        tuple[str, ...],
+        str,
         Meta(
-            description="Web pages that may connect by WebSocket: https://app.example.com,"
-            " *.example.com, or * for any. Pages of this machine always may, and so may clients"
-            " that are no browsers."
+            description="Web pages that may connect by WebSocket, with commas between them:"
+            " https://app.example.com, *.example.com, or * for any. Pages of this machine always"
+            " may, and so may clients that are no browsers."
         ),
-    ] = ()
+    ] = ""
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        return tuple(each.strip() for each in self.origins.split(",") if each.strip())

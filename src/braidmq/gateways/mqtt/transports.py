@@ -137,7 +137,7 @@ class WebSocketTransport(_Socket, asyncio.Protocol):
     def __init__(self, gateway: "MqttGateway") -> None:
         super().__init__(gateway)
         self._protocol = _Handshake(
-            gateway.settings.origins,
+            gateway.settings.allowed_origins,
             subprotocols=[SUBPROTOCOL],
             max_size=gateway.settings.packet_bytes_max + 16,
         )
