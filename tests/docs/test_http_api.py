@@ -26,4 +26,4 @@ def test_every_example_works(tmp_path: Path) -> None:
         path = "/v1/receipts/orders:0:0:1:1.1/ack"
         again = httpx.post(node.http_url + path, auth=("guest", "guest"), timeout=30)
         assert again.json() == json.loads(problem.code)
-        assert node.complaints() == []
+        assert node.complaints == []

@@ -21,7 +21,7 @@ def test_the_quickstart_works(tmp_path: Path) -> None:
         shown = on(node, said.code).splitlines()
         assert [stable(line) for line in node.lines] == [stable(line) for line in shown]
         results = [check(node, block, after) for block, after in pairwise([*steps, Block("", "")])]
-        assert node.complaints() == []
+        assert node.complaints == []
     assert results.count("python") == 2
     assert results.count("bash") == 3
 
