@@ -26,6 +26,12 @@ async def test_values_may_be_text_and_other_buffers(broker, queue):
     assert await drained(broker, queue, 4) == ["täxt".encode(), b"array", b"view", b""]
 
 
+@pytest.mark.parametrize("value", [5, True, None, {"a": 1}])
+async def test_what_is_no_value_is_refused(broker, queue, value):
+    with pytest.raises(TypeError, match="bytes or str"):
+        await broker.publish(queue, value)
+
+
 async def test_a_body_of_many_frames(broker, queue):
     values = [bytes([number]) * size for number, size in enumerate((131_064, 131_065, 900_000))]
     async with broker.producer() as producer:

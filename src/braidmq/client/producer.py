@@ -57,6 +57,17 @@ HEADS_MAX = 4096
 """Topics whose basic.publish is remembered."""
 
 
+def _as_bytes(value: Value) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(
+        f"a message's value is bytes or str, not {type(value).__name__}: encode it first, for"
+        " instance with json.dumps"
+    )
+
+
 class ProducerOptions(TypedDict, total=False):
     ack: AckMode
     batch_records: int
@@ -295,7 +306,7 @@ class Producer(ChannelOwner):
     ) -> tuple[_Batch, int]:
         self._check_usable()
         if type(value) is not bytes:
-            value = value.encode() if isinstance(value, str) else bytes(value)
+            value = _as_bytes(value)
         head = self._heads.get((exchange, topic)) or self._head(exchange, topic)
         properties = encode_metadata(metadata) if metadata else NO_METADATA
         batch, index = self._batch, self._publishes.count
@@ -396,8 +407,7 @@ class Producer(ChannelOwner):
         except BraidError as error:
             wrong = PublishError(str(error))
             wrong.__cause__ = error
-            data = value.encode() if isinstance(value, str) else bytes(value)
-            self._put_failed(Failure(exchange, topic, data, wrong))
+            self._put_failed(Failure(exchange, topic, _as_bytes(value), wrong))
 
     # --- room ---
 
