@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -98,9 +98,12 @@ class Node:
         http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
         every: list[tuple[int, Listener]] = [
-            (at.amqp_port, AmqpListener(at.host, at.amqp_port, amqp)),
-            (at.mqtt_port, MqttListener(at.host, at.mqtt_port, mqtt)),
-            (at.ws_port, WebSocketListener(at.host, at.ws_port, mqtt)),
+            (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
+            (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),
+            (
+                at.ws_port,
+                GatewayListener("ws", at.host, at.ws_port, mqtt.listen_websocket, mqtt.stop),
+            ),
             (at.http_port, HttpListener(at.host, at.http_port, http)),
         ]
         return [listener for port, listener in every if port]
@@ -276,61 +279,32 @@ class _Uvicorn(uvicorn.Server):
         self.up.set()
 
 
-class AmqpListener:
-    name = "amqp"
+class GatewayListener:
+    """A port whose connections a gateway takes itself. Its name is also the scheme of its URL."""
 
-    def __init__(self, host: str, port: int, gateway: AmqpGateway) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        listen: Callable[[socket.socket], Awaitable[None]],
+        stop: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.name = name
         self._host = host
         self._port = port
-        self._gateway = gateway
+        self._listen = listen
+        self._stop = stop
 
     @property
     def url(self) -> str:
-        return f"amqp://{at_host(self._host)}:{self._port}"
+        return f"{self.name}://{at_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
-        await self._gateway.start(bind(self._host, self._port, "listeners.amqp_port"))
+        await self._listen(bind(self._host, self._port, f"listeners.{self.name}_port"))
 
     async def stop(self, deadline_s: float) -> None:
-        await self._gateway.stop(deadline_s)
-
-
-class MqttListener:
-    name = "mqtt"
-
-    def __init__(self, host: str, port: int, gateway: MqttGateway) -> None:
-        self._host = host
-        self._port = port
-        self._gateway = gateway
-
-    @property
-    def url(self) -> str:
-        return f"mqtt://{at_host(self._host)}:{self._port}"
-
-    async def start(self) -> None:
-        await self._gateway.listen(bind(self._host, self._port, "listeners.mqtt_port"))
-
-    async def stop(self, deadline_s: float) -> None:
-        await self._gateway.stop(deadline_s)
-
-
-class WebSocketListener:
-    name = "ws"
-
-    def __init__(self, host: str, port: int, gateway: MqttGateway) -> None:
-        self._host = host
-        self._port = port
-        self._gateway = gateway
-
-    @property
-    def url(self) -> str:
-        return f"ws://{at_host(self._host)}:{self._port}"
-
-    async def start(self) -> None:
-        await self._gateway.listen_websocket(bind(self._host, self._port, "listeners.ws_port"))
-
-    async def stop(self, deadline_s: float) -> None:
-        await self._gateway.stop(deadline_s)
+        await self._stop(deadline_s)
 
 
 def at_host(host: str) -> str:
