@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, config, namespaces, permissions, policies, users
+from braidmq.cli import bench, config, namespaces, permissions, policies, topics, users
+from braidmq.cli.consume import consume
+from braidmq.cli.publish import publish
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -32,6 +34,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(publish)
+app.command()(consume)
+app.add_typer(topics.app)
 app.add_typer(users.app)
 app.add_typer(permissions.app)
 app.add_typer(policies.app)
