@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, config, namespaces, permissions, policies, topics, users
+from braidmq.cli import (
+    bench,
+    config,
+    connections,
+    dead_letters,
+    delayed,
+    exchanges,
+    groups,
+    namespaces,
+    permissions,
+    policies,
+    tokens,
+    topics,
+    users,
+)
 from braidmq.cli.consume import consume
 from braidmq.cli.publish import publish
 from braidmq.config import ListenerSettings, NodeSettings, load
@@ -37,7 +51,14 @@ app = typer.Typer(
 app.command()(publish)
 app.command()(consume)
 app.add_typer(topics.app)
+app.add_typer(groups.app)
+app.add_typer(dead_letters.app)
+app.add_typer(delayed.app)
+app.add_typer(exchanges.app)
+app.add_typer(exchanges.bindings_app)
+app.add_typer(connections.app)
 app.add_typer(users.app)
+app.add_typer(tokens.app)
 app.add_typer(permissions.app)
 app.add_typer(policies.app)
 app.add_typer(namespaces.app)

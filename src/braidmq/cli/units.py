@@ -84,6 +84,11 @@ def pairs(given: list[str]) -> dict[str, str]:
     return found
 
 
+def values(given: list[str]) -> dict[str, Any]:
+    """As ``pairs``; what is JSON is meant as that."""
+    return {name: _value(text) for name, text in pairs(given).items()}
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
