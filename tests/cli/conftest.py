@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from commands import Cli
@@ -12,9 +13,14 @@ SERIAL = count(1)
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node")
+
+
+@pytest.fixture(scope="module")
+def node(data_dir: Path) -> Iterator[LiveNode]:
     """One node for all tests of a file. It must survive them, stop cleanly and never complain."""
-    with live_node(tmp_path_factory.mktemp("node"), mqtt_port=0, ws_port=0) as node:
+    with live_node(data_dir, mqtt_port=0, ws_port=0) as node:
         yield node
         assert node.stop() == 0
         assert node.lines[node.lines.index("ready") + 1 :] == ["stopped"]

@@ -109,30 +109,52 @@ class Api:
         body: dict[str, object] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        # Here and not above: `braid --version` should not wait for a TLS library.
-        import http.client
-        import urllib.error
-        import urllib.request
-
         target = "/".join([self._url, "v1", *(quote(str(part), safe="") for part in path)])
         given = {name: value for name, value in (self._query | query).items() if value is not None}
         if given:
             target += f"?{urlencode(given)}"
         data = None if body is None else json.dumps(body).encode()
         every = {**self._headers, **(headers or {}), "Content-Type": "application/json"}
-        # No proxy: one meant for the web would be asked for a node on this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(target, data, every, method=method)
+        status, content = _exchange(self._url, method, target, data, every)
+        if status >= 400:
+            raise _refusal(status, content)
         try:
-            with opener.open(request, timeout=TIMEOUT_S) as answer:
-                content = answer.read()
-                return json.loads(content) if content else None
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(error.code, error.read()) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise NodeUnreachable(f"no node answers at {self._url}: {reason}") from error
+            return json.loads(content) if content else None
+        except ValueError as error:
+            raise NodeUnreachable(f"no node answers at {self._url}: {error}") from error
+
+    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
+        """``/health`` or ``/ready``: its status and what it says, whatever that is."""
+        status, content = _exchange(self._url, "GET", self._url + path, None, {})
+        try:
+            document = json.loads(content)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise NodeUnreachable(f"what answers at {self._url} is no node")
+        return status, document
+
+
+def _exchange(
+    node: str, method: str, target: str, data: bytes | None, headers: dict[str, str]
+) -> tuple[int, bytes]:
+    # Here and not above: `braid --version` should not wait for a TLS library.
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    # No proxy: one meant for the web would be asked for a node on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(target, data, headers, method=method)
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NodeUnreachable(f"no node answers at {node}: {reason}") from error
 
 
 def _refusal(status: int, content: bytes) -> BraidError:

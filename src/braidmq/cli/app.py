@@ -24,7 +24,9 @@ from braidmq.cli import (
     users,
 )
 from braidmq.cli.consume import consume
+from braidmq.cli.doctor import doctor
 from braidmq.cli.publish import publish
+from braidmq.cli.top import top
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -50,6 +52,8 @@ app = typer.Typer(
 )
 app.command()(publish)
 app.command()(consume)
+app.command()(top)
+app.command()(doctor)
 app.add_typer(topics.app)
 app.add_typer(groups.app)
 app.add_typer(dead_letters.app)
@@ -168,9 +172,9 @@ def serve(
     """Run a node until SIGTERM or Ctrl-C.
 
     Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
-    `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at
-    most for node.shutdown_deadline_s; a second signal ends it at once. Exits 0 after a clean stop,
-    2 if something is set up wrongly, 3 if storage failed.
+    `stopped`. Exits 0 after a clean stop, 2 if something is set up wrongly, 3 if storage failed.
+
+    Example: braid serve --data-dir /var/lib/braidmq --host 0.0.0.0
     """
     flags = {
         "node.data_dir": data_dir,
