@@ -113,12 +113,29 @@ def test_a_rate_is_kept(cli: Cli, topic: str) -> None:
     assert told["seconds"] >= 3 / 20
 
 
+def test_an_interrupt_says_what_was_published(cli: Cli, topic: str) -> None:
+    command = [sys.executable, "-m", "braidmq.cli", "publish", topic]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        assert cli.ok("consume", topic, "--follow", "--count", "2") == "1\n2\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read() == b"published 2 messages to %s\n" % topic.encode()
+        assert process.stderr.read() == b""
+
+
 def test_publishing_goes_wrong(cli: Cli, topic: str) -> None:
     assert "nobody gets what is published to topic 'no'" in cli.fails(1, "publish", "no", "x")
     many = cli.fails(1, "publish", "no", stdin=b"x\n" * 10)
     assert many.startswith("0 of ")
     assert "Create the topic" in many
-    assert "/no/file" in cli.fails(2, "publish", topic, "--file", "/no/file")
+    assert "/no/file" in cli.fails(2, "publish", topic, "x", "--file", "/no/file")
     assert "As 250ms" in cli.fails(2, "publish", topic, "x", "--delay", "soon")
     assert "critical" in cli.fails(2, "publish", topic, "x", "--priority", "256")
     assert "As source=shop" in cli.fails(2, "publish", topic, "x", "--header", "a")

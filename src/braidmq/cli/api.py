@@ -238,7 +238,7 @@ def cell(value: object) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-" if value is None or value == "" else printable(str(value))
+    return "-" if value is None else printable(str(value))
 
 
 def printable(text: str) -> str:

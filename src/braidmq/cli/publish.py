@@ -32,6 +32,8 @@ BAR_AFTER_S = 1.0
 """What is quicker needs no bar."""
 
 PRIORITY_MAX = 255
+INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended."""
 
 
 class PublishStopped(BraidError):
@@ -82,13 +84,18 @@ def publish(
 ) -> None:
     """Publish messages. When it says how many, they are on the node's disk.
 
-    Stops at the first message that is refused, with exit code 1.
+    Stops at the first message that is refused, with exit code 1. Ctrl-C ends it when what was sent
+    is safe, with exit code 130.
 
     Examples: braid publish orders '{"id": 17}' --key customer-5 --header source=shop;
     tail -f app.log | braid publish logs; braid publish pictures --file a.png --file b.png;
     seq 1000 | braid publish orders --rate 50
     """
     files = file or []
+    for path in files:
+        # Before any message is sent: half of what was asked for helps nobody.
+        if not path.is_file():
+            raise SetupError(f"{path} is no file")
     metadata = _metadata(key, header or [], priority, delay, ttl, content_type)
     from_stdin = not values and not files
     if from_stdin and password is None:
@@ -101,20 +108,25 @@ def publish(
         broker = stack.enter_context(open_broker(url, amqp_port, user, password, namespace))
         producer = stack.enter_context(broker.producer(on_error=refused.append))
         started = time.monotonic()
-        sent = 0
+        sent, interrupted = 0, False
         with _Bar(total) as bar:
-            for value in _paced(source, rate):
-                producer.put(topic, value, exchange=exchange, **metadata)
-                sent += 1
-                bar.show(sent)
-                if refused:
-                    break
+            try:
+                for value in _paced(source, rate):
+                    producer.put(topic, value, exchange=exchange, **metadata)
+                    sent += 1
+                    bar.show(sent)
+                    if refused:
+                        break
+            except KeyboardInterrupt:
+                interrupted = True
             _settle(producer, refused, sent)
     seconds = time.monotonic() - started
     if as_json:
         print_json({"topic": topic, "published": sent, "seconds": round(seconds, 3)})
     else:
         print(f"published {sent} message{'' if sent == 1 else 's'} to {topic}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _settle(producer: "SyncProducer", refused: "list[Failure]", sent: int) -> None:
