@@ -172,7 +172,9 @@ def serve(
     """Run a node until SIGTERM or Ctrl-C.
 
     Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
-    `stopped`. Exits 0 after a clean stop, 2 if something is set up wrongly, 3 if storage failed.
+    `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at
+    most for node.shutdown_deadline_s; a second signal ends it at once. Exits 0 after a clean stop,
+    2 if something is set up wrongly, 3 if storage failed.
 
     Example: braid serve --data-dir /var/lib/braidmq --host 0.0.0.0
     """

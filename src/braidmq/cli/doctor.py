@@ -215,7 +215,7 @@ def _machine(data_dir: Path | None) -> Iterator[Finding]:
 def _disk(data_dir: Path) -> Finding:
     import shutil
 
-    from braidmq.config import LimitSettings
+    from braidmq.config.settings import LimitSettings
 
     marks = LimitSettings().watermarks
     usage = shutil.disk_usage(data_dir)
