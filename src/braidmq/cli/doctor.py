@@ -217,7 +217,7 @@ def _disk(data_dir: Path) -> Finding:
 
     from braidmq.config.settings import LimitSettings
 
-    marks = LimitSettings().watermarks
+    marks = LimitSettings()
     usage = shutil.disk_usage(data_dir)
     said = f"{size_text(usage.free)} free of {size_text(usage.total)}"
     remedy = "Make room, or lower retention"
