@@ -5,8 +5,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -21,6 +21,10 @@ from braidmq.model.errors import (
     StorageError,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 GUEST = "guest"
 
@@ -30,9 +34,7 @@ TIMEOUT_S = 30
 Url = Annotated[
     str, typer.Option("--url", envvar="BRAID_URL", help="HTTP address of a running node.")
 ]
-User = Annotated[
-    str, typer.Option("--user", envvar="BRAID_USER", help="Administrator to log in as.")
-]
+User = Annotated[str, typer.Option("--user", envvar="BRAID_USER", help="User to log in as.")]
 Secret = Annotated[
     str | None,
     typer.Option(
@@ -44,6 +46,13 @@ Secret = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Namespace = Annotated[
+    str,
+    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Where the names are."),
+]
+ROOT = "/"
+
+Query = dict[str, str | int | None]
 
 
 class NodeUnreachable(SetupError):
@@ -62,53 +71,90 @@ ERRORS: dict[int, type[BraidError]] = {
 
 
 class Api:
-    def __init__(self, url: str, user: str, password: str | None) -> None:
+    """``namespace``: what names in paths are looked for in, where that matters."""
+
+    def __init__(
+        self, url: str, user: str, password: str | None, namespace: str | None = None
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise NodeUnreachable(f"{url} is not an address of a node", remedy=f"As {DEFAULT_URL}")
         if password is None:
-            password = GUEST if user == GUEST else ask_password(f"Password of {user}")
+            password = password_of(user)
         self._url = url.rstrip("/")
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {token}"}
+        self._query: Query = {} if namespace is None else {"namespace": namespace}
 
-    def get(self, *path: str) -> Any:
-        return self._call("GET", path)
+    def get(self, *path: str | int, **query: str | int | None) -> Any:
+        return self._call("GET", path, query)
 
-    def put(self, *path: str, body: dict[str, object], only_new: bool = False) -> None:
+    def put(self, *path: str, body: dict[str, object], only_new: bool = False) -> Any:
         """``only_new``: fail rather than change what is there."""
-        self._call("PUT", path, body, {"If-None-Match": "*"} if only_new else {})
+        return self._call("PUT", path, {}, body, {"If-None-Match": "*"} if only_new else {})
 
-    def delete(self, *path: str) -> None:
-        self._call("DELETE", path)
+    def patch(self, *path: str, body: dict[str, object]) -> Any:
+        return self._call("PATCH", path, {}, body)
+
+    def post(self, *path: str | int, body: dict[str, object] | None = None) -> Any:
+        return self._call("POST", path, {}, body)
+
+    def delete(self, *path: str | int, **query: str | int | None) -> Any:
+        return self._call("DELETE", path, query)
 
     def _call(
         self,
         method: str,
-        path: Sequence[str],
+        path: Sequence[str | int],
+        query: Query,
         body: dict[str, object] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        # Here and not above: `braid --version` should not wait for a TLS library.
-        import http.client
-        import urllib.error
-        import urllib.request
-
-        target = "/".join([self._url, "v1", *(quote(part, safe="") for part in path)])
+        target = "/".join([self._url, "v1", *(quote(str(part), safe="") for part in path)])
+        given = {name: value for name, value in (self._query | query).items() if value is not None}
+        if given:
+            target += f"?{urlencode(given)}"
         data = None if body is None else json.dumps(body).encode()
         every = {**self._headers, **(headers or {}), "Content-Type": "application/json"}
-        # No proxy: one meant for the web would be asked for a node on this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(target, data, every, method=method)
+        status, content = _exchange(self._url, method, target, data, every)
+        if status >= 400:
+            raise _refusal(status, content)
         try:
-            with opener.open(request, timeout=TIMEOUT_S) as answer:
-                content = answer.read()
-                return json.loads(content) if content else None
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(error.code, error.read()) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise NodeUnreachable(f"no node answers at {self._url}: {reason}") from error
+            return json.loads(content) if content else None
+        except ValueError as error:
+            raise NodeUnreachable(f"no node answers at {self._url}: {error}") from error
+
+    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
+        """``/health`` or ``/ready``: its status and what it says, whatever that is."""
+        status, content = _exchange(self._url, "GET", self._url + path, None, {})
+        try:
+            document = json.loads(content)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise NodeUnreachable(f"what answers at {self._url} is no node")
+        return status, document
+
+
+def _exchange(
+    node: str, method: str, target: str, data: bytes | None, headers: dict[str, str]
+) -> tuple[int, bytes]:
+    # Here and not above: `braid --version` should not wait for a TLS library.
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    # No proxy: one meant for the web would be asked for a node on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(target, data, headers, method=method)
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NodeUnreachable(f"no node answers at {node}: {reason}") from error
 
 
 def _refusal(status: int, content: bytes) -> BraidError:
@@ -118,6 +164,10 @@ def _refusal(status: int, content: bytes) -> BraidError:
         return kind(str(document["detail"]), remedy=str(document.get("remedy", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return kind(f"the node answered {status}", remedy="Is this the HTTP port of a node?")
+
+
+def password_of(user: str) -> str:
+    return GUEST if user == GUEST else ask_password(f"Password of {user}")
 
 
 def ask_password(prompt: str, *, confirm: bool = False) -> str:
@@ -133,24 +183,68 @@ def ask_password(prompt: str, *, confirm: bool = False) -> str:
 def show(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
     rows = list(rows)
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
+    else:
+        console().print(table_of(rows, columns))
+
+
+def show_one(found: dict[str, Any], fields: Sequence[str], as_json: bool) -> None:
+    """One thing: a line for each of its fields."""
+    if as_json:
+        print_json(found)
         return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for field in fields:
+        table.add_row(field.replace("_", " "), Text(cell(found.get(field))))
+    console().print(table)
+
+
+def print_json(found: object) -> None:
+    print(json.dumps(found, indent=2))
+
+
+def console() -> "Console":
     from rich.console import Console
+
+    # A pipe has no width: names in it must not be folded.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
+    return Console(width=width)
+
+
+def table_of(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> "Table":
+    """Numbers to the right, everything else to the left."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        number = bool(rows) and all(type(row[column]) in (int, float) for row in rows)
+        table.add_column(
+            column.replace("_", " "), overflow="fold", justify="right" if number else "left"
+        )
     for row in rows:
         # Text and not markup: a pattern such as [a-z] would be taken for a style.
-        table.add_row(*(Text(_cell(row[column])) for column in columns))
-    # A pipe has no width: names in it must not be folded.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
-    Console(width=width).print(table)
+        table.add_row(*(Text(cell(row[column])) for column in columns))
+    return table
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return "-" if value is None else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """What others wrote must not steer this terminal: control characters are shown, not obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\t\n" else repr(each)[1:-1] for each in text
+    )

@@ -8,7 +8,25 @@ from typing import Annotated
 import typer
 
 from braidmq import __version__
-from braidmq.cli import bench, config, namespaces, permissions, policies, users
+from braidmq.cli import (
+    bench,
+    config,
+    connections,
+    dead_letters,
+    delayed,
+    exchanges,
+    groups,
+    namespaces,
+    permissions,
+    policies,
+    tokens,
+    topics,
+    users,
+)
+from braidmq.cli.consume import consume
+from braidmq.cli.doctor import doctor
+from braidmq.cli.publish import publish
+from braidmq.cli.top import top
 from braidmq.config import ListenerSettings, NodeSettings, load
 from braidmq.model.errors import BraidError, Kind
 
@@ -32,7 +50,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(publish)
+app.command()(consume)
+app.command()(top)
+app.command()(doctor)
+app.add_typer(topics.app)
+app.add_typer(groups.app)
+app.add_typer(dead_letters.app)
+app.add_typer(delayed.app)
+app.add_typer(exchanges.app)
+app.add_typer(exchanges.bindings_app)
+app.add_typer(connections.app)
 app.add_typer(users.app)
+app.add_typer(tokens.app)
 app.add_typer(permissions.app)
 app.add_typer(policies.app)
 app.add_typer(namespaces.app)
@@ -145,6 +175,8 @@ def serve(
     `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at
     most for node.shutdown_deadline_s; a second signal ends it at once. Exits 0 after a clean stop,
     2 if something is set up wrongly, 3 if storage failed.
+
+    Example: braid serve --data-dir /var/lib/braidmq --host 0.0.0.0
     """
     flags = {
         "node.data_dir": data_dir,

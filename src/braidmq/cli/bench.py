@@ -47,6 +47,8 @@ def amqp(
     200 queues; D3: 200 producers, window 1, unthrottled. E: A with 1 KB. topic: A through a topic
     exchange with 1000 bindings and 1000 keys in turn (topic-1: one key). backlog: a million
     messages published, then drained.
+
+    Example: braid bench amqp --workload A --seconds 20
     """
     # Here and not above: other commands should not load the kernels.
     from braidmq.loadgen.driver import run

@@ -24,7 +24,10 @@ MaxQueues = Annotated[int | None, typer.Option(min=NO_LIMIT, help="Most queues; 
 def list_namespaces(
     as_json: Json = False, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None
 ) -> None:
-    """Show all namespaces and their limits."""
+    """Show all namespaces and their limits.
+
+    Example: braid namespaces list
+    """
     show(Api(url, user, password).get("namespaces"), COLUMNS, as_json)
 
 
@@ -37,7 +40,10 @@ def add(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Add a namespace. Nobody may enter until `braid permissions set` grants something there."""
+    """Add a namespace. Nobody may enter until `braid permissions set` grants something there.
+
+    Example: braid namespaces add shop --max-connections 100
+    """
     body = _limits(max_connections, max_queues)
     Api(url, user, password).put("namespaces", name, body=body, only_new=True)
 
@@ -51,14 +57,20 @@ def set_limits(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Change a namespace's limits; those not given stay."""
+    """Change a namespace's limits; those not given stay.
+
+    Example: braid namespaces limits shop --max-queues -1
+    """
     body = _limits(max_connections, max_queues)
     Api(url, user, password).put("namespaces", name, "limits", body=body)
 
 
 @app.command()
 def delete(name: Name, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None) -> None:
-    """Delete a namespace and all permissions on it."""
+    """Delete a namespace and all permissions on it.
+
+    Example: braid namespaces delete shop
+    """
     Api(url, user, password).delete("namespaces", name)
 
 

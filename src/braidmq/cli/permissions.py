@@ -26,7 +26,10 @@ def list_permissions(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show what has been granted."""
+    """Show what has been granted.
+
+    Example: braid permissions list --namespace shop
+    """
     path = ["permissions"] if namespace is None else ["permissions", namespace]
     show(Api(url, user, password).get(*path), COLUMNS, as_json)
 
@@ -46,6 +49,8 @@ def set_permission(
 
     They are searched for in a name: `.*` is everything, `^orders` what begins so, and the empty
     one nothing. AMQP's default exchange is called `amq.default`.
+
+    Example: braid permissions set ann '^ann-' '.*' '.*' --namespace shop
     """
     body: dict[str, object] = {"configure": configure, "write": write, "read": read}
     Api(url, user, password).put("permissions", namespace, name, body=body)
@@ -59,5 +64,8 @@ def clear(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Take from a user all it may do in a namespace."""
+    """Take from a user all it may do in a namespace.
+
+    Example: braid permissions clear ann --namespace shop
+    """
     Api(url, user, password).delete("permissions", namespace, name)

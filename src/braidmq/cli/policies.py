@@ -28,7 +28,10 @@ def list_policies(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show all policies."""
+    """Show all policies.
+
+    Example: braid policies list --namespace shop
+    """
     path = ["policies"] if namespace is None else ["policies", namespace]
     rows = Api(url, user, password).get(*path)
     if not as_json:
@@ -58,6 +61,8 @@ def set_policy(
     Keys are RabbitMQ's: message-ttl, expires, max-length, max-length-bytes, overflow,
     dead-letter-exchange, dead-letter-routing-key, delivery-limit, alternate-exchange. What a queue
     was declared with wins over its policy; of two limits the smaller holds.
+
+    Example: braid policies set short '^log' '{"max-length": 1000}' --apply-to queues
     """
     try:
         meant = json.loads(definition)
@@ -80,5 +85,8 @@ def delete(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Delete a policy. What it applied to goes back to its own settings, or to another policy."""
+    """Delete a policy. What it applied to goes back to its own settings, or to another policy.
+
+    Example: braid policies delete short
+    """
     Api(url, user, password).delete("policies", namespace, name)

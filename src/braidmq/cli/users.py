@@ -19,7 +19,10 @@ NewPassword = Annotated[
 def list_users(
     as_json: Json = False, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None
 ) -> None:
-    """Show all users and their tags."""
+    """Show all users and their tags.
+
+    Example: braid users list
+    """
     show(Api(url, user, password).get("users"), ("name", "tags"), as_json)
 
 
@@ -35,7 +38,10 @@ def add(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Add a user. It may do nothing until `braid permissions set` grants something."""
+    """Add a user. It may do nothing until `braid permissions set` grants something.
+
+    Example: braid users add ann --tag monitoring
+    """
     api = Api(url, user, password)
     body: dict[str, object] = {"password": _new(name, new_password), "tags": tag or []}
     api.put("users", name, body=body, only_new=True)
@@ -49,7 +55,10 @@ def change_password(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Change a user's password. Connections that are open stay."""
+    """Change a user's password. Connections that are open stay.
+
+    Example: braid users password ann
+    """
     api = Api(url, user, password)
     api.put("users", name, "password", body={"password": _new(name, new_password)})
 
@@ -62,13 +71,19 @@ def set_tags(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Replace a user's tags. `administrator` may change users and permissions."""
+    """Replace a user's tags. `administrator` may change users and permissions.
+
+    Example: braid users tags ann administrator monitoring
+    """
     Api(url, user, password).put("users", name, "tags", body={"tags": tags or []})
 
 
 @app.command()
 def delete(name: Name, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None) -> None:
-    """Delete a user and all its permissions."""
+    """Delete a user and all its permissions.
+
+    Example: braid users delete ann
+    """
     Api(url, user, password).delete("users", name)
 
 

@@ -1,0 +1,282 @@
+"""``braid doctor``: is a node well, and if not, what to do.
+
+Each check is a function that gives a finding. Those of the machine need the node's data directory:
+from it come the disk, and the process that has it locked.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from braidmq import __version__
+from braidmq.cli.api import (
+    DEFAULT_URL,
+    GUEST,
+    ROOT,
+    Api,
+    Json,
+    Namespace,
+    NodeUnreachable,
+    Secret,
+    Url,
+    User,
+    console,
+    password_of,
+    print_json,
+)
+from braidmq.cli.broker import AMQP_PORT, AmqpPort, open_broker
+from braidmq.cli.units import size_text, span_text
+from braidmq.model.errors import BraidError, Kind
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CLOCK_MS_MAX = 2000
+SYNCS = 20
+SYNC_BYTES = 4096
+SYNC_MS_MAX = 20.0
+"""A disk of a server takes a few; from here on every confirm feels it."""
+OPEN_FILES_MIN = 4096
+OPEN_FILES_USED_MAX = 0.8
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+STYLES = {
+    Verdict.OK: "green",
+    Verdict.WARN: "yellow",
+    Verdict.FAIL: "bold red",
+    Verdict.SKIPPED: "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    verdict: Verdict
+    finding: str
+    remedy: str = ""
+
+
+def doctor(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The node's data directory, if this is its machine: checks the disk, how long a"
+            " sync takes, and the open files of the node."
+        ),
+    ] = None,
+    namespace: Namespace = ROOT,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    amqp_port: AmqpPort = AMQP_PORT,
+    user: User = GUEST,
+    password: Secret = None,
+) -> None:
+    """Check a node: reachable, ready, logins, version, clock, pressure, disk, open files.
+
+    Exits with 1 if a check failed. A warning is no failure. Room on the disk is compared with the
+    default watermarks.
+
+    Examples: braid doctor; braid doctor --data-dir /var/lib/braidmq --json
+    """
+    secret = password_of(user) if password is None else password
+    findings = list(_node(Api(url, user, secret)))
+    if findings[0].verdict is Verdict.OK:
+        findings.append(_amqp(url, amqp_port, user, secret, namespace))
+    findings += _machine(data_dir)
+    if as_json:
+        print_json([asdict(each) for each in findings])
+    else:
+        console().print(_table(findings))
+    if any(each.verdict is Verdict.FAIL for each in findings):
+        raise typer.Exit(1)
+
+
+def _table(findings: list[Finding]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("check", "verdict", "finding"):
+        table.add_column(column, overflow="fold")
+    for each in findings:
+        said = f"{each.finding}. {each.remedy}" if each.remedy else each.finding
+        table.add_row(each.check, Text(each.verdict, style=STYLES[each.verdict]), Text(said))
+    return table
+
+
+def _node(api: Api) -> Iterator[Finding]:
+    """What the node says of itself. The first is whether it says anything."""
+    try:
+        status, health = api.probe("/health")
+    except NodeUnreachable as error:
+        yield _failed("reachable", error)
+        return
+    yield Finding("reachable", Verdict.OK, "the node answers over HTTP")
+    if status != 200:
+        wrong = health.get("error", {}).get("message", "storage failed")
+        yield Finding("storage", Verdict.FAIL, wrong, "Mend the disk, then restart the node")
+    else:
+        yield Finding("storage", Verdict.OK, "it can write")
+    status, ready = api.probe("/ready")
+    if status != 200:
+        yield Finding("ready", Verdict.FAIL, ready.get("reason", "it takes no traffic"))
+    else:
+        yield Finding("ready", Verdict.OK, "it takes traffic")
+    before_ms = time.time() * 1000
+    try:
+        overview = api.get("overview")
+    except BraidError as error:
+        if error.kind is Kind.FORBIDDEN:
+            remedy = "Ask as an administrator"
+            yield Finding("login", Verdict.WARN, f"{error}: its figures were not checked", remedy)
+        else:
+            yield _failed("login", error)
+        return
+    here_ms = (before_ms + time.time() * 1000) / 2
+    yield Finding("login", Verdict.OK, "user and password are right")
+    yield _version(overview)
+    yield clock_finding(overview, here_ms)
+    yield pressure_finding(overview)
+
+
+def _version(overview: dict[str, Any]) -> Finding:
+    found = overview["version"]
+    if found != __version__:
+        said = f"the node is {found}, this command {__version__}"
+        return Finding("version", Verdict.WARN, said, "Use the same")
+    return Finding("version", Verdict.OK, f"{found}, up {span_text(overview['uptime_ms'])}")
+
+
+def clock_finding(overview: dict[str, Any], here_ms: float) -> Finding:
+    ahead_ms = round(overview["started_ms"] + overview["uptime_ms"] - here_ms)
+    if abs(ahead_ms) > CLOCK_MS_MAX:
+        which = "ahead of" if ahead_ms > 0 else "behind"
+        return Finding(
+            "clock",
+            Verdict.WARN,
+            f"the node's is {span_text(abs(ahead_ms))} {which} this machine's",
+            "Delays and expiry follow the node's: run NTP on both",
+        )
+    return Finding("clock", Verdict.OK, "the node's and this machine's agree")
+
+
+def pressure_finding(overview: dict[str, Any]) -> Finding:
+    held = f"{size_text(overview['memory_bytes'])} of messages in memory"
+    level = overview["pressure"]
+    if level == "normal":
+        return Finding("pressure", Verdict.OK, f"publishers run freely; {held}")
+    verdict = Verdict.FAIL if level == "blocked" else Verdict.WARN
+    remedy = "Consume or purge, or give it more: `limits` in its configuration has the watermarks"
+    return Finding("pressure", verdict, f"publishers are {level}; {held}", remedy)
+
+
+def _amqp(url: str, port: int, user: str, password: str, namespace: str) -> Finding:
+    try:
+        with open_broker(url, port, user, password, namespace):
+            return Finding("amqp", Verdict.OK, f"connected to port {port}")
+    except BraidError as error:
+        return _failed("amqp", error)
+
+
+def _failed(check: str, error: BraidError) -> Finding:
+    return Finding(check, Verdict.FAIL, " ".join(str(error).split()))
+
+
+# --- the machine ---
+
+
+def _machine(data_dir: Path | None) -> Iterator[Finding]:
+    if data_dir is None:
+        for check in ("disk", "sync", "open files"):
+            said = "on the node's machine, give --data-dir"
+            yield Finding(check, Verdict.SKIPPED, said)
+        return
+    if not data_dir.is_dir():
+        yield Finding("disk", Verdict.FAIL, f"{data_dir} is no directory")
+        return
+    yield _disk(data_dir)
+    yield _sync(data_dir)
+    yield _open_files(data_dir)
+
+
+def _disk(data_dir: Path) -> Finding:
+    import shutil
+
+    from braidmq.config.settings import LimitSettings
+
+    marks = LimitSettings()
+    usage = shutil.disk_usage(data_dir)
+    said = f"{size_text(usage.free)} free of {size_text(usage.total)}"
+    remedy = "Make room, or lower retention"
+    if usage.free < marks.disk_block_bytes:
+        return Finding("disk", Verdict.FAIL, f"{said}: publishers have to wait", remedy)
+    if usage.free < marks.disk_slow_bytes:
+        return Finding("disk", Verdict.WARN, f"{said}: publishers are slowed", remedy)
+    return Finding("disk", Verdict.OK, said)
+
+
+def _sync(data_dir: Path) -> Finding:
+    """As the journal does it: blocks that are there already, then fdatasync."""
+    import tempfile
+    from statistics import median
+
+    took_ms: list[float] = []
+    try:
+        with tempfile.TemporaryFile(dir=data_dir, buffering=0) as file:
+            for _ in range(SYNCS):
+                file.seek(0)
+                file.write(bytes(SYNC_BYTES))
+                began_s = time.perf_counter()
+                os.fdatasync(file.fileno())
+                took_ms.append((time.perf_counter() - began_s) * 1000)
+    except OSError as error:
+        said = f"cannot write to {data_dir}: {error.strerror}"
+        return Finding("sync", Verdict.WARN, said, "Run this as the node's user")
+    middle, worst = median(took_ms), max(took_ms)
+    said = f"{middle:.2f} ms, at worst {worst:.2f} ms of {SYNCS}"
+    if middle > SYNC_MS_MAX:
+        return Finding("sync", Verdict.WARN, said, "Confirms wait for it: use a quicker disk")
+    return Finding("sync", Verdict.OK, said)
+
+
+def _open_files(data_dir: Path) -> Finding:
+    process = _process(data_dir)
+    if process is None:
+        said = f"no node runs on {data_dir}, or it is not for this user to see"
+        return Finding("open files", Verdict.WARN, said)
+    used, most = process
+    said = f"{used} of {most} in use"
+    if used > most * OPEN_FILES_USED_MAX or most < OPEN_FILES_MIN:
+        remedy = "Each connection is one: raise the limit (ulimit -n, LimitNOFILE), then restart it"
+        return Finding("open files", Verdict.WARN, said, remedy)
+    return Finding("open files", Verdict.OK, said)
+
+
+def _process(data_dir: Path) -> tuple[int, int] | None:
+    """Open files, and how many there may be, of the node that has the directory locked."""
+    from braidmq.storage.directory import LOCK_FILE
+
+    try:
+        at = Path("/proc") / str(int((data_dir / LOCK_FILE).read_text()))
+        used = len(list((at / "fd").iterdir()))
+        (limit,) = [
+            line.removeprefix("Max open files").split()[0]
+            for line in (at / "limits").read_text().splitlines()
+            if line.startswith("Max open files")
+        ]
+        return used, int(limit)
+    except (OSError, ValueError):
+        return None

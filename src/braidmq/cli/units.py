@@ -1,0 +1,124 @@
+"""Times, sizes and settings as people write and read them on a command line."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from braidmq.model.errors import BadSetting
+
+UNITS_MS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+
+Position = Literal["earliest", "latest"] | int | datetime
+"""``earliest``, ``latest``, an offset, or a time."""
+
+
+def duration_ms(text: str) -> int:
+    """``250ms``, ``30s``, ``5m``, ``2h``, ``1d``."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise BadSetting(f"{text!r} is not a time span", remedy="As 250ms, 30s, 5m, 2h or 1d")
+    return round(float(found[1]) * UNITS_MS[found[2]])
+
+
+def position(text: str, now: datetime) -> Position:
+    """A place in a log: ``earliest``, ``latest``, an offset, a time, or how long ago."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isdecimal():
+        return int(text)
+    if _DURATION.fullmatch(text):
+        return now - timedelta(milliseconds=duration_ms(text))
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadSetting(
+            f"{text!r} is no place in a topic",
+            remedy="As earliest, latest, 1700 (an offset), 2026-05-01T12:00 (a time) or 10m (ago)",
+        ) from None
+    return when if when.tzinfo is not None else when.astimezone()
+
+
+def wire_position(text: str, now: datetime) -> str:
+    """As the HTTP API writes it: a time is ``@`` and milliseconds."""
+    meant = position(text, now)
+    if isinstance(meant, datetime):
+        return f"@{int(meant.timestamp() * 1000)}"
+    return str(meant)
+
+
+def settings(given: list[str]) -> dict[str, Any]:
+    """``retry.attempts=5`` and the like, as the nested settings they mean."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not all(name.split(".")):
+            raise BadSetting(f"{each!r} sets nothing", remedy="As ttl_ms=60000 or retry.attempts=5")
+        *above, last = name.split(".")
+        place = found
+        for part in above:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise BadSetting(f"{name} is given twice, as a value and as a table")
+        place[last] = _value(text)
+    return found
+
+
+def pairs(given: list[str]) -> dict[str, str]:
+    """``name=value`` for each."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise BadSetting(f"{each!r} has no name and value", remedy="As source=shop")
+        found[name] = value
+    return found
+
+
+def values(given: list[str]) -> dict[str, Any]:
+    """As ``pairs``; what is JSON is meant as that."""
+    return {name: _value(text) for name, text in pairs(given).items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def time_text(at_ms: int | None) -> str | None:
+    """In UTC, as logs have it."""
+    if at_ms is None:
+        return None
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z"
+
+
+def span_text(span_ms: int) -> str:
+    """``3d 4h``, ``5m 10s``, ``250ms``: the two units that matter."""
+    if span_ms < UNITS_MS["s"]:
+        return f"{span_ms}ms"
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, span_ms = divmod(span_ms, UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def size_text(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
