@@ -115,3 +115,11 @@ def test_after_the_end(node):
     with pytest.raises(braidmq.Closed):
         broker.publish("q", b"")
     assert not [each for each in threading.enumerate() if each.name == "braidmq"]
+
+
+def test_who_follows_gets_each_message_as_it_comes(broker, queue):
+    broker.publish(queue, b"1")
+    following = broker.read(queue, follow=True)
+    assert next(following).value == b"1"
+    broker.publish(queue, b"2")
+    assert next(following).value == b"2"

@@ -319,7 +319,8 @@ class SyncBroker:
             partition=partition,
             follow=follow,
         )
-        while page := thread.wait_for(_some(messages)):
+        # Who follows must not wait for a page to be full.
+        while page := thread.wait_for(_some(messages, 1 if follow else PAGE)):
             yield from page
 
     def declare_queue(
@@ -332,11 +333,11 @@ class SyncBroker:
 PAGE = 1000
 
 
-async def _some(messages: AsyncIterator[StoredMessage]) -> list[StoredMessage]:
-    """The next ones, up to a page of them; none at the end."""
+async def _some(messages: AsyncIterator[StoredMessage], most: int) -> list[StoredMessage]:
+    """The next ones, at most so many; none at the end."""
     found: list[StoredMessage] = []
     async for message in messages:
         found.append(message)
-        if len(found) == PAGE:
+        if len(found) == most:
             break
     return found
