@@ -83,10 +83,11 @@ def test_nothing_confirmed_is_lost_however_often_it_is_killed(tmp_path: Path) ->
         # Without a hole, and nothing twice: not even among what was never confirmed.
         offsets = [record.offset for record in read_all(log, 1 << 20)]
         assert offsets == list(range(log.next_offset))
-    # The kills met checkpoints, not only appends. One may have left a snapshot too many behind, which
-    # the next checkpoint takes away.
-    assert snapshot.KEPT <= len(snapshot.names(store.disk)) <= snapshot.KEPT + 1
-    store.checkpoint()
+    # The kills met checkpoints, not only appends.
+    assert len(snapshot.names(store.disk)) >= snapshot.KEPT
+    # Where they cut some short, snapshots and journal files are left behind, until others finish.
+    for _ in range(snapshot.KEPT):
+        store.checkpoint()
     assert len(snapshot.names(store.disk)) == snapshot.KEPT
     assert journal.journal_epochs(store.disk)[0] > KILLS
     assert all(log.segments for log in store.logs.values())
