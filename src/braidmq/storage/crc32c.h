@@ -127,6 +127,47 @@ __attribute__((target("sse4.2"))) static uint32_t braid_crc32c_x86(
     while (n--) crc = _mm_crc32_u8((uint32_t)crc, *p++);
     return (uint32_t)crc;
 }
+
+/* Copies while it checks: short pieces are loaded once for both. */
+__attribute__((target("sse4.2"))) static uint32_t braid_crc32c_copy_x86(
+    uint32_t start, unsigned char *to, const unsigned char *p, size_t n) {
+    uint64_t crc = start;
+    while (n >= 3 * BRAID_CRC32C_SHORT) {
+        size_t piece = n < 3 * BRAID_CRC32C_LONG ? n : 3 * BRAID_CRC32C_LONG;
+        memcpy(to, p, piece);
+        crc = braid_crc32c_x86((uint32_t)crc, p, piece);
+        to += piece;
+        p += piece;
+        n -= piece;
+    }
+    for (; n >= 32; p += 32, to += 32, n -= 32) {
+        uint64_t a = BRAID_LOAD64(p), b = BRAID_LOAD64(p + 8);
+        uint64_t c = BRAID_LOAD64(p + 16), d = BRAID_LOAD64(p + 24);
+        memcpy(to, &a, 8);
+        memcpy(to + 8, &b, 8);
+        memcpy(to + 16, &c, 8);
+        memcpy(to + 24, &d, 8);
+        crc = _mm_crc32_u64(_mm_crc32_u64(crc, a), b);
+        crc = _mm_crc32_u64(_mm_crc32_u64(crc, c), d);
+    }
+    for (; n >= 8; p += 8, to += 8, n -= 8) {
+        uint64_t word = BRAID_LOAD64(p);
+        memcpy(to, &word, 8);
+        crc = _mm_crc32_u64(crc, word);
+    }
+    for (; n; n--) crc = _mm_crc32_u8((uint32_t)crc, *to++ = *p++);
+    return (uint32_t)crc;
+}
+
+/* Half a word and then whole ones: what stands behind the checksum in a record's header. */
+__attribute__((target("sse4.2"))) static uint32_t braid_crc32c_header_x86(
+    uint32_t start, const unsigned char *p, size_t n) {
+    uint32_t half;
+    memcpy(&half, p, 4);
+    uint64_t crc = _mm_crc32_u32(start, half);
+    for (size_t i = 4; i < n; i += 8) crc = _mm_crc32_u64(crc, BRAID_LOAD64(p + i));
+    return (uint32_t)crc;
+}
 #endif
 
 /* The CRC of `n` bytes continuing from `crc` (0 to start). */
@@ -136,6 +177,26 @@ static inline uint32_t braid_crc32c(uint32_t crc, const void *data, size_t n) {
         return ~braid_crc32c_x86(~crc, (const unsigned char *)data, n);
 #endif
     return ~braid_crc32c_portable(~crc, (const unsigned char *)data, n);
+}
+
+/* The CRC of `n` bytes, 4 more than a multiple of 8. */
+static inline uint32_t braid_crc32c_header(const void *data, size_t n) {
+#ifdef BRAID_CRC32C_X86
+    if (braid_crc32c_hardware)
+        return ~braid_crc32c_header_x86(~0u, (const unsigned char *)data, n);
+#endif
+    return ~braid_crc32c_portable(~0u, (const unsigned char *)data, n);
+}
+
+/* Copies `n` bytes and returns their CRC continuing from `crc`. */
+static inline uint32_t braid_crc32c_copy(uint32_t crc, void *target, const void *source, size_t n) {
+#ifdef BRAID_CRC32C_X86
+    if (braid_crc32c_hardware)
+        return ~braid_crc32c_copy_x86(
+            ~crc, (unsigned char *)target, (const unsigned char *)source, n);
+#endif
+    memcpy(target, source, n);
+    return braid_crc32c(crc, target, n);
 }
 
 /* One copy-and-check pass: the physical limit that benchmarks compare with. */

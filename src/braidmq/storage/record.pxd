@@ -92,3 +92,7 @@ cdef class RecordBatch:
         uint8_t envelope_format, uint8_t flags, uint8_t priority,
         int64_t timestamp_ms, int64_t expires_at_ms, int64_t due_at_ms,
     ) except -1
+    cdef int put_run(
+        self, list values, int64_t value_bytes, uint32_t value_bytes_max, bytes envelope,
+        uint8_t envelope_format, uint8_t flags, uint8_t priority, int64_t timestamp_ms,
+    ) except -1

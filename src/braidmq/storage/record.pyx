@@ -30,7 +30,8 @@ The envelope is the message's properties as they came on the wire, with their fo
 from cpython.buffer cimport PyBuffer_FillInfo, PyBuffer_IsContiguous
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -42,8 +43,27 @@ from typing import NamedTuple
 cdef extern from "crc32c.h" nogil:
     void braid_crc32c_init()
     uint32_t braid_crc32c(uint32_t crc, const void *data, size_t n)
+    uint32_t braid_crc32c_header(const void *data, size_t n)
+    uint32_t braid_crc32c_copy(uint32_t crc, void *target, const void *source, size_t n)
+    int braid_crc32c_hardware
+
+cdef extern from "record_run.h":
+    ctypedef struct ValueRun "BraidRun":
+        unsigned char *to
+        uint32_t *positions
+        uint32_t position
+        uint64_t traits, offset, timestamp_ms
+        const unsigned char *envelope
+        size_t envelope_length
+        PyObject **values
+        size_t count
+
+    size_t braid_encode_run(const ValueRun *run)
+    PyObject **list_items "braid_list_items" (object values)
 
 braid_crc32c_init()
+
+cdef bint HARDWARE = braid_crc32c_hardware != 0
 
 HEADER_SIZE = HEADER_BYTES
 FLAG_CONTROL = CONTROL
@@ -86,14 +106,24 @@ class Record(NamedTuple):
     due_at_ms: int = 0
 
 
+cdef inline uint64_t header_traits(
+    uint8_t flags, uint8_t priority, uint8_t envelope_format, uint16_t key_length
+) noexcept:
+    """Bytes 8 to 16 of a header as one word."""
+    return (
+        MAGIC | <uint64_t>VERSION << 8 | <uint64_t>flags << 16 | <uint64_t>priority << 24
+        | <uint64_t>envelope_format << 32 | <uint64_t>key_length << 48
+    )
+
+
 cdef void seal_header(RecordHeader *header) noexcept:
-    header.header_crc = braid_crc32c(
-        0, <unsigned char *>header + 4, header_bytes(header) - 4)
+    header.header_crc = braid_crc32c_header(
+        <unsigned char *>header + 4, header_bytes(header) - 4)
 
 
 cdef inline bint header_is_intact(const RecordHeader *header) noexcept:
-    return header.header_crc == braid_crc32c(
-        0, <const unsigned char *>header + 4, header_bytes(header) - 4)
+    return header.header_crc == braid_crc32c_header(
+        <const unsigned char *>header + 4, header_bytes(header) - 4)
 
 
 cdef inline bint body_is_intact(const RecordHeader *header) noexcept:
@@ -237,10 +267,11 @@ cdef class RecordBatch:
     ) except -1:
         """Encode one record at the end of the batch."""
         cdef RecordHeader *header
+        cdef uint64_t *words
         cdef RecordTiming *timing
         cdef unsigned char *body
         cdef Py_ssize_t start, length, total
-        cdef uint32_t crc
+        cdef uint32_t crc = 0
         if key_length > KEY_MAX:
             raise OverflowError(f"a key holds at most {KEY_MAX} bytes")
         if key != NULL:
@@ -256,29 +287,26 @@ cdef class RecordBatch:
         header = <RecordHeader *>(self.data + self.size)
         # The padding's zeros go in first: the last word may be part value or timing, part padding.
         (<int64_t *>(self.data + self.size + total - 8))[0] = 0
-        header.magic = MAGIC
-        header.version = VERSION
-        header.flags = flags
-        header.priority = priority
-        header.envelope_format = envelope_format
-        header.reserved = 0
-        header.key_length = <uint16_t>key_length
-        header.offset = self.count
-        header.timestamp_ms = timestamp_ms
-        header.envelope_length = <uint32_t>envelope_length
-        header.value_length = <uint32_t>value_length
+        # In whole words: the checksum reads them back as such, and small stores could not be
+        # forwarded to it.
+        words = <uint64_t *>header
+        words[1] = header_traits(flags, priority, envelope_format, <uint16_t>key_length)
+        words[2] = self.count
+        words[3] = timestamp_ms
+        words[4] = <uint64_t>envelope_length | <uint64_t>value_length << 32
         if flags & TIMED:
             timing = <RecordTiming *>(self.data + self.size + HEADER_BYTES)
             timing.expires_at_ms = expires_at_ms
             timing.due_at_ms = due_at_ms
         body = self.data + self.size + start
         if key_length:
-            memcpy(body, key, key_length)
+            crc = braid_crc32c_copy(crc, body, key, key_length)
+            body += key_length
         if envelope_length:
-            memcpy(body + key_length, envelope, envelope_length)
+            crc = braid_crc32c_copy(crc, body, envelope, envelope_length)
+            body += envelope_length
         if value_length:
-            memcpy(body + key_length + envelope_length, value, value_length)
-        crc = braid_crc32c(0, body, length)
+            crc = braid_crc32c_copy(crc, body, value, value_length)
         header.body_crc = crc
         seal_header(header)
         self.note(header, self.size)
@@ -319,11 +347,11 @@ cdef class RecordBatch:
         uint8_t envelope_format=0, uint8_t flags=0, uint8_t priority=0,
     ):
         """Encode a run of values that share everything but their keys."""
-        cdef Py_ssize_t i, count = len(values), total = 0
+        cdef Py_ssize_t i, count = len(values), total = 0, largest = 0, key_length
         cdef bytes value, key
-        cdef const unsigned char *key_data = NULL
-        cdef Py_ssize_t key_length = 0
+        cdef const unsigned char *key_data
         self.must_be_open()
+        flags &= ~(TIMED | KEYED | TOMBSTONE)
         if keys is not None and len(keys) != count:
             raise ValueError("as many keys as values")
         for i in range(count):
@@ -331,13 +359,18 @@ cdef class RecordBatch:
             if value is None:
                 raise TypeError("a value is bytes")
             total += PyBytes_GET_SIZE(value)
+            largest = max(largest, PyBytes_GET_SIZE(value))
         self.reserve(total + count * (HEADER_BYTES + 8 + PyBytes_GET_SIZE(envelope)), count)
+        if keys is None and HARDWARE:
+            self.put_run(values, total, largest, envelope, envelope_format, flags, priority,
+                         timestamp_ms)
+            return
         for i in range(count):
             value = values[i]
+            key_data = NULL
+            key_length = 0
             if keys is not None:
                 key = keys[i]
-                key_data = NULL
-                key_length = 0
                 if key is not None:
                     key_data = <const unsigned char *>PyBytes_AS_STRING(key)
                     key_length = PyBytes_GET_SIZE(key)
@@ -345,8 +378,37 @@ cdef class RecordBatch:
                 key_data, key_length,
                 <const unsigned char *>PyBytes_AS_STRING(envelope), PyBytes_GET_SIZE(envelope),
                 <const unsigned char *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value),
-                envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE), priority, timestamp_ms, 0, 0,
+                envelope_format, flags, priority, timestamp_ms, 0, 0,
             )
+
+    cdef int put_run(
+        self, list values, int64_t value_bytes, uint32_t value_bytes_max, bytes envelope,
+        uint8_t envelope_format, uint8_t flags, uint8_t priority, int64_t timestamp_ms,
+    ) except -1:
+        """Encode values without keys, for which there is room, at the end of the batch."""
+        cdef ValueRun run
+        cdef Py_ssize_t count = len(values)
+        if count == 0:
+            return 0
+        run.to = self.data + self.size
+        run.positions = self.positions + self.count
+        run.position = <uint32_t>self.size
+        run.traits = header_traits(flags, priority, envelope_format, 0)
+        run.offset = self.count
+        run.timestamp_ms = timestamp_ms
+        run.envelope = <const unsigned char *>PyBytes_AS_STRING(envelope)
+        run.envelope_length = PyBytes_GET_SIZE(envelope)
+        run.values = list_items(values)
+        run.count = count
+        self.size += braid_encode_run(&run)
+        self.count += count
+        self.summary |= flags
+        self.priority_max = max(self.priority_max, priority)
+        self.priority_min = min(self.priority_min, priority)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
+        self.value_bytes += value_bytes
+        self.value_bytes_max = max(self.value_bytes_max, value_bytes_max)
+        return 0
 
     def must_be_open(self):
         """A batch grows only while nobody looks at its memory and it is its own."""
