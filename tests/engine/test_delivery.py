@@ -380,8 +380,9 @@ widths = st.sampled_from([1, 2, 10, 100, 400])
 times = st.sampled_from([0, 1020, 1100, 1500])
 consumers = st.sampled_from([0, 1, 2])
 lots = st.integers(1, 150).map(lambda count: [(1, 0, 0)] * count)
+uneven = st.integers(1, 150).map(lambda count: [(at % 7, 0, 0) for at in range(count)])
 step = st.one_of(
-    st.tuples(st.just("publish"), st.one_of(st.lists(rows, min_size=1, max_size=8), lots)),
+    st.tuples(st.just("publish"), st.one_of(st.lists(rows, min_size=1, max_size=8), lots, uneven)),
     st.tuples(st.just("lose"), st.lists(rows, min_size=1, max_size=3)),
     st.tuples(
         st.just("deliver"),

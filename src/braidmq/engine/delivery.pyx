@@ -4,24 +4,32 @@
          ▼                 ▼                                 ▼
     ─────┬─────────────────┬─────────────────────────────────┬───
      done│ delivered once: │ fresh: never delivered          │
-         │ an entry each,  │ no entries, but for offsets in  │
+         │ have an entry,  │ no entries, but for offsets in  │
          │ or settled      │ ``ahead`` (delayed, prioritised,│
          │                 │ settled early, no record)       │
     ─────┴─────────────────┴─────────────────────────────────┴───
 
-A fresh message costs nothing here; one that was delivered has an entry of 24 bytes until it is
-settled. Entries live in blocks of 64 consecutive offsets, so that runs are runs of memory. Which
-state follows which is the table of ``braidmq.engine.states``.
+A fresh message costs nothing here; one that was delivered has an entry until it is settled. There
+is a block for each 64 consecutive offsets that have any:
+
+    all alike     present: one bit each ── one entry for all
+    otherwise     present: one bit each ── 64 entries of 24 bytes
+
+What was handed out together is alike and is settled by clearing bits, so a run costs a step per 64
+messages. A block gets entries for each once some of its messages go another way than the others.
+Which state follows which is the table of ``braidmq.engine.states``.
 
 Ready messages that have an entry also have a bit in the set of their lane, which hands them out
 lowest offset first, so that a requeued message keeps its place. Fresh ones belong to lane 0.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
+from braidmq.storage.offset_set cimport (
+    OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
+)
 from braidmq.storage.record cimport (
     HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming,
 )
@@ -34,7 +42,7 @@ cdef enum:
     WAITING = 2
     DELAYED = 3
     FIRST_TERMINAL = 4
-    NO_ENTRY = 255      # state of an entry that is not in use
+    NO_STATE = 255      # of an entry that was just made
     ILLEGAL = 255
     BLOCK_SHIFT = 6
     BLOCK_SIZE = 64
@@ -70,25 +78,111 @@ cdef inline int64_t due_at(const RecordHeader *header) noexcept:
     return (<const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)).due_at_ms
 
 
+cdef inline int run_length(uint64_t mask, int low) noexcept:
+    """How many bits from ``low`` on are set."""
+    cdef uint64_t gap = ~(mask >> low)
+    return 64 - low if gap << low == 0 else braid_ctz(gap)
+
+
+cdef inline const Entry *entry_in(const Block *block, int index) noexcept:
+    """What is known of a message with an entry; its size may stand elsewhere."""
+    return &block.common if block.entries == NULL else &block.entries[index]
+
+
+cdef inline uint32_t size_in(const Block *block, int index) noexcept:
+    if block.entries == NULL and block.sizes != NULL:
+        return block.sizes[index]
+    return entry_in(block, index).size
+
+
+cdef inline void hand_to(Entry *entry, const Entry *delivered) noexcept:
+    """A message that was delivered before is at a consumer again."""
+    if entry.attempts < 0xffff:
+        entry.attempts += 1
+    entry.consumer = delivered.consumer
+    entry.deadline_ms = delivered.deadline_ms
+    entry.nonce = delivered.nonce
+
+
+cdef inline uint8_t following_of(
+    const Entry *entry, int event, uint32_t consumer, int64_t not_after_ms
+) noexcept:
+    """Where an event takes a message; ILLEGAL when it is not for it."""
+    if (consumer and entry.consumer != consumer) or entry.deadline_ms > not_after_ms:
+        return ILLEGAL
+    return next_state(entry.state, event)
+
+
+cdef inline void answer(Entry *entry, uint8_t following, int64_t deadline_ms) noexcept:
+    entry.deadline_ms = deadline_ms
+    if following != IN_FLIGHT:
+        entry.consumer = 0
+
+
+cdef int64_t bytes_in(const Block *block, uint64_t mask) noexcept:
+    """Bytes of the values of some messages of a block."""
+    cdef int64_t total = 0
+    if block.entries == NULL and block.sizes == NULL:
+        return <int64_t>braid_popcount(mask) * block.common.size
+    while mask:
+        total += size_in(block, braid_ctz(mask))
+        mask &= mask - 1
+    return total
+
+
+cdef int separate(Block *block) except -1:
+    """Give each message of a block an entry of its own."""
+    cdef uint64_t mask = block.present
+    cdef int index
+    cdef Entry *entries
+    if block.entries != NULL:
+        return 0
+    entries = <Entry *>malloc(BLOCK_SIZE * sizeof(Entry))
+    if entries == NULL:
+        raise MemoryError
+    while mask:
+        index = braid_ctz(mask)
+        entries[index] = block.common
+        entries[index].size = size_in(block, index)
+        mask &= mask - 1
+    free(block.sizes)
+    block.sizes = NULL
+    block.entries = entries
+    return 0
+
+
+cdef void release(Block *block) noexcept:
+    if block != NULL:
+        free(block.entries)
+        free(block.sizes)
+        free(block)
+
+
 cdef class RangeList:
     """Offsets in rising order, gathered into ranges."""
-    cdef list ranges
-    cdef int64_t start, stop
-    cdef readonly int64_t count
-    cdef readonly int64_t size
 
     def __cinit__(self):
         self.ranges = []
         self.start = self.stop = -1
         self.count = self.size = 0
 
-    cdef int add(self, int64_t offset, int64_t size) except -1:
-        self.count += 1
+    cdef int add(self, int64_t start, int64_t stop, int64_t size) except -1:
+        self.count += stop - start
         self.size += size
-        if offset != self.stop:
+        if start != self.stop:
             self.close()
-            self.start = offset
-        self.stop = offset + 1
+            self.start = start
+        self.stop = stop
+        return 0
+
+    cdef int add_mask(self, int64_t base, uint64_t mask, int64_t size) except -1:
+        cdef int low, count
+        self.size += size
+        while mask:
+            low = braid_ctz(mask)
+            count = run_length(mask, low)
+            self.add(base + low, base + low + count, 0)
+            mask &= ~mask_between(low, low + count)
         return 0
 
     cdef int close(self) except -1:
@@ -123,28 +217,23 @@ cdef class DeliveryState:
     def __dealloc__(self):
         cdef Py_ssize_t i
         for i in range(self.used):
-            free(self.directory[i])
+            release(self.directory[i])
         free(self.directory)
 
     # --- entries ---
 
-    cdef Entry *find(self, int64_t offset) noexcept:
-        cdef int64_t slot = (offset >> BLOCK_SHIFT) - self.first_block
-        if slot < 0 or slot >= self.used or self.directory[slot] == NULL:
+    cdef Block *block_at(self, int64_t number) noexcept:
+        cdef int64_t slot = number - self.first_block
+        if slot < 0 or slot >= self.used:
             return NULL
-        if self.directory[slot].entries[offset & BLOCK_MASK].state == NO_ENTRY:
-            return NULL
-        return &self.directory[slot].entries[offset & BLOCK_MASK]
+        return self.directory[slot]
 
-    cdef Entry *make(self, int64_t offset, uint32_t size, uint8_t lane) except NULL:
-        """The entry of ``offset``, new ones in no state yet."""
-        cdef int64_t number = offset >> BLOCK_SHIFT
+    cdef Block *make_block(self, int64_t number) except NULL:
+        """A block where there was none; it has no entries."""
         cdef int64_t before = 0, wanted
         cdef Py_ssize_t capacity
-        cdef int i
         cdef Block **directory
         cdef Block *block
-        cdef Entry *entry
         if self.used == 0:
             self.first_block = number
             self.head = 0
@@ -167,35 +256,66 @@ cdef class DeliveryState:
         if wanted > self.used:
             memset(self.directory + self.used, 0, (wanted - self.used) * sizeof(Block *))
             self.used = wanted
-        block = self.directory[number - self.first_block]
+        block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
-            block = <Block *>calloc(1, sizeof(Block))
-            if block == NULL:
-                raise MemoryError
-            for i in range(BLOCK_SIZE):
-                block.entries[i].state = NO_ENTRY
-            self.directory[number - self.first_block] = block
-            self.head = min(self.head, number - self.first_block)
-        entry = &block.entries[offset & BLOCK_MASK]
-        if entry.state == NO_ENTRY:
-            block.count += 1
+            raise MemoryError
+        self.directory[number - self.first_block] = block
+        self.head = min(self.head, number - self.first_block)
+        return block
+
+    cdef void drop_block(self, int64_t number) noexcept:
+        cdef int64_t slot = number - self.first_block
+        release(self.directory[slot])
+        self.directory[slot] = NULL
+        if slot == self.head:
+            self.trim()
+
+    cdef const Entry *peek(self, int64_t offset) noexcept:
+        """What is known of a message, to look at; NULL when it has no entry."""
+        cdef const Block *block = self.block_at(offset >> BLOCK_SHIFT)
+        if block == NULL or not (block.present >> (offset & BLOCK_MASK)) & 1:
+            return NULL
+        return entry_in(block, offset & BLOCK_MASK)
+
+    cdef Entry *find(self, int64_t offset) except? NULL:
+        """The entry of a message, its own, to be changed; NULL when it has none."""
+        cdef Block *block = self.block_at(offset >> BLOCK_SHIFT)
+        cdef int index = offset & BLOCK_MASK
+        if block == NULL or not (block.present >> index) & 1:
+            return NULL
+        if block.entries == NULL and block.present == <uint64_t>1 << index:
+            block.common.size = size_in(block, index)
+            free(block.sizes)
+            block.sizes = NULL
+            return &block.common
+        separate(block)
+        return &block.entries[index]
+
+    cdef Entry *make(self, int64_t offset, uint32_t size, uint8_t lane) except NULL:
+        """The entry of ``offset``, new ones in no state yet."""
+        cdef Block *block = self.block_at(offset >> BLOCK_SHIFT)
+        cdef uint64_t bit = <uint64_t>1 << (offset & BLOCK_MASK)
+        cdef Entry *entry
+        if block == NULL:
+            block = self.make_block(offset >> BLOCK_SHIFT)
+        elif not block.present & bit:
+            separate(block)
+        if not block.present & bit:
+            entry = <Entry *>entry_in(block, offset & BLOCK_MASK)
             memset(entry, 0, sizeof(Entry))
-            entry.state = NO_ENTRY
+            entry.state = NO_STATE
             entry.size = size
             entry.lane = lane
-        return entry
+            block.present |= bit
+        return self.find(offset)
 
     cdef void remove(self, int64_t offset) noexcept:
         """Give an entry back; the caller has taken it out of the counts."""
-        cdef int64_t slot = (offset >> BLOCK_SHIFT) - self.first_block
-        cdef Block *block = self.directory[slot]
-        block.entries[offset & BLOCK_MASK].state = NO_ENTRY
-        block.count -= 1
-        if block.count == 0:
-            free(block)
-            self.directory[slot] = NULL
-            if slot == self.head:
-                self.trim()
+        cdef int64_t number = offset >> BLOCK_SHIFT
+        cdef Block *block = self.directory[number - self.first_block]
+        block.present &= ~(<uint64_t>1 << (offset & BLOCK_MASK))
+        if block.present == 0:
+            self.drop_block(number)
 
     cdef void trim(self) noexcept:
         """Moving blocks only once half of the directory is empty keeps the cost constant."""
@@ -216,9 +336,19 @@ cdef class DeliveryState:
             self.lanes[lane] = OffsetBits()
         return self.lanes[lane]
 
+    cdef int change_lane(self, int lane, int64_t base, uint64_t mask, bint ready) except -1:
+        cdef OffsetBits bits = self.lane_bits(lane)
+        cdef int low, count
+        while mask:
+            low = braid_ctz(mask)
+            count = run_length(mask, low)
+            bits.change(base + low, base + low + count, ready)
+            mask &= ~mask_between(low, low + count)
+        return 0
+
     cdef int set_state(self, Entry *entry, int64_t offset, uint8_t state) except -1:
         """Move an entry between states; terminal ones are removed."""
-        if entry.state != NO_ENTRY:
+        if entry.state != NO_STATE:
             self.counts[entry.state] -= 1
             self.sizes[entry.state] -= entry.size
             if entry.state == READY:
@@ -231,6 +361,27 @@ cdef class DeliveryState:
         self.sizes[state] += entry.size
         if state == READY:
             self.lane_bits(entry.lane).change(offset, offset + 1, True)
+        return 0
+
+    cdef int move_alike(self, Block *block, int64_t number, uint64_t mask, uint8_t state) except -1:
+        """The same for messages of a block that are alike: for all of them, or out of it."""
+        cdef uint8_t before = block.common.state
+        cdef int count = braid_popcount(mask)
+        cdef int64_t size = bytes_in(block, mask)
+        self.counts[before] -= count
+        self.sizes[before] -= size
+        if before == READY:
+            self.change_lane(block.common.lane, number << BLOCK_SHIFT, mask, False)
+        if state >= FIRST_TERMINAL:
+            block.present &= ~mask
+            if block.present == 0:
+                self.drop_block(number)
+            return 0
+        block.common.state = state
+        self.counts[state] += count
+        self.sizes[state] += size
+        if state == READY:
+            self.change_lane(block.common.lane, number << BLOCK_SHIFT, mask, True)
         return 0
 
     # --- what there is ---
@@ -295,13 +446,19 @@ cdef class DeliveryState:
     def waits_below(self, int64_t offset):
         """Whether a message before ``offset`` waits for its retry."""
         cdef int64_t at
-        cdef Entry *entry
+        cdef const Entry *entry
         if self.counts[WAITING] == 0:
             return False
-        for at in range(self.settled.floor, min(offset, self.end)):
-            entry = self.find(at)
+        at = self.settled.floor
+        offset = min(offset, self.end)
+        while at < offset:
+            if self.block_at(at >> BLOCK_SHIFT) == NULL:
+                at = ((at >> BLOCK_SHIFT) + 1) << BLOCK_SHIFT
+                continue
+            entry = self.peek(at)
             if entry != NULL and entry.state == WAITING:
                 return True
+            at += 1
         return False
 
     # --- arriving ---
@@ -374,9 +531,8 @@ cdef class DeliveryState:
         for i in range(first, stop):
             offset = batch.offset_of(i)
             header = batch.header_at(i)
-            entry = self.find(offset)
-            if entry != NULL:
-                self.move_to_lane(entry, offset, lanes[header.priority] if lanes != NULL else 0)
+            if self.peek(offset) != NULL:
+                self.move_to_lane(offset, lanes[header.priority] if lanes != NULL else 0)
                 continue
             if self.settled.covers(offset):
                 continue
@@ -390,8 +546,10 @@ cdef class DeliveryState:
                     lanes[header.priority] if lanes != NULL else 0)
                 self.set_state(entry, offset, READY)
 
-    cdef int move_to_lane(self, Entry *entry, int64_t offset, uint8_t lane) except -1:
-        if entry.lane != lane:
+    cdef int move_to_lane(self, int64_t offset, uint8_t lane) except -1:
+        cdef Entry *entry
+        if self.peek(offset).lane != lane:
+            entry = self.find(offset)
             if entry.state == READY:
                 self.lane_bits(entry.lane).change(offset, offset + 1, False)
                 self.lane_bits(lane).change(offset, offset + 1, True)
@@ -448,11 +606,13 @@ cdef class DeliveryState:
             start = bits.scan(0, True) if bits.size else -1
             if start >= 0 and (lane or start < self.cursor):
                 stop = min(bits.scan(start, False), start + limit)
-                attempts = self.find(start).attempts
-                for offset in range(start + 1, stop):
-                    if self.find(offset).attempts != attempts:
+                attempts = self.peek(start).attempts
+                offset = start + 1
+                while offset < stop:
+                    if self.peek(offset).attempts != attempts:
                         stop = offset
                         break
+                    offset += 1
                 return start, stop, attempts
         if lane == 0 and self.end - self.cursor > self.ahead.size:
             stop = min(self.end, self.cursor + limit)
@@ -466,53 +626,104 @@ cdef class DeliveryState:
     def deliver(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint32_t consumer,
                 int64_t deadline_ms):
         """Mark ready messages as being at a consumer; returns the bytes of their values."""
-        cdef Py_ssize_t i
-        cdef int64_t offset, total = 0
-        cdef RecordHeader *header
-        cdef Entry *entry
+        cdef Py_ssize_t at = first, count
+        cdef int64_t offset
+        cdef bint unbroken
+        cdef Entry delivered
+        if stop <= first:
+            return 0
         self.nonce += 1
-        for i in range(first, stop):
-            offset = batch.offset_of(i)
-            header = batch.header_at(i)
+        memset(&delivered, 0, sizeof(Entry))
+        delivered.state = next_state(READY, DELIVER)
+        delivered.attempts = 1
+        delivered.consumer = consumer
+        delivered.deadline_ms = deadline_ms
+        delivered.nonce = self.nonce
+        unbroken = batch.offset_of(stop - 1) - batch.offset_of(first) == stop - 1 - first
+        while at < stop:
+            offset = batch.offset_of(at)
+            count = min(stop - at, BLOCK_SIZE - (offset & BLOCK_MASK)) if unbroken else 1
             if offset >= self.cursor:
-                entry = self.make(offset, header.value_length, 0)
-                if entry.state != NO_ENTRY:
-                    raise ValueError(f"offset {offset} is not fresh")
-                self.fresh_bytes -= header.value_length
-                self.counts[IN_FLIGHT] += 1
-                self.sizes[IN_FLIGHT] += header.value_length
-                entry.state = next_state(READY, DELIVER)
+                self.deliver_fresh(batch, at, at + count, &delivered)
             else:
-                entry = self.find(offset)
-                if entry == NULL or entry.state != READY:
-                    raise ValueError(f"offset {offset} is not ready")
-                self.set_state(entry, offset, next_state(READY, DELIVER))
-            if entry.attempts < 0xffff:
-                entry.attempts += 1
-            entry.consumer = consumer
-            entry.deadline_ms = deadline_ms
-            entry.nonce = self.nonce
-            total += header.value_length
+                count = min(count, self.cursor - offset)
+                self.deliver_again(offset, count, &delivered)
+            at += count
         self.pass_over(batch, first, stop)
-        return total
+        return batch.value_bytes_of(first, stop)
+
+    cdef int deliver_fresh(
+        self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, const Entry *delivered
+    ) except -1:
+        """Messages of one block that were never delivered."""
+        cdef int64_t offset = batch.offset_of(first), number = offset >> BLOCK_SHIFT
+        cdef int low = offset & BLOCK_MASK, high = low + <int>(stop - first), i
+        cdef uint64_t mask = mask_between(low, high)
+        cdef int64_t size = batch.value_bytes_of(first, stop)
+        cdef Block *block = self.block_at(number)
+        if block != NULL:
+            if block.present & mask:
+                raise ValueError(f"offset {offset} is not fresh")
+            separate(block)
+            for i in range(low, high):
+                block.entries[i] = delivered[0]
+                block.entries[i].size = batch.header_at(first + i - low).value_length
+        else:
+            block = self.make_block(number)
+            block.common = delivered[0]
+            block.common.size = batch.header_at(first).value_length
+            if not batch.is_even():
+                block.sizes = <uint32_t *>malloc(BLOCK_SIZE * sizeof(uint32_t))
+                if block.sizes == NULL:
+                    self.drop_block(number)
+                    raise MemoryError
+                for i in range(low, high):
+                    block.sizes[i] = batch.header_at(first + i - low).value_length
+        block.present |= mask
+        self.fresh_bytes -= size
+        self.counts[delivered.state] += high - low
+        self.sizes[delivered.state] += size
+        return 0
+
+    cdef int deliver_again(
+        self, int64_t offset, Py_ssize_t count, const Entry *delivered
+    ) except -1:
+        """Messages of one block that have an entry."""
+        cdef int64_t number = offset >> BLOCK_SHIFT, base = number << BLOCK_SHIFT
+        cdef int low = offset & BLOCK_MASK, high = low + <int>count, i
+        cdef uint64_t mask = mask_between(low, high)
+        cdef Block *block = self.block_at(number)
+        cdef Entry *entry
+        if block == NULL or mask & ~block.present:
+            raise ValueError(f"offset {offset} is not ready")
+        for i in range(low, high):
+            if entry_in(block, i).state != READY:
+                raise ValueError(f"offset {base + i} is not ready")
+        if block.entries == NULL and mask == block.present:
+            self.move_alike(block, number, mask, delivered.state)
+            hand_to(&block.common, delivered)
+            return 0
+        separate(block)
+        for i in range(low, high):
+            entry = &block.entries[i]
+            self.set_state(entry, base + i, delivered.state)
+            hand_to(entry, delivered)
+        return 0
 
     def consume(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
         """Hand out ready messages that count as acknowledged at once; returns their bytes."""
-        cdef Py_ssize_t i
-        cdef int64_t offset, total = 0
+        cdef Py_ssize_t i, fresh = max(first, min(stop, batch.index_of(self.cursor)))
+        cdef int64_t offset
         cdef Entry *entry
-        for i in range(first, stop):
+        for i in range(first, fresh):
             offset = batch.offset_of(i)
-            total += batch.header_at(i).value_length
-            if offset >= self.cursor:
-                self.fresh_bytes -= batch.header_at(i).value_length
-            else:
-                entry = self.find(offset)
-                if entry == NULL or entry.state != READY:
-                    raise ValueError(f"offset {offset} is not ready")
-                self.set_state(entry, offset, FIRST_TERMINAL)
+            entry = self.find(offset)
+            if entry == NULL or entry.state != READY:
+                raise ValueError(f"offset {offset} is not ready")
+            self.set_state(entry, offset, FIRST_TERMINAL)
+        self.fresh_bytes -= batch.value_bytes_of(fresh, stop)
         self.pass_over(batch, first, stop)
-        return total
+        return batch.value_bytes_of(first, stop)
 
     def materialise(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
         """Give fresh records entries of their own, so that they can be handed out in any order."""
@@ -549,37 +760,56 @@ cdef class DeliveryState:
         ranges that changed, how many messages and how many bytes of values.
         """
         cdef RangeList changed = RangeList()
-        cdef int64_t offset
-        cdef Entry *entry
-        cdef uint8_t following
+        cdef int64_t number, base
+        cdef uint64_t mask
+        cdef Block *block
         # Blocks that aren't there are skipped whole.
         start = max(start, self.first_block << BLOCK_SHIFT)
         stop = min(stop, (self.first_block + self.used) << BLOCK_SHIFT)
-        offset = start
-        while offset < stop:
-            if self.used == 0:
-                break
-            if (
-                (offset >> BLOCK_SHIFT) < self.first_block
-                or self.directory[(offset >> BLOCK_SHIFT) - self.first_block] == NULL
-            ):
-                offset = ((offset >> BLOCK_SHIFT) + 1) << BLOCK_SHIFT
+        for number in range(start >> BLOCK_SHIFT, (stop + BLOCK_MASK) >> BLOCK_SHIFT):
+            block = self.block_at(number)
+            if block == NULL:
                 continue
-            entry = self.find(offset)
-            if (
-                entry != NULL and (consumer == 0 or entry.consumer == consumer)
-                and entry.deadline_ms <= not_after_ms
-            ):
-                following = next_state(entry.state, event)
-                if following != ILLEGAL:
-                    changed.add(offset, entry.size)
-                    if following < FIRST_TERMINAL:
-                        entry.deadline_ms = deadline_ms
-                        if following != IN_FLIGHT:
-                            entry.consumer = 0
-                    self.set_state(entry, offset, following)
-            offset += 1
+            base = number << BLOCK_SHIFT
+            mask = block.present & mask_between(
+                <int>max(start - base, 0), <int>min(stop - base, BLOCK_SIZE))
+            if mask:
+                self.apply_in(block, number, mask, event, consumer, deadline_ms, not_after_ms,
+                              changed)
         return changed.result()
+
+    cdef int apply_in(
+        self, Block *block, int64_t number, uint64_t mask, int event, uint32_t consumer,
+        int64_t deadline_ms, int64_t not_after_ms, RangeList changed,
+    ) except -1:
+        """``apply`` within one block, to some of its messages."""
+        cdef Entry *entry
+        cdef uint8_t following
+        cdef int64_t base = number << BLOCK_SHIFT
+        cdef int index
+        if block.entries == NULL:
+            following = following_of(&block.common, event, consumer, not_after_ms)
+            if following == ILLEGAL:
+                return 0
+            if following >= FIRST_TERMINAL or mask == block.present:
+                changed.add_mask(base, mask, bytes_in(block, mask))
+                if following < FIRST_TERMINAL:
+                    answer(&block.common, following, deadline_ms)
+                return self.move_alike(block, number, mask, following)
+            separate(block)
+        while mask:
+            index = braid_ctz(mask)
+            mask &= mask - 1
+            entry = &block.entries[index]
+            following = following_of(entry, event, consumer, not_after_ms)
+            if following == ILLEGAL:
+                continue
+            changed.add(base + index, base + index + 1, entry.size)
+            if following < FIRST_TERMINAL:
+                answer(entry, following, deadline_ms)
+            # May give the block back, but only with its last message.
+            self.set_state(entry, base + index, following)
+        return 0
 
     def settle_early(self, int64_t start, int64_t stop):
         """Offsets at or after the cursor that were settled without being handed out."""
@@ -596,15 +826,17 @@ cdef class DeliveryState:
         cdef Py_ssize_t i
         cdef int64_t offset
         cdef uint32_t size
-        cdef Entry *entry
+        cdef uint8_t following
+        cdef const Entry *known
         for i in range(first, stop):
             offset = batch.offset_of(i)
             size = batch.header_at(i).value_length
-            entry = self.find(offset)
-            if entry != NULL:
-                if next_state(entry.state, event) == ILLEGAL:
+            known = self.peek(offset)
+            if known != NULL:
+                following = next_state(known.state, event)
+                if following == ILLEGAL:
                     continue
-                self.set_state(entry, offset, next_state(entry.state, event))
+                self.set_state(self.find(offset), offset, following)
             elif offset >= self.cursor and not self.ahead.has(offset):
                 if next_state(READY, event) == ILLEGAL:
                     continue
@@ -612,7 +844,7 @@ cdef class DeliveryState:
                 self.ahead.change(offset, offset + 1, True)
             else:
                 continue
-            changed.add(offset, size)
+            changed.add(offset, offset + 1, size)
         self.skip_ahead()
         return changed.result()
 
@@ -638,7 +870,7 @@ cdef class DeliveryState:
         """Forget all entries and begin again at ``offset``; ``rebuild`` then counts the records."""
         cdef Py_ssize_t i
         for i in range(self.used):
-            free(self.directory[i])
+            release(self.directory[i])
         self.used = self.head = 0
         memset(self.counts, 0, sizeof(self.counts))
         memset(self.sizes, 0, sizeof(self.sizes))
@@ -651,13 +883,13 @@ cdef class DeliveryState:
 
     def look(self, int64_t offset):
         """``(state, attempts, consumer, nonce, deadline)`` of a message with an entry, or None."""
-        cdef Entry *entry = self.find(offset)
+        cdef const Entry *entry = self.peek(offset)
         if entry == NULL:
             return None
         return entry.state, entry.attempts, entry.consumer, entry.nonce, entry.deadline_ms
 
     def is_ready(self, int64_t offset):
-        cdef Entry *entry = self.find(offset)
+        cdef const Entry *entry = self.peek(offset)
         if entry != NULL:
             return entry.state == READY
         return self.cursor <= offset < self.end and not self.ahead.has(offset)
@@ -667,9 +899,9 @@ cdef class DeliveryState:
         cdef list found = []
         cdef int64_t offset, low = -1, high = -1
         cdef uint16_t attempts = 0
-        cdef Entry *entry
+        cdef const Entry *entry
         for offset in range(max(start, self.settled.floor), min(stop, self.end)):
-            entry = self.find(offset)
+            entry = self.peek(offset)
             if (
                 entry == NULL or entry.state != IN_FLIGHT
                 or (consumer and entry.consumer != consumer)
@@ -690,10 +922,10 @@ cdef class DeliveryState:
         cdef list found = []
         cdef int64_t offset, low = -1
         cdef uint32_t consumer = 0
-        cdef Entry *entry
+        cdef const Entry *entry
         stop = min(stop, self.end)
         for offset in range(max(start, self.settled.floor), stop + 1):
-            entry = self.find(offset) if offset < stop else NULL
+            entry = self.peek(offset) if offset < stop else NULL
             # No deadline is no timeout: the timer is left from an earlier delivery.
             if entry != NULL and not (entry.state == IN_FLIGHT and 0 < entry.deadline_ms <= now_ms):
                 entry = NULL
@@ -714,38 +946,49 @@ cdef class DeliveryState:
 
     def entries_where(self, uint8_t state, uint32_t consumer):
         cdef RangeList found = RangeList()
-        cdef Py_ssize_t i, j
-        cdef Block *block
-        cdef Entry *entry
+        cdef Py_ssize_t i
+        cdef int index
+        cdef uint64_t mask
+        cdef int64_t base
+        cdef const Block *block
+        cdef const Entry *entry
         for i in range(self.used):
             block = self.directory[i]
             if block == NULL:
                 continue
-            for j in range(BLOCK_SIZE):
-                entry = &block.entries[j]
+            base = (self.first_block + i) << BLOCK_SHIFT
+            mask = block.present
+            while mask:
+                index = braid_ctz(mask)
+                entry = entry_in(block, index)
                 if entry.state == state and (consumer == 0 or entry.consumer == consumer):
-                    found.add(((self.first_block + i) << BLOCK_SHIFT) + j, entry.size)
+                    if block.entries == NULL:
+                        found.add_mask(base, mask, 0)
+                        break
+                    found.add(base + index, base + index + 1, 0)
+                mask &= mask - 1
         return found.result()[0]
 
     def notes(self):
         """What a restart must know of delivered messages: (start, stop, attempts, state, deadline)
         of each run of equal entries that were delivered at least once."""
         cdef list found = []
-        cdef Py_ssize_t i, j
-        cdef Block *block
-        cdef Entry *entry
+        cdef Py_ssize_t i
+        cdef const Block *block
+        cdef const Entry *entry
+        cdef uint64_t mask
         cdef int64_t offset, start = -1, stop = -1, deadline = 0
         cdef uint16_t attempts = 0
         cdef uint8_t state = 0
         for i in range(self.used):
             block = self.directory[i]
-            if block == NULL:
-                continue
-            for j in range(BLOCK_SIZE):
-                entry = &block.entries[j]
-                if entry.state == NO_ENTRY or entry.attempts == 0:
+            mask = block.present if block != NULL else 0
+            while mask:
+                entry = entry_in(block, braid_ctz(mask))
+                offset = ((self.first_block + i) << BLOCK_SHIFT) + braid_ctz(mask)
+                mask &= mask - 1
+                if entry.attempts == 0:
                     continue
-                offset = ((self.first_block + i) << BLOCK_SHIFT) + j
                 if not (offset == stop and entry.attempts == attempts and entry.state == state
                         and (entry.deadline_ms == deadline or state != WAITING)):
                     if start >= 0:

@@ -18,16 +18,6 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
-cdef extern from *:
-    """
-    static inline int braid_ctz(unsigned long long word) { return __builtin_ctzll(word); }
-    static inline int braid_popcount(unsigned long long word) {
-        return __builtin_popcountll(word);
-    }
-    """
-    int braid_ctz(uint64_t word) noexcept nogil
-    int braid_popcount(uint64_t word) noexcept nogil
-
 cdef enum:
     BLOCK_SHIFT = 12
     BLOCK_SIZE = 4096
@@ -40,14 +30,6 @@ cdef Block full_block
 memset(&full_block, 0xff, sizeof(Block))
 full_block.count = BLOCK_SIZE
 cdef Block *FULL = &full_block
-
-
-cdef inline uint64_t mask_between(int low, int high) noexcept:
-    """Bits low … high-1 of one word; 0 <= low < high <= 64."""
-    cdef uint64_t mask = ~(<uint64_t>0) << low
-    if high < 64:
-        mask &= ((<uint64_t>1) << high) - 1
-    return mask
 
 
 cdef class OffsetBits:

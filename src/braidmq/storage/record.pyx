@@ -532,13 +532,24 @@ cdef class RecordBatch:
                 return i
         return self.count
 
-    def value_bytes_between(self, Py_ssize_t first, Py_ssize_t stop):
-        """Bytes of the values of records ``first`` … ``stop - 1``."""
+    cdef bint is_even(self) noexcept:
+        """Whether all values are of one size."""
+        return self.value_bytes == self.count * <int64_t>self.value_bytes_max
+
+    cdef int64_t value_bytes_of(self, Py_ssize_t first, Py_ssize_t stop) noexcept:
         cdef int64_t total = 0
         cdef Py_ssize_t i
-        for i in range(max(first, 0), min(stop, self.count)):
+        if self.is_even():
+            return max(stop - first, 0) * <int64_t>self.value_bytes_max
+        if first == 0 and stop == self.count:
+            return self.value_bytes
+        for i in range(first, stop):
             total += self.header_at(i).value_length
         return total
+
+    def value_bytes_between(self, Py_ssize_t first, Py_ssize_t stop):
+        """Bytes of the values of records ``first`` … ``stop - 1``."""
+        return self.value_bytes_of(max(first, 0), min(stop, self.count))
 
     def offset_at(self, Py_ssize_t index):
         if not 0 <= index < self.count:
