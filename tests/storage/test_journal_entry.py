@@ -71,6 +71,10 @@ def found_in(written, lsn: int, starts: list[int]) -> list[tuple[int, ...]]:
     ]
 
 
+def written_by(buffer: EntryBuffer) -> bytes:
+    return b"".join(buffer.pieces())
+
+
 def fill(buffer: EntryBuffer, written) -> None:
     for one in written:
         if isinstance(one, int):
@@ -88,10 +92,9 @@ def test_sizes():
 
 
 def test_one_entry_byte_by_byte():
-    buffer = EntryBuffer()
-    buffer.begin(7, 42, ROOM)
+    buffer = EntryBuffer(7, 42, ROOM)
     assert buffer.append(3, b"meta!", b"8 bytes!") == 42
-    data = bytes(buffer)
+    data = written_by(buffer)
     assert data[4:8] == struct.pack("<I", 48)
     assert data[8:12] == b"BJ\x03\x01"
     assert data[12:32] == struct.pack("<IQQ", 5, 7, 42)
@@ -101,49 +104,90 @@ def test_one_entry_byte_by_byte():
 
 @given(groups, epochs, lsns)
 def test_writes_what_the_diagram_says(written, epoch, lsn):
-    buffer = EntryBuffer()
-    buffer.begin(epoch, lsn, ROOM)
+    buffer = EntryBuffer(epoch, lsn, ROOM)
     fill(buffer, written)
     expected = b"".join(pieces_of(written, epoch, lsn))
-    assert bytes(buffer) == expected
+    assert written_by(buffer) == expected
     assert buffer.size == len(buffer) == len(expected)
     assert (buffer.epoch, buffer.next_lsn, buffer.room) == (epoch, lsn + len(written), ROOM)
 
 
-@given(groups, groups)
-def test_begin_starts_over(before, after):
-    """The memory is used again: nothing of the group before may shine through."""
-    buffer = EntryBuffer()
-    buffer.begin(EPOCH, 1, ROOM)
-    for _ in range(3):
-        fill(buffer, before)
-    buffer.begin(EPOCH + 1, 9, ROOM)
-    assert bytes(buffer) == b""
+@given(groups, groups, st.none() | marks)
+def test_what_is_taken_and_what_follows(before, after, durable):
+    buffer = EntryBuffer(EPOCH, 1, ROOM, 4096)
+    fill(buffer, before)
+    taken = buffer.take(durable)
+    marked = before if durable is None else [*before, durable]
+    expected = b"".join(pieces_of(marked, EPOCH, 1))
+    assert taken is not None
+    assert (written_by(taken), taken.size, taken.position) == (expected, len(expected), 4096)
+    assert taken.next_lsn == buffer.next_lsn == 1 + len(marked)
+    assert (buffer.size, buffer.position) == (0, 4096 + len(expected))
+    assert buffer.room == ROOM - len(expected)
     fill(buffer, after)
-    assert bytes(buffer) == b"".join(pieces_of(after, EPOCH + 1, 9))
+    assert written_by(buffer) == b"".join(pieces_of(after, EPOCH, 1 + len(marked)))
+    assert written_by(taken) == expected
 
 
-def test_giant_entries_and_their_memory():
-    buffer = EntryBuffer()
-    giant = bytes(5 << 20)
-    for lsn in (1, 2):
-        buffer.begin(EPOCH, lsn, 1 << 30)
-        assert buffer.append(2, b"m", giant) == lsn
-        buffer.mark(0)
-        found, position, _ = scan_entries(buffer, 0, EPOCH, lsn)
-        assert len(found) == 1
-        assert position == len(buffer) == ENTRY_HEADER_BYTES + 8 + len(giant) + MARK_BYTES
+def test_nothing_is_taken_of_nothing():
+    buffer = EntryBuffer(EPOCH, 1, MARK_BYTES)
+    assert buffer.take() is None
+    marked = buffer.take(0)
+    assert marked is not None
+    assert written_by(marked) == encode_mark(0, EPOCH, 1)
+    assert buffer.take(0) is None, "there is no room for another mark"
+
+
+def test_an_idle_mark_stands_alone():
+    buffer = EntryBuffer(EPOCH, 1, ROOM)
+    buffer.append(2, b"m")
+    assert buffer.take_idle(0) is None
+    buffer.take()
+    marked = buffer.take_idle(1)
+    assert marked is not None
+    assert written_by(marked) == encode_mark(1, EPOCH, 2)
+    assert EntryBuffer(EPOCH, 1, MARK_BYTES - 1).take_idle(0) is None
+
+
+def test_large_payloads_stay_where_they_are():
+    """Between what is laid out, and held in place until they are written."""
+    batch = RecordBatch()
+    batch.extend_values([bytes(100)] * 500, 1)
+    small = bytes(64)
+    buffer = EntryBuffer(EPOCH, 1, ROOM)
+    for payload in (batch, small, batch):
+        assert buffer.append(2, b"meta", payload)
+    pieces = buffer.pieces()
+    assert [piece.obj is batch for piece in pieces] == [False, True, False, True, False]
+    assert b"".join(pieces) == b"".join(
+        encode_entry(2, b"meta", bytes(payload), EPOCH, 1 + at)
+        for at, payload in enumerate((batch, small, batch))
+    )
+    with pytest.raises(BufferError):
+        batch.append(b"while it waits")
+    del buffer, pieces
+    batch.append(b"not held any more")
+
+
+@pytest.mark.parametrize("size", [16 * 1024 - 8, 16 * 1024, 5 << 20])
+def test_payloads_around_the_limit_of_what_is_copied(size):
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    buffer = EntryBuffer(EPOCH, 1, 1 << 30)
+    assert buffer.append(2, b"m", payload) == 1
+    assert buffer.append(3, b"", payload) == 2
+    data = written_by(buffer)
+    assert data == encode_entry(2, b"m", payload, EPOCH, 1) + encode_entry(3, b"", payload, EPOCH, 2)
+    assert buffer.size == len(data)
 
 
 def test_a_batch_is_a_payload():
     batch = RecordBatch()
     batch.append(b"value", key=b"key")
-    buffer = EntryBuffer()
-    buffer.begin(EPOCH, 1, ROOM)
+    buffer = EntryBuffer(EPOCH, 1, ROOM)
     assert buffer.append(2, b"", batch) == 1
     assert buffer.append(2, b"", RecordBatch()) == 2
     assert buffer.append(2, b"", None) == 3
-    assert bytes(buffer) == b"".join(
+    assert written_by(buffer) == b"".join(
         encode_entry(2, b"", payload, EPOCH, 1 + i)
         for i, payload in enumerate([bytes(batch), b"", b""])
     )
@@ -152,11 +196,10 @@ def test_a_batch_is_a_payload():
 
 @given(groups, st.integers(0, 700))
 def test_without_room_nothing_changes(written, room):
-    buffer = EntryBuffer()
-    buffer.begin(EPOCH, 1, room)
+    buffer = EntryBuffer(EPOCH, 1, room)
     kept = []
     for one in written:
-        before = (bytes(buffer), buffer.next_lsn)
+        before = (written_by(buffer), buffer.next_lsn)
         if isinstance(one, int):
             fits = len(before[0]) + MARK_BYTES <= room
             assert buffer.mark(one) is fits
@@ -168,17 +211,15 @@ def test_without_room_nothing_changes(written, room):
         if fits:
             kept.append(one)
         else:
-            assert (bytes(buffer), buffer.next_lsn) == before
-    assert bytes(buffer) == b"".join(pieces_of(kept, EPOCH, 1))
+            assert (written_by(buffer), buffer.next_lsn) == before
+    assert written_by(buffer) == b"".join(pieces_of(kept, EPOCH, 1))
     assert len(buffer) <= room
 
 
 def test_room_to_the_byte():
-    buffer = EntryBuffer()
     needed = ENTRY_HEADER_BYTES + 8 + 16 + MARK_BYTES
-    buffer.begin(EPOCH, 1, needed - 1)
-    assert buffer.append(2, b"m", bytes(16)) == 0
-    buffer.begin(EPOCH, 1, needed)
+    assert EntryBuffer(EPOCH, 1, needed - 1).append(2, b"m", bytes(16)) == 0
+    buffer = EntryBuffer(EPOCH, 1, needed)
     assert buffer.append(2, b"m", bytes(16)) == 1
     assert buffer.append(2, b"", b"") == 0
     assert buffer.mark(0) is True
@@ -186,37 +227,27 @@ def test_room_to_the_byte():
     assert len(buffer) == needed
 
 
-def test_a_new_buffer_has_no_room():
-    buffer = EntryBuffer()
-    assert buffer.append(2, b"") == 0
-    assert buffer.mark(0) is False
-    assert bytes(buffer) == b""
-
-
 def test_payloads_are_whole_words():
-    buffer = EntryBuffer()
-    buffer.begin(EPOCH, 1, ROOM)
+    buffer = EntryBuffer(EPOCH, 1, ROOM)
     with pytest.raises(AssertionError):
         buffer.append(2, b"", b"7 bytes")
-    assert (bytes(buffer), buffer.next_lsn) == (b"", 1)
+    assert (written_by(buffer), buffer.next_lsn) == (b"", 1)
 
 
 def test_the_memory_stays_in_place_while_it_is_looked_at():
-    buffer = EntryBuffer()
-    buffer.begin(EPOCH, 1, ROOM)
+    buffer = EntryBuffer(EPOCH, 1, ROOM)
     buffer.append(2, b"m")
     with memoryview(buffer) as view:
         assert view.readonly
         for change in (
             lambda: buffer.append(2, b"m"),
             lambda: buffer.mark(0),
-            lambda: buffer.begin(EPOCH, 1, ROOM),
             lambda: buffer.append(2, b"m", buffer),
         ):
             with pytest.raises(AssertionError):
                 change()
     assert buffer.append(2, b"m") == 2
-    assert bytes(buffer) == b"".join(pieces_of([(2, b"m", b"")] * 2, EPOCH, 1))
+    assert written_by(buffer) == b"".join(pieces_of([(2, b"m", b"")] * 2, EPOCH, 1))
 
 
 # --- reading ---

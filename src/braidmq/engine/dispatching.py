@@ -6,6 +6,7 @@ credit allows. Several consumers take turns; the more there is to hand out, the 
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.effects import ActiveConsumerChanged
@@ -15,21 +16,30 @@ from braidmq.engine.states import State
 from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import FLAG_TIMED
+from braidmq.storage.record import FLAG_TIMED, RecordBatch
 
-RUN_BYTES_MAX = 1 << 20
+RUN_BYTES_MAX: Final = 1 << 20
 """One delivery carries about this much: a consumer's socket gets it in one write."""
 
-RUN_MESSAGES_MAX = 4096
+RUN_MESSAGES_MAX: Final = 4096
 
 TURNS = 8
 """A backlog is handed to several consumers in about this many turns each."""
 
-ATTEMPTS_MAX = 0xFFFF
+ATTEMPTS_MAX: Final = 0xFFFF
 """Where counting deliveries ends: the kernel and the journal keep 16 bits of it."""
 
 KEY_WINDOW = 1024
 """How far key-ordered delivery looks ahead for keys that are free."""
+
+# Looking a member up in its enum costs more than the kernel takes for a whole run.
+IN_FLIGHT: Final = int(State.IN_FLIGHT)
+VISIBILITY: Final = int(Timer.VISIBILITY)
+SINGLE_ACTIVE: Final = Mode.SINGLE_ACTIVE
+EXCLUSIVE: Final = Mode.EXCLUSIVE
+ASSIGNED: Final = Mode.ASSIGNED
+KEY_ORDERED: Final = Mode.KEY_ORDERED
+TIMED: Final = FLAG_TIMED
 
 
 class Dispatching:
@@ -59,7 +69,7 @@ class Dispatching:
         subscription = consumer.subscription
         if not self._may_serve(subscription, consumer):
             return out
-        if subscription.mode is Mode.KEY_ORDERED:
+        if subscription.mode is KEY_ORDERED:
             self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit)
             return out
         for view in self._views_for(subscription, consumer):
@@ -76,7 +86,7 @@ class Dispatching:
     # --- who is next ---
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
-        if subscription.mode is Mode.KEY_ORDERED:
+        if subscription.mode is KEY_ORDERED:
             before = -1
             # One look reaches no further than the window; expired messages fill it too.
             while before != subscription.ready:
@@ -95,14 +105,15 @@ class Dispatching:
             if not progress:
                 return
             total += progress
-            size += sum(_size(delivery) for delivery in out[seen:])
-            seen = len(out)
+            while seen < len(out):
+                size += _size(out[seen])
+                seen += 1
             if total >= RUN_MESSAGES_MAX or size >= RUN_BYTES_MAX:
                 # Others have their turn first, and sockets a chance to say that they are full.
                 self._again.append(subscription)
                 return
 
-    def _turns(self, subscription: Subscription) -> Iterator[tuple[Consumer, int]]:
+    def _turns(self, subscription: Subscription) -> list[tuple[Consumer, int]]:
         """The consumers that may be served, each with the length of its turn.
 
         Of several, those of the highest priority that have room; the rotor moves on, so that the
@@ -113,24 +124,16 @@ class Dispatching:
             for each in subscription.consumers
             if self._may_serve(subscription, each) and self._has_room(each)
         ]
-        if len(able) == 1:
-            yield able[0], RUN_MESSAGES_MAX
-        if len(able) <= 1:
-            return
-        if subscription.mode is Mode.ASSIGNED:
-            # Nobody else may have what is theirs: there is no precedence among them.
-            for each in able:
-                yield each, RUN_MESSAGES_MAX
-            return
+        if len(able) <= 1 or subscription.mode is ASSIGNED:
+            # Of assigned partitions nobody else may have what is theirs: there is no precedence.
+            return [(each, RUN_MESSAGES_MAX) for each in able]
         highest = max(each.priority for each in able)
         able = [each for each in able if each.priority == highest]
         if len(able) == 1:
-            yield able[0], RUN_MESSAGES_MAX
-            return
+            return [(able[0], RUN_MESSAGES_MAX)]
         turn = max(1, min(subscription.ready // (TURNS * len(able)), RUN_MESSAGES_MAX))
         start = subscription.rotor % len(able)
-        for each in able[start:] + able[:start]:
-            yield each, turn
+        return [(each, turn) for each in able[start:] + able[:start]]
 
     def _has_room(self, consumer: Consumer) -> bool:
         if consumer.room > 0:
@@ -143,13 +146,14 @@ class Dispatching:
         return False
 
     def _may_serve(self, subscription: Subscription, consumer: Consumer) -> bool:
-        if subscription.mode in (Mode.SINGLE_ACTIVE, Mode.EXCLUSIVE):
+        mode = subscription.mode
+        if mode is SINGLE_ACTIVE or mode is EXCLUSIVE:
             return subscription.active is consumer or consumer.passive
         return True
 
     def _views_for(self, subscription: Subscription, consumer: Consumer) -> list[PartitionView]:
         views = subscription.views
-        if subscription.mode is Mode.ASSIGNED:
+        if subscription.mode is ASSIGNED:
             mine = subscription.assignment
             return [view for view in views if mine.get(view.partition.number) is consumer]
         if len(views) == 1:
@@ -187,7 +191,7 @@ class Dispatching:
         """One run of ready messages of a view; returns how many were handed out."""
         state = view.state
         while state.ready:
-            limit = min(limit, consumer.room, RUN_MESSAGES_MAX)
+            limit = min(min(limit, consumer.room), RUN_MESSAGES_MAX)
             lane = 0
             if limit <= 0:
                 return 0
@@ -209,8 +213,10 @@ class Dispatching:
 
     def _held_back(self, view: PartitionView, offset: int) -> bool:
         """Where order is promised, nothing overtakes a message that waits for its retry."""
-        ordered = view.partition.topic.policy.ordering != "none"
-        return ordered and view.state.waiting > 0 and view.state.waits_below(offset)
+        state = view.state
+        if not state.waiting or view.partition.topic.policy.ordering == "none":
+            return False
+        return state.waits_below(offset)
 
     def _hand_out_run(
         self,
@@ -232,8 +238,12 @@ class Dispatching:
             start = first_offset
             if end <= run.first:
                 break
-            for live in self._living(view, Run(run.batch, run.first, end), now_ms):
-                given += self._give(view, consumer, live, attempts, now_ms, out)
+            run.stop = end
+            if self._is_plain(view, run.batch):
+                given += self._give(view, consumer, run, attempts, now_ms, out)
+            else:
+                for live in self._living(view, run, now_ms):
+                    given += self._give(view, consumer, live, attempts, now_ms, out)
             start = run.batch.offset_at(end - 1) + 1
             if start >= stop:
                 break
@@ -241,11 +251,17 @@ class Dispatching:
             self._settling.skip(view, start, stop)
         return given
 
+    def _is_plain(self, view: PartitionView, batch: RecordBatch) -> bool:
+        """Whether no record of a batch can have expired and it has no gaps."""
+        if not batch.dense or batch.summary & TIMED:
+            return False
+        return not view.partition.topic.policy.ttl_ms
+
     def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
         """The parts of a run that are not expired and have no gaps; the expired ones leave."""
         ttl_ms = view.partition.topic.policy.ttl_ms
         for part in self._unbroken(view, run):
-            if not ttl_ms and not part.batch.summary & FLAG_TIMED:
+            if not ttl_ms and not part.batch.summary & TIMED:
                 yield part
                 continue
             at = part.first
@@ -281,10 +297,11 @@ class Dispatching:
         now_ms: int,
         out: list[Delivery],
     ) -> int:
-        batch, first, stop = run
+        batch, first, stop = run.batch, run.first, run.stop
         attempts = min(attempts, ATTEMPTS_MAX - 1)
         count = stop - first
-        start, end = batch.offset_at(first), batch.offset_at(stop - 1) + 1
+        start = batch.offset_at(first)
+        end = start + count  # it has no gaps
         subscription = view.subscription
         subscription.delivered += count
         if attempts:
@@ -294,16 +311,16 @@ class Dispatching:
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count
-            out.append(Delivery(consumer, view, batch, first, stop, attempts + 1))
+            out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
             self._settling.settle(view, [(start, end)])
             return count
         deadline = now_ms + consumer.visibility_ms if consumer.visibility_ms else 0
         size = view.state.deliver(batch, first, stop, consumer.id, deadline)
         consumer.took(count, size)
         if deadline:
-            self._core.wheel.schedule(deadline, Timer.VISIBILITY, view.id, start, end)
-        self._settling.note(view, start, end, attempts + 1, State.IN_FLIGHT, 0)
-        out.append(Delivery(consumer, view, batch, first, stop, attempts + 1))
+            self._core.wheel.schedule(deadline, VISIBILITY, view.id, start, end)
+        self._settling.note(view, start, end, attempts + 1, IN_FLIGHT, 0)
+        out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
         return count
 
     # --- key order ---

@@ -1,7 +1,6 @@
 """Publishing: limits, partitions, the log, and telling every subscription."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.errors import MessageTooLarge, TopicFull
@@ -17,16 +16,22 @@ RETENTION_EVERY = 100
 """Appends between two looks at a topic's retention (catalogue row M1)."""
 
 
-@dataclass(frozen=True, slots=True)
+Placed = tuple[int, int, int]
+"""Partition, first offset, count."""
+
+
 class Published:
     """What became of a batch."""
 
-    lsn: Lsn | None
-    """When this is durable the batch is; None when it needs no disk."""
-    accepted: int
-    """Records taken, from the first; fewer than given when the topic became full."""
-    placed: tuple[tuple[int, int, int], ...] = ()
-    """Where those of one topic went: partition, first offset, count."""
+    __slots__ = ("accepted", "lsn", "placed")
+
+    def __init__(self, lsn: Lsn | None, accepted: int, placed: Sequence[Placed] = ()) -> None:
+        self.lsn = lsn
+        """When this is durable the batch is; None when it needs no disk."""
+        self.accepted = accepted
+        """Records taken, from the first; fewer than given when the topic became full."""
+        self.placed = placed
+        """Where those of one topic went."""
 
 
 class Publishing:
@@ -46,15 +51,17 @@ class Publishing:
     ) -> Published:
         """Take a batch for a topic. Raises TopicFull when not even one record fits."""
         self._check_size(topic, batch)
-        fitting = self._room(topic, batch)
-        if fitting < batch.count:
-            batch = self._cut(topic, batch, fitting, now_ms)
+        fitting = batch.count
+        if topic.bounded:
+            fitting = self._room(topic, batch)
+            if fitting < batch.count:
+                batch = self._cut(topic, batch, fitting, now_ms)
         lsn: Lsn | None = None
-        placed = []
+        placed: list[Placed] = []
         for target, part in self.split(topic, batch, partition):
             placed.append((target.number, target.log.next_offset, part.count))
             lsn = self.append([target], part, now_ms, durable=durable) or lsn
-        return Published(lsn, fitting, tuple(placed))
+        return Published(lsn, fitting, placed)
 
     def fan_out(
         self, topics: Sequence[Topic], batch: RecordBatch, now_ms: int, *, durable: bool = True
@@ -69,7 +76,8 @@ class Publishing:
         for topic in topics:
             self._check_size(topic, batch)
         for topic in topics:
-            if len(topic.partitions) == 1 and self._room(topic, batch) == batch.count:
+            fits = not topic.bounded or self._room(topic, batch) == batch.count
+            if len(topic.partitions) == 1 and fits:
                 targets.append(topic.partitions[0])
                 continue
             # Its records part ways, or not all fit: it needs a batch of its own.
@@ -84,10 +92,10 @@ class Publishing:
         return Published(lsn, accepted)
 
     def _check_size(self, topic: Topic, batch: RecordBatch) -> None:
-        if batch.value_bytes_max > topic.policy.message_bytes_max:
+        if batch.value_bytes_max > topic.message_bytes_max:
             raise MessageTooLarge(
                 f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at most "
-                f"{topic.policy.message_bytes_max}"
+                f"{topic.message_bytes_max}"
             )
 
     # --- limits ---
@@ -161,9 +169,11 @@ class Publishing:
         in_memory: list[TopicPartition] = []
         waits = False
         for target in targets:
-            journaled = durable and is_journaled(target.topic)
-            (on_disk if journaled else in_memory).append(target)
-            waits |= journaled and target.topic.policy.durability == "disk"
+            if durable and target.topic.journaled:
+                on_disk.append(target)
+                waits = waits or target.topic.policy.durability == "disk"
+            else:
+                in_memory.append(target)
         bases = [target.log.next_offset for target in targets]
         lsn: Lsn | None = None
         if on_disk:
@@ -174,12 +184,11 @@ class Publishing:
         for index, target in enumerate(in_memory):
             own = batch if not on_disk and index == 0 else batch.at_offset(target.log.next_offset)
             store.append_transient(own, target.log)
-        for target, base_offset in zip(targets, bases, strict=True):
-            self._arrived(target, batch, base_offset, now_ms)
+        for index, target in enumerate(targets):
+            self._arrived(target, batch, bases[index], now_ms)
         # Only now: what one topic can't hold may go to another of them.
         for target in targets:
-            policy = target.topic.policy
-            if policy.max_messages is not None or policy.max_bytes is not None:
+            if target.topic.bounded:
                 self._settling.drop_overflow(target.topic, now_ms, arriving=True)
         return lsn if waits else None
 
@@ -214,7 +223,3 @@ class Publishing:
             self._core.wheel.schedule(due, Timer.DUE, target.log.id, offset)
         if expires:
             self._core.wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
-
-
-def is_journaled(topic: Topic) -> bool:
-    return topic.durable and topic.policy.durability != "memory"

@@ -8,7 +8,7 @@ import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.envelope import Death
@@ -31,6 +31,10 @@ NOTE = struct.Struct("<QQqqHBq")
 RESET_NOTE = 255
 """Instead of a state: the subscription was moved, and what was noted before no longer holds."""
 
+# Looking a member up in its enum costs more than the kernel takes for a whole run.
+ACK: Final = int(Event.ACK)
+DELIVERY: Final = Kind.DELIVERY
+
 READ_BYTES = 1 << 20
 OFFSET_MAX = (1 << 63) - 1
 
@@ -48,7 +52,7 @@ class Settling:
 
     def ack(self, consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
         """Settle messages in flight at a consumer; returns how many were."""
-        ranges, count, size = view.state.apply(Event.ACK, start, stop, consumer.id)
+        ranges, count, size = view.state.apply(ACK, start, stop, consumer.id)
         if count:
             self.give_back(consumer, count, size)
             view.subscription.acked += count
@@ -209,9 +213,12 @@ class Settling:
 
     def release(self, partition: TopicPartition) -> None:
         """A queue forgets what all its subscriptions have settled."""
-        if not partition.topic.policy.retention.until_acked or not partition.views:
+        views = partition.views
+        if not partition.topic.until_acked or not views:
             return
-        floor = min(view.state.settled.floor for view in partition.views)
+        floor = views[0].state.settled.floor
+        if len(views) > 1:
+            floor = min(view.state.settled.floor for view in views)
         if floor > partition.log.start_offset:
             self._core.store.release(partition.log, floor)
 
@@ -222,7 +229,7 @@ class Settling:
         subscription = view.subscription
         if subscription.durable:
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
-            self._core.store.note(Kind.DELIVERY, meta)
+            self._core.store.note(DELIVERY, meta)
 
     def skip(self, view: PartitionView, start: int, stop: int) -> None:
         """No record stands at these offsets any more: nobody will ever answer for them."""

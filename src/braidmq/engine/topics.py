@@ -9,7 +9,7 @@ together.
 """
 
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
@@ -39,15 +39,18 @@ class Mode(StrEnum):
 class Topic:
     __slots__ = (
         "attributes",
+        "bounded",
         "created_ms",
         "deleted",
         "durable",
         "id",
         "idle_timer",
+        "journaled",
         "kind",
         "lane_of",
         "last_used_ms",
         "name",
+        "message_bytes_max",
         "namespace",
         "partitions",
         "policy",
@@ -55,6 +58,7 @@ class Topic:
         "round_robin",
         "settings",
         "subscriptions",
+        "until_acked",
     )
 
     def __init__(
@@ -90,6 +94,11 @@ class Topic:
     def set_policy(self, policy: TopicPolicy) -> None:
         self.policy = policy
         self.lane_of = lane_table(policy)
+        # What every batch asks for, without going through the policy.
+        self.bounded = policy.max_messages is not None or policy.max_bytes is not None
+        self.journaled = self.durable and policy.durability != "memory"
+        self.message_bytes_max = policy.message_bytes_max
+        self.until_acked = policy.retention.until_acked
 
     @property
     def depth(self) -> int:
@@ -365,22 +374,29 @@ class PartitionView:
         return self.partition.log.id
 
 
-class Delivery(NamedTuple):
-    """A run of messages on its way to a consumer: records ``first`` … ``stop - 1`` of a batch."""
+class Delivery:
+    """A run of messages on its way to a consumer: records ``first`` … ``stop - 1`` of a batch,
+    with offsets ``start`` … ``end - 1``."""
 
-    consumer: Consumer
-    view: PartitionView
-    batch: RecordBatch
-    first: int
-    stop: int
-    attempts: int
-    """Deliveries of these messages, this one included: above 1 they are redelivered."""
+    __slots__ = ("attempts", "batch", "consumer", "end", "first", "start", "stop", "view")
 
-    @property
-    def start(self) -> int:
-        return self.batch.offset_at(self.first)
-
-    @property
-    def end(self) -> int:
-        """The offset after the last."""
-        return self.batch.offset_at(self.stop - 1) + 1
+    def __init__(
+        self,
+        consumer: Consumer,
+        view: PartitionView,
+        batch: RecordBatch,
+        first: int,
+        stop: int,
+        attempts: int,
+        start: int,
+        end: int,
+    ) -> None:
+        self.consumer = consumer
+        self.view = view
+        self.batch = batch
+        self.first = first
+        self.stop = stop
+        self.attempts = attempts
+        """Deliveries of these messages, this one included: above 1 they are redelivered."""
+        self.start = start
+        self.end = end

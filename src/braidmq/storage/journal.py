@@ -11,9 +11,10 @@ not change is about twice as fast. Entries stand end to end (``journal_entry`` o
 and carry the salt of this use of the file: a number drawn for it, so that neither what an earlier
 use left behind nor what a client wrote into a message can pass for an entry.
 
-Group commit: ``append`` only lays entries out in memory. ``commit`` writes all that waits with one
-write and makes it durable with one fdatasync, however many topics it is for; what arrives while
-it runs goes out with the next one. A commit may run in another thread than the appends.
+Group commit: ``append`` only lays entries out in memory, and leaves large batches where they are.
+``commit`` writes all that waits with one write and makes it durable with one fdatasync, however many
+topics it is for; what arrives while it runs goes out with the next one. A commit may run in another
+thread than the appends.
 """
 
 import logging
@@ -119,13 +120,28 @@ class JournalFile:
         self.reusable = reusable
 
 
-@dataclass(slots=True)
 class Span:
     """Entries of one group that go to one file."""
 
-    target: JournalFile
-    position: int
-    buffer: EntryBuffer
+    __slots__ = ("entries", "target")
+
+    def __init__(self, target: JournalFile, entries: EntryBuffer) -> None:
+        self.target = target
+        self.entries = entries
+
+    def write(self) -> int:
+        """Returns how many bytes that were."""
+        pieces = self.entries.pieces()
+        if len(pieces) == 1:
+            self.target.file.write(pieces[0], self.entries.position)
+        else:
+            self.target.file.write_all(pieces, self.entries.position)
+        return self.entries.size
+
+
+def _buffer_for(file: JournalFile, next_lsn: int) -> EntryBuffer:
+    room = file.size - file.position
+    return EntryBuffer(file.salt, next_lsn, room, file.position)
 
 
 class Journal:
@@ -149,7 +165,6 @@ class Journal:
         self._prepared: JournalFile | None = None
         self._closed: deque[JournalFile] = deque(closed or ())
         self._waiters: deque[tuple[int, Waiter]] = deque()
-        self._idle_buffers: list[EntryBuffer] = []
         self._spans: list[Span] = []
         self._idle_marked: JournalFile | None = None
         self.failure: StorageFailed | None = None
@@ -162,7 +177,7 @@ class Journal:
         self.commit_seconds = Histogram(COMMIT_BOUNDS_S)
         """How long writing and syncing took, commit by commit."""
         self._file = self._take_prepared(0)
-        self._buffer = self._begin_buffer(next_lsn)
+        self._buffer = _buffer_for(self._file, next_lsn)
 
     # --- appending: the engine's thread ---
 
@@ -170,8 +185,9 @@ class Journal:
         """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
         if self.failure is not None:
             raise self.failure
-        with self._lock:
-            lsn = self._buffer.append(kind, meta, payload)
+        # No lock: only this thread puts another buffer in its place, and taking what waits out of it
+        # is one step.
+        lsn = self._buffer.append(kind, meta, payload)
         if not lsn:
             lsn = self._append_to_next_file(kind, meta, payload)
         self.last_lsn = Lsn(lsn)
@@ -180,8 +196,7 @@ class Journal:
     def _append_to_next_file(self, kind: Kind, meta: bytes, payload: object) -> int:
         length = 0 if payload is None else memoryview(payload).nbytes  # type: ignore[arg-type]
         self.roll(ENTRIES_START + ENTRY_HEADER_SIZE + len(meta) + 8 + length + 2 * MARK_SIZE)
-        with self._lock:
-            lsn = self._buffer.append(kind, meta, payload)
+        lsn = self._buffer.append(kind, meta, payload)
         assert lsn, "a file was made large enough for this entry"
         return lsn
 
@@ -197,7 +212,7 @@ class Journal:
     @property
     def fill(self) -> float:
         """How full the current file is, from 0 to 1."""
-        return (self._file.position + self._buffer.size) / self._file.size
+        return (self._buffer.position + self._buffer.size) / self._file.size
 
     def has_closed_since(self, epoch: int) -> bool:
         """Whether a file of ``epoch`` or later is full already."""
@@ -207,26 +222,17 @@ class Journal:
         """Go on in a new file; returns its epoch. Everything appended so far is in older ones."""
         following = self._take_prepared(size_min)
         with self._lock:
-            self._set_span_aside()
+            self._set_span_aside(self._buffer.take())
+            self._file.position = self._buffer.position
             self._closed.append(self._file)
-            next_lsn = self._buffer.next_lsn
             self._file = following
-            self._buffer = self._begin_buffer(next_lsn)
+            self._buffer = _buffer_for(following, self._buffer.next_lsn)
         return Epoch(following.epoch)
 
-    def _begin_buffer(self, next_lsn: int) -> EntryBuffer:
-        buffer = self._idle_buffers.pop() if self._idle_buffers else EntryBuffer()
-        buffer.begin(self._file.salt, next_lsn, self._file.size - self._file.position)
-        return buffer
-
-    def _set_span_aside(self) -> None:
-        """Under the lock: what waits in the buffer becomes a span of the coming commit."""
-        if not self._buffer.size:
-            return
-        span = Span(self._file, self._file.position, self._buffer)
-        self._file.position += self._buffer.size
-        self._spans.append(span)
-        self._buffer = self._begin_buffer(self._buffer.next_lsn)
+    def _set_span_aside(self, entries: EntryBuffer | None) -> None:
+        """Under the lock: what waited in the buffer becomes a span of the coming commit."""
+        if entries is not None:
+            self._spans.append(Span(self._file, entries))
 
     # --- committing: the committer's thread ---
 
@@ -236,10 +242,8 @@ class Journal:
             return False
         with self._lock:
             if self._buffer.size or self._spans:
-                self._buffer.mark(self.durable_lsn)
-                self._set_span_aside()
+                self._set_span_aside(self._buffer.take(self.durable_lsn))
             spans, self._spans = self._spans, []
-            last_lsn = self._buffer.next_lsn - 1
         if not spans:
             return False
         started = time.perf_counter()
@@ -250,8 +254,8 @@ class Journal:
             return False
         self.commit_seconds.observe(time.perf_counter() - started)
         self.commits += 1
-        self.durable_lsn = Lsn(last_lsn)
-        self._reuse([span.buffer for span in spans])
+        # The buffer may have more by now: what was written ends here.
+        self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
         return True
 
     def _write(self, spans: list[Span]) -> None:
@@ -260,12 +264,10 @@ class Journal:
         if marked is not None and marked is not spans[0].target:
             marked.file.sync()
             self.syncs += 1
-        for span, following in zip(spans, [*spans[1:], None], strict=True):
-            data = memoryview(span.buffer)
-            span.target.file.write(data, span.position)
-            self.bytes_written += data.nbytes
-            data.release()
-            if following is None or following.target is not span.target:
+        last = len(spans) - 1
+        for index, span in enumerate(spans):
+            self.bytes_written += span.write()
+            if index == last or spans[index + 1].target is not span.target:
                 span.target.file.sync()
                 self.syncs += 1
 
@@ -277,23 +279,15 @@ class Journal:
         if self.failure is not None or self._idle_marked is not None:
             return
         with self._lock:
-            if self._buffer.size or self._spans or not self._buffer.mark(self.durable_lsn):
-                return
-            self._set_span_aside()
-            spans, self._spans = self._spans, []
-        data = memoryview(spans[0].buffer)
+            entries = self._buffer.take_idle(self.durable_lsn) if not self._spans else None
+            target = self._file
+        if entries is None:
+            return
         try:
-            spans[0].target.file.write(data, spans[0].position)
-            self._idle_marked = spans[0].target
+            Span(target, entries).write()
+            self._idle_marked = target
         except OSError as error:
             self.fail(error)
-        finally:
-            data.release()
-        self._reuse([spans[0].buffer])
-
-    def _reuse(self, buffers: list[EntryBuffer]) -> None:
-        with self._lock:
-            self._idle_buffers.extend(buffers[: max(0, 2 - len(self._idle_buffers))])
 
     def fail(self, error: Exception) -> None:
         """A write or sync failed: what the disk holds is unknown, and nothing is believed again."""
@@ -388,7 +382,7 @@ class Journal:
     def live_bytes(self) -> int:
         """Bytes of entries in all files that recovery would read."""
         closed = sum(old.position for old in tuple(self._closed))
-        return closed + self._file.position + self._buffer.size
+        return closed + self._buffer.position + self._buffer.size
 
     def close(self) -> None:
         """Commit what waits, then let go of the files."""

@@ -17,7 +17,9 @@ written only after the one before was synced, so an unreadable entry at or below
 once safe on disk and has been damaged since, while one above every mark was never confirmed.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -26,6 +28,7 @@ from libc.string cimport memcpy, memset
 cdef extern from "crc32c.h" nogil:
     void braid_crc32c_init()
     uint32_t braid_crc32c(uint32_t crc, const void *data, size_t n)
+    uint32_t braid_crc32c_copy(uint32_t crc, void *target, const void *source, size_t n)
 
 braid_crc32c_init()
 
@@ -35,7 +38,10 @@ cdef enum:
     MAGIC = 0x4A42
     VERSION = 1
     KIND_MARK = 1
-    KEPT_BYTES = 4 << 20
+    CAPACITY_MIN = 4096
+    CAPACITY_EXPECTED_MAX = 1 << 20
+    # Below this a copy costs less than one more piece to write.
+    REFERENCED_MIN = 16 << 10
 
 KIND_OF_MARK = KIND_MARK
 ENTRY_HEADER_SIZE = HEADER_BYTES
@@ -59,25 +65,41 @@ cdef inline Py_ssize_t aligned(Py_ssize_t size) noexcept:
 
 
 cdef class EntryBuffer:
-    """Entries waiting for the next write to one journal file, laid out as the file will be."""
+    """Entries waiting for the next write to one journal file.
+
+    Headers, metas and small payloads are laid out as the file will be. Large payloads stay where
+    they are until they are written: ``pieces`` has them between what is laid out.
+
+    Every call is one step for other threads: none lets go of the interpreter's lock.
+    """
 
     cdef unsigned char *data
     cdef Py_ssize_t capacity
+    cdef Py_ssize_t laid
+    cdef Py_ssize_t expected
+    cdef list referenced    # (bytes laid out before it, payload)
     cdef int exports
     cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t position
     cdef readonly Py_ssize_t room
     cdef readonly uint64_t epoch
     cdef readonly uint64_t next_lsn
 
-    def __cinit__(self):
+    def __cinit__(self, uint64_t epoch, uint64_t next_lsn, Py_ssize_t room, Py_ssize_t position=0):
+        """For the file of ``epoch`` that has ``room`` bytes left from ``position`` on."""
         self.data = NULL
-        self.capacity = self.size = self.room = 0
+        self.referenced = []
+        self.capacity = self.laid = self.size = self.expected = 0
+        self.epoch = epoch
+        self.next_lsn = next_lsn
+        self.room = room
+        self.position = position
 
     def __dealloc__(self):
         free(self.data)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+        PyBuffer_FillInfo(view, self, self.data, self.laid, 1, flags)
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer *view):
@@ -86,33 +108,38 @@ cdef class EntryBuffer:
     def __len__(self):
         return self.size
 
-    def begin(self, uint64_t epoch, uint64_t next_lsn, Py_ssize_t room):
-        """Start over for the file of ``epoch`` that has ``room`` bytes left."""
-        assert self.exports == 0
-        self.size = 0
-        self.epoch = epoch
-        self.next_lsn = next_lsn
-        self.room = room
-        if self.capacity > KEPT_BYTES:
-            # One giant batch must not hold its memory for ever.
-            free(self.data)
-            self.data = NULL
-            self.capacity = 0
+    def pieces(self):
+        """What is to be written, in order, without a copy."""
+        cdef list found = []
+        cdef Py_ssize_t at = 0
+        if not self.referenced:
+            return [memoryview(self)]
+        whole = memoryview(self)
+        for end, payload in self.referenced:
+            found.append(whole[at:end])
+            found.append(payload)
+            at = end
+        found.append(whole[at:])
+        return found
 
     cdef unsigned char *make_room(self, Py_ssize_t length) except NULL:
-        cdef Py_ssize_t wanted = self.size + length
+        cdef Py_ssize_t wanted = self.laid + length
         cdef void *grown
+        assert self.exports == 0
         if wanted > self.capacity:
-            wanted = max(wanted, self.capacity + (self.capacity >> 1), 4096)
+            wanted = max(wanted, self.capacity + (self.capacity >> 1), self.expected, CAPACITY_MIN)
             grown = realloc(self.data, wanted)
             if grown == NULL:
                 raise MemoryError
             self.data = <unsigned char *>grown
             self.capacity = wanted
-        return self.data + self.size
+        return self.data + self.laid
 
-    cdef void finish(self, uint8_t kind, uint32_t meta_length, Py_ssize_t length) noexcept:
-        cdef EntryHeader *header = <EntryHeader *>(self.data + self.size)
+    cdef EntryHeader *begin(
+        self, uint8_t kind, uint32_t meta_length, Py_ssize_t laid, Py_ssize_t length
+    ) except NULL:
+        """The next entry's header, with room for what is laid out of it."""
+        cdef EntryHeader *header = <EntryHeader *>self.make_room(laid)
         header.length = <uint32_t>length
         header.magic = MAGIC
         header.kind = kind
@@ -120,40 +147,97 @@ cdef class EntryBuffer:
         header.meta_length = meta_length
         header.epoch = self.epoch
         header.lsn = self.next_lsn
-        header.crc = braid_crc32c(0, self.data + self.size + 4, length - 4)
+        return header
+
+    cdef void finish(self, Py_ssize_t laid, Py_ssize_t length) noexcept:
         self.next_lsn += 1
+        self.laid += laid
         self.size += length
 
-    def append(self, uint8_t kind, bytes meta, const unsigned char[::1] payload=None):
-        """Add an entry; returns its LSN, or 0 when the file has no room for it and a mark."""
+    def append(self, uint8_t kind, bytes meta, payload=None):
+        """Add an entry; returns its LSN, or 0 when the file has no room for it and a mark.
+
+        Nobody may change the payload before it is written.
+        """
+        cdef Py_buffer view
+        if payload is None:
+            return self.add(kind, meta, NULL, 0, None)
+        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+        try:
+            return self.add(kind, meta, <const unsigned char *>view.buf, view.len, payload)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef uint64_t add(
+        self, uint8_t kind, bytes meta, const unsigned char *payload, Py_ssize_t payload_length,
+        owner,
+    ) except? 0:
         cdef Py_ssize_t meta_length = len(meta)
-        cdef Py_ssize_t payload_length = 0 if payload is None else payload.shape[0]
         cdef Py_ssize_t start = HEADER_BYTES + aligned(meta_length)
-        cdef Py_ssize_t length = start + payload_length
+        cdef Py_ssize_t length = start + payload_length, laid = length
+        cdef bint referenced = payload_length >= REFERENCED_MIN
+        cdef EntryHeader *header
         cdef unsigned char *entry
-        assert payload_length % 8 == 0 and self.exports == 0
+        cdef uint32_t crc
+        assert payload_length % 8 == 0
         if length > 0x7fffffff:
             raise OverflowError("a journal entry holds at most 2 GiB")
         if self.size + length + MARK_BYTES > self.room:
             return 0
-        entry = self.make_room(length)
+        if referenced:
+            laid = start
+        header = self.begin(kind, <uint32_t>meta_length, laid, length)
+        entry = <unsigned char *>header
+        memset(entry + start - 8, 0, 8 if meta_length else 0)
         memcpy(entry + HEADER_BYTES, <const unsigned char *>meta, meta_length)
-        memset(entry + HEADER_BYTES + meta_length, 0, start - HEADER_BYTES - meta_length)
-        if payload_length:
-            memcpy(entry + start, &payload[0], payload_length)
-        self.finish(kind, <uint32_t>meta_length, length)
+        crc = braid_crc32c(0, entry + 4, start - 4)
+        if referenced:
+            crc = braid_crc32c(crc, payload, payload_length)
+            self.referenced.append((self.laid + start, memoryview(owner)))
+        else:
+            crc = braid_crc32c_copy(crc, entry + start, payload, payload_length)
+        header.crc = crc
+        self.finish(laid, length)
         return self.next_lsn - 1
 
     def mark(self, uint64_t durable_lsn):
         """Close the group: what was durable before it is written. False when there is no room."""
-        cdef unsigned char *entry
-        assert self.exports == 0
+        cdef EntryHeader *header
         if self.size + MARK_BYTES > self.room:
             return False
-        entry = self.make_room(MARK_BYTES)
-        memcpy(entry + HEADER_BYTES, &durable_lsn, 8)
-        self.finish(KIND_MARK, 8, MARK_BYTES)
+        header = self.begin(KIND_MARK, 8, MARK_BYTES, MARK_BYTES)
+        memcpy(<unsigned char *>header + HEADER_BYTES, &durable_lsn, 8)
+        header.crc = braid_crc32c(0, <unsigned char *>header + 4, MARK_BYTES - 4)
+        self.finish(MARK_BYTES, MARK_BYTES)
         return True
+
+    def take_idle(self, uint64_t durable_lsn):
+        """A mark and nothing else; None when something waits or there is no room."""
+        if self.size or not self.mark(durable_lsn):
+            return None
+        return self.take()
+
+    def take(self, durable_lsn=None):
+        """Hand over what waits, to be written at its ``position``; this buffer goes on behind it.
+
+        With a ``durable_lsn`` it ends with a mark, if there is room. None when nothing waits.
+        """
+        cdef EntryBuffer taken
+        if durable_lsn is not None:
+            self.mark(durable_lsn)
+        if self.size == 0:
+            return None
+        taken = EntryBuffer(self.epoch, self.next_lsn, self.room, self.position)
+        taken.data, self.data = self.data, NULL
+        taken.capacity, self.capacity = self.capacity, 0
+        taken.referenced, self.referenced = self.referenced, []
+        taken.laid, self.laid = self.laid, 0
+        taken.size, self.size = self.size, 0
+        self.position += taken.size
+        self.room -= taken.size
+        # As much again is likely, but one giant group must not hold its memory for ever.
+        self.expected = min(taken.laid, CAPACITY_EXPECTED_MAX)
+        return taken
 
 
 cdef bint is_intact(

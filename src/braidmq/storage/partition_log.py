@@ -14,7 +14,6 @@ then are never written a second time.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,12 +40,15 @@ TAIL_BATCH_BYTES = 64 * KIB
 READ_BYTES = 256 * KIB
 
 
-class Run(NamedTuple):
+class Run:
     """Records ``first`` … ``stop - 1`` of a batch."""
 
-    batch: RecordBatch
-    first: int
-    stop: int
+    __slots__ = ("batch", "first", "stop")
+
+    def __init__(self, batch: RecordBatch, first: int, stop: int) -> None:
+        self.batch = batch
+        self.first = first
+        self.stop = stop
 
 
 class Memory:
@@ -140,22 +142,25 @@ class PartitionLog:
         """Take a batch whose first offset is ``next_offset`` or, after a loss, beyond it."""
         assert batch.base_offset >= self.next_offset
         assert batch.count
-        last = self._tail[-1] if len(self._tail) > self._head and not self._sealed else None
-        if (
-            last is not None
-            and batch.size < ABSORBED_BYTES_MAX
-            and last.size + batch.size <= TAIL_BATCH_BYTES
-            and last.can_absorb(batch)
-        ):
-            before = last.memory_bytes
-            last.absorb(batch)
-            self._account(last.memory_bytes - before)
-        else:
+        size, following = batch.size, batch.next_offset
+        if size >= ABSORBED_BYTES_MAX or not self._absorb(batch, size):
             self._tail.append(batch)
             self._sealed = False
             self._account(batch.memory_bytes)
-        self.next_offset = Offset(batch.next_offset)
-        self.appended_bytes += batch.size
+        self.next_offset = Offset(following)
+        self.appended_bytes += size
+
+    def _absorb(self, batch: RecordBatch, size: int) -> bool:
+        """Copy a small batch to the end of the last one, where that can grow."""
+        if self._sealed or len(self._tail) == self._head:
+            return False
+        last = self._tail[-1]
+        if last.size + size > TAIL_BATCH_BYTES or not last.can_absorb(batch):
+            return False
+        before = last.memory_bytes
+        last.absorb(batch)
+        self._account(last.memory_bytes - before)
+        return True
 
     def _account(self, change: int) -> None:
         self._memory.resident += change
@@ -180,29 +185,40 @@ class PartitionLog:
                 f"{self.label}: offset {offset} is not between 0 and {self.next_offset}",
                 remedy="Read from an offset the partition has, or from its beginning or end",
             )
-        offset = max(offset, self.start_offset)
-        if self._first_in_memory() > offset:
+        if offset < self.start_offset:
+            offset = self.start_offset
+        if self.segments and self._first_in_memory() > offset:
             for segment in self.segments[self._segment_at(offset) :]:
                 run = self._read_segment(segment, offset, bytes_max)
                 if run is not None:
                     return [run]
-        return list(self._read_tail(offset, bytes_max))
+        return self._read_tail(offset, bytes_max)
 
     def _first_in_memory(self) -> int:
         if len(self._tail) > self._head:
             return self._tail[self._head].base_offset
         return self.next_offset
 
-    def _read_tail(self, offset: int, bytes_max: int) -> Iterator[Run]:
-        at = bisect_right(self._tail, offset, lo=self._head, key=lambda b: b.base_offset) - 1
-        for batch in self._tail[max(at, self._head) :]:
-            first = batch.find(offset)
-            if first == batch.count:
+    def _read_tail(self, offset: int, bytes_max: int) -> list[Run]:
+        found: list[Run] = []
+        at = self._head
+        if len(self._tail) - at > 1:
+            at = bisect_right(self._tail, offset, lo=at, key=lambda b: b.base_offset) - 1
+            at = max(at, self._head)
+        while at < len(self._tail):
+            batch = self._tail[at]
+            at += 1
+            first, count = batch.find(offset), batch.count
+            if first == count:
                 continue
-            yield (run := cut_run(batch, first, bytes_max))
-            bytes_max -= batch.position_at(run.stop) - batch.position_at(first)
-            if bytes_max <= 0 or run.stop < batch.count:
-                return
+            run = cut_run(batch, first, bytes_max)
+            found.append(run)
+            if run.stop < count or at == len(self._tail):
+                break
+            bytes_max -= batch.size - batch.position_at(first)
+            if bytes_max <= 0:
+                break
+        return found
 
     def _segment_at(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda s: s.end_offset)
@@ -300,8 +316,10 @@ class PartitionLog:
             return []
         self.start_offset = offset
         self._drop_tail(offset)
-        self.flushed_offset = max(self.flushed_offset, min(offset, self._first_in_memory()))
-        return self.drop_obsolete()
+        flushed = min(offset, self._first_in_memory())
+        if flushed > self.flushed_offset:
+            self.flushed_offset = flushed
+        return self.drop_obsolete() if self.segments else []
 
     def drop_obsolete(self) -> list[Segment]:
         """Take out the segments that end at or below the start, and return them."""
@@ -350,18 +368,25 @@ class PartitionLog:
 
     def _drop_tail(self, offset: int) -> None:
         """Drop batches that end at or below ``offset``."""
-        head = self._head
-        while head < len(self._tail) and self._tail[head].next_offset <= offset:
-            batch = self._tail[head]
-            self._memory.resident -= batch.memory_bytes
-            if batch.next_offset > self.flushed_offset:
-                self._memory.unflushed -= batch.memory_bytes
-                self._unflushed -= batch.memory_bytes
+        head, tail, memory = self._head, self._tail, self._memory
+        while head < len(tail):
+            batch = tail[head]
+            following = batch.next_offset
+            if following > offset:
+                break
+            size = batch.memory_bytes
+            memory.resident -= size
+            if following > self.flushed_offset:
+                memory.unflushed -= size
+                self._unflushed -= size
             head += 1
         self._head = head
-        if head * 2 >= len(self._tail):
+        if head == len(tail):
+            tail.clear()
+            self._head = 0
+        elif head * 2 >= len(tail):
             # Moving only once half is gone keeps the cost constant per batch.
-            del self._tail[:head]
+            del tail[:head]
             self._head = 0
 
     # --- flushing: begin and finish where the log lives, carry out anywhere ---
@@ -411,6 +436,8 @@ class PartitionLog:
 
 def cut_run(batch: RecordBatch, first: int, bytes_max: int) -> Run:
     """Records from ``first`` on that fit in ``bytes_max``, but at least one."""
+    if batch.size <= bytes_max:
+        return Run(batch, first, batch.count)
     limit = batch.position_at(first) + bytes_max
     if batch.size <= limit:
         return Run(batch, first, batch.count)

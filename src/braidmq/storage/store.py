@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -39,11 +39,21 @@ COUNTERS = "counters"
 """The catalogue's table of numbers given out: what for → the next."""
 
 TARGET = struct.Struct("<Qq")
+ONE_TARGET = struct.Struct("<IIQq")
+"""RECORDS_HEAD and TARGET: nearly every batch goes to one partition and settles nothing."""
+
 SETTLED = struct.Struct("<QQqq")
 RANGE = struct.Struct("<qq")
 ACKNOWLEDGED_HEAD = struct.Struct("<QQ")
+ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
+"""ACKNOWLEDGED_HEAD and RANGE."""
+
 LOG_START = struct.Struct("<Qq")
 RESET = struct.Struct("<QQq")
+
+# Looking a member up in its enum costs more than all else that an append does in Python.
+RECORDS: Final = Kind.RECORDS
+ACKNOWLEDGED: Final = Kind.ACKNOWLEDGED
 
 CHECKPOINT_FILL = 0.75
 """A checkpoint begins when a journal file is this full: the rest takes what arrives meanwhile."""
@@ -54,6 +64,8 @@ Settled = tuple[SubscriptionId, PartitionId, int, int]
 
 
 def encode_records_meta(logs: Sequence[PartitionLog], settled: Sequence[Settled]) -> bytes:
+    if len(logs) == 1 and not settled:
+        return ONE_TARGET.pack(1, 0, logs[0].id, logs[0].next_offset)
     targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
     moved = [SETTLED.pack(*each) for each in settled]
     return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved))
@@ -486,13 +498,18 @@ class Store:
         moves from one topic to another exactly once.
         """
         assert batch.count
-        lsn = self.journal.append(Kind.RECORDS, encode_records_meta(logs, settled), batch)
+        lsn = self.journal.append(RECORDS, encode_records_meta(logs, settled), batch)
         for subscription, partition, start, stop in settled:
             self._settle(subscription, partition, [(start, stop)])
-        batch.place(logs[0].next_offset)
-        twins = [batch.at_offset(log.next_offset) for log in logs[1:]]
-        for log, each in zip(logs, (batch, *twins), strict=True):
-            log.append(each)
+        first = logs[0]
+        batch.place(first.next_offset)
+        # Before it is in a log: there it may grow, which moves its memory.
+        twins = [batch.at_offset(log.next_offset) for log in logs[1:]] if len(logs) > 1 else []
+        first.append(batch)
+        self._dirty[first.id] = first
+        for index, twin in enumerate(twins, 1):
+            log = logs[index]
+            log.append(twin)
             self._dirty[log.id] = log
         return lsn
 
@@ -505,16 +522,21 @@ class Store:
     def offsets_of(self, subscription: SubscriptionId, partition: PartitionId) -> OffsetSet:
         """What a subscription has acknowledged of a partition."""
         key = (subscription, partition)
-        if key not in self.acknowledged:
-            self.acknowledged[key] = OffsetSet()
-        return self.acknowledged[key]
+        found = self.acknowledged.get(key)
+        if found is None:
+            found = self.acknowledged[key] = OffsetSet()
+        return found
 
     def acknowledge(
         self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
     ) -> Lsn:
-        head = ACKNOWLEDGED_HEAD.pack(subscription, partition)
-        meta = head + b"".join(RANGE.pack(start, stop) for start, stop in ranges)
-        lsn = self.journal.append(Kind.ACKNOWLEDGED, meta)
+        if len(ranges) == 1:
+            start, stop = ranges[0]
+            meta = ACKNOWLEDGED_ONE.pack(subscription, partition, start, stop)
+        else:
+            meta = ACKNOWLEDGED_HEAD.pack(subscription, partition)
+            meta += b"".join([RANGE.pack(start, stop) for start, stop in ranges])
+        lsn = self.journal.append(ACKNOWLEDGED, meta)
         self._settle(subscription, partition, ranges)
         return lsn
 

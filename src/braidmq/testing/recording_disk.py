@@ -51,6 +51,10 @@ class RecordingFile:
         self.inner.write(data, position)
         self._disk.record(Operation("write", self.path, position, bytes(data)))
 
+    def write_all(self, pieces: Sequence[Buffer], position: int) -> None:
+        self.inner.write_all(pieces, position)
+        self._disk.record(Operation("write", self.path, position, b"".join(pieces)))
+
     def sync(self) -> None:
         self._disk.record(Operation("sync", self.path))
         self.inner.sync()

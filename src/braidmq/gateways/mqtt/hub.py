@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import TopicFull
-from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Topic
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.message import Arrival, copied
@@ -163,7 +162,7 @@ class Hub:
 
 def _anchor(queues: Sequence[Topic]) -> Anchor:
     for topic in queues:
-        if is_journaled(topic) and len(topic.partitions) == 1:
+        if topic.journaled and len(topic.partitions) == 1:
             log = topic.partitions[0].log
             return log.id, log.next_offset
     return NO_ANCHOR
