@@ -485,6 +485,24 @@ cdef class DeliveryState:
             self.admit(batch.header_at(i), base_offset + i, now_ms, lanes)
         self.skip_ahead()
 
+    def told(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
+             bytes lane_of=None):
+        """As ``published``, for a part of a batch that stands at its own offsets, without gaps."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *lanes = <const uint8_t *>lane_of if lane_of is not None else NULL
+        if batch.offset_of(first) != self.end:
+            raise ValueError("records arrive in order")
+        self.end = batch.offset_of(stop - 1) + 1
+        if lane_of is None and not batch.summary & TIMED:
+            if stop - first == batch.count:
+                self.fresh_bytes += batch.value_bytes
+            else:
+                self.fresh_bytes += batch.value_bytes_between(first, stop)
+            return
+        for i in range(first, stop):
+            self.admit(batch.header_at(i), batch.offset_of(i), now_ms, lanes)
+        self.skip_ahead()
+
     cdef int admit(
         self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
     ) except -1:
@@ -810,6 +828,47 @@ cdef class DeliveryState:
             # May give the block back, but only with its last message.
             self.set_state(entry, base + index, following)
         return 0
+
+    def hand_over(self, int64_t start, int64_t stop, uint32_t consumer, uint32_t holder):
+        """What is in flight at ``consumer`` is ``holder``'s from now on, without a deadline.
+
+        Consumer 0: what is ready goes to it, as if it had been its before. No delivery is counted.
+        Returns as ``apply``.
+        """
+        cdef RangeList changed = RangeList()
+        cdef uint8_t wanted = IN_FLIGHT if consumer else READY
+        cdef int64_t number, base
+        cdef uint64_t mask
+        cdef Block *block
+        cdef Entry *entry
+        cdef int index
+        start = max(start, self.first_block << BLOCK_SHIFT)
+        stop = min(stop, (self.first_block + self.used) << BLOCK_SHIFT)
+        for number in range(start >> BLOCK_SHIFT, (stop + BLOCK_MASK) >> BLOCK_SHIFT):
+            block = self.block_at(number)
+            if block == NULL:
+                continue
+            base = number << BLOCK_SHIFT
+            mask = block.present & mask_between(
+                <int>max(start - base, 0), <int>min(stop - base, BLOCK_SIZE))
+            if block.entries == NULL and mask == block.present:
+                entry = &block.common
+                if entry.state == wanted and (consumer == 0 or entry.consumer == consumer):
+                    changed.add_mask(base, mask, bytes_in(block, mask))
+                    self.move_alike(block, number, mask, IN_FLIGHT)
+                    entry.consumer = holder
+                    entry.deadline_ms = 0
+                continue
+            while mask:
+                index = braid_ctz(mask)
+                mask &= mask - 1
+                entry = self.find(base + index)
+                if entry.state == wanted and (consumer == 0 or entry.consumer == consumer):
+                    changed.add(base + index, base + index + 1, entry.size)
+                    self.set_state(entry, base + index, IN_FLIGHT)
+                    entry.consumer = holder
+                    entry.deadline_ms = 0
+        return changed.result()
 
     def settle_early(self, int64_t start, int64_t stop):
         """Offsets at or after the cursor that were settled without being handed out."""

@@ -1,0 +1,141 @@
+"""A commit over five topics that is killed anywhere is whole or absent."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from engine_worlds import NOW, NS, SMALL, World, all_records
+
+from braidmq.engine.engine import Engine
+from braidmq.engine.transactions.publishing import Origin
+from braidmq.storage.disk import RealDisk
+from braidmq.testing.faulty_disk import CutAt, FaultyDisk
+
+TOPICS = ["a", "b", "c", "d", "e"]
+
+
+def prepare(world: World) -> None:
+    """An open transaction with two messages in each topic, and one acknowledged from a queue."""
+    queue = world.topic("queue", retention={"until_acked": True})
+    world.engine.subscribe(queue, "s", now_ms=NOW)
+    world.publish(queue, b"job")
+    transactions = world.engine.transactions
+    transaction, _ = transactions.begin(NS, "t", now_ms=NOW)
+    branch = transactions.branch(transaction)
+    for name in TOPICS:
+        topic = world.topic(name)
+        world.engine.subscribe(topic, "s", now_ms=NOW)
+        batch = world.batch(b"1", b"2")
+        world.engine.publish(topic, batch, now_ms=NOW, origin=Origin(branch, 0))
+    consumer = world.consumer(queue)
+    (got,) = world.dispatch()
+    transactions.acknowledge(transaction, consumer, got.view, 0, 1)
+    world.engine.store.commit()
+
+
+def outcome(world: World) -> bool:
+    """Whether it is committed; fails when it is neither whole nor absent."""
+    seen = [[each.value for each in all_records(world, world.find(name))] for name in TOPICS]
+    delivered = [[each.value for each in world.drain(world.find(name))] for name in TOPICS]
+    assert delivered == seen
+    still_open = [each.begun.name for each in world.engine.transactions.transactions()]
+    jobs = world.drain(world.find("queue"))
+    if seen == [[b"1", b"2"]] * 5:
+        assert still_open == []
+        assert jobs == []
+        return True
+    assert seen == [[]] * 5
+    assert still_open == ["t"]
+    assert jobs == []  # it is the transaction's, which may still be committed
+    world.engine.transactions.end(NS, "t", commit=True, now_ms=world.now_ms)
+    assert outcome(world)
+    return False
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_torn_write_of_the_end_leaves_all_or_nothing(commit: bool) -> None:
+    disk = FaultyDisk()
+    world = World(disk)
+    prepare(world)
+    world.engine.transactions.end(NS, "t", commit=commit, now_ms=NOW)
+    cuts = []
+
+    def crash_everywhere() -> None:
+        cuts.extend(disk.crash(CutAt(cut)) for cut in range(0, disk.unsynced_bytes + 1, 8))
+
+    disk.slow_sync = crash_everywhere
+    world.engine.store.commit()
+    found = set()
+    for moment in cuts:
+        reopened = World(moment)
+        if commit:
+            found.add(outcome(reopened))
+        else:
+            seen = [all_records(reopened, reopened.find(name)) for name in TOPICS]
+            assert seen == [[]] * 5
+            found.add(bool(reopened.engine.transactions.transactions()))
+        reopened.engine.close()
+    assert found == {True, False}
+
+
+def child(directory: str, entries: int) -> None:
+    """Commit with every journal entry on disk before the next, and die after so many."""
+    engine = Engine.open(RealDisk(Path(directory)), NOW, SMALL)
+    coordinator = engine.transactions
+    written = 0
+
+    def durable() -> None:
+        nonlocal written
+        engine.store.commit()
+        written += 1
+        if written == entries:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Appending:
+        def append(self, *args: object, **named: object) -> object:
+            lsn = publishing.append(*args, **named)  # type: ignore[arg-type]
+            durable()
+            return lsn
+
+    publishing, note = coordinator._publishing, coordinator._note
+    coordinator._publishing = Appending()  # type: ignore[assignment]
+
+    def noting(entry: object) -> object:
+        lsn = note(entry)  # type: ignore[arg-type]
+        durable()
+        return lsn
+
+    coordinator._note = noting  # type: ignore[method-assign, assignment]
+    coordinator.end(NS, "t", commit=True, now_ms=NOW)
+    sys.stdout.write(str(written))
+    engine.close()
+
+
+def test_killed_after_any_entry_of_a_commit(tmp_path: Path) -> None:
+    entries = 0
+    outcomes = []
+    while True:
+        entries += 1
+        directory = tmp_path / str(entries)
+        directory.mkdir()
+        world = World(RealDisk(directory))
+        prepare(world)
+        world.engine.close()
+        command = [sys.executable, __file__, str(directory), str(entries)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        reopened = World(RealDisk(directory))
+        outcomes.append(outcome(reopened))
+        reopened.engine.close()
+        if done.returncode == 0:
+            assert int(done.stdout) == entries - 1
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    # The decision is the first of three entries: whoever finds it carries it out.
+    assert outcomes == [True] * 4
+
+
+if __name__ == "__main__":
+    child(sys.argv[1], int(sys.argv[2]))
