@@ -20,7 +20,7 @@ from braidmq.gateways.translation import amqp_envelope, amqp_parts, split_amqp
 from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
-from braidmq.wire.amqp.errors import ConnectionError_
+from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 from braidmq.wire.amqp.methods import (
     BasicCancel,
     BasicDeliver,
@@ -151,7 +151,7 @@ class Channel:
 
     def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
         """An answer to a direct reply-to address: from channel to channel."""
-        target = self.connection.replies.find(key)
+        target = self.connection.gateway.replies.find(key)
         if flags & FLAG_MANDATORY:
             # No queue took it, delivered or not: RabbitMQ returns it all the same.
             self._return(batch, exchange, key)
@@ -159,7 +159,9 @@ class Channel:
             for index in range(batch.count):
                 record = batch.record(index)
                 raw = amqp_parts(record.envelope)[2]
-                self.connection.replies.send(target, exchange, key, raw, record.value or b"")
+                self.connection.gateway.replies.send(
+                    target, exchange, key, raw, record.value or b""
+                )
         if self.confirms is not None:
             self._confirmed(self.confirms.expect(batch.count, batch.count), None)
 
@@ -209,7 +211,7 @@ class Channel:
         if properties.reply_to == DIRECT_REPLY_TO:
             if self.reply_tag is None:
                 raise precondition_failed("fast reply consumer does not exist")
-            address = self.connection.reply_address(self)
+            address = self.connection.gateway.replies.address(self)
             properties = msgspec.structs.replace(properties, reply_to=address)
         properties = msgspec.structs.replace(properties, headers=headers or None)
         return rewritten(batch, amqp_envelope(exchange, key, properties))
@@ -495,6 +497,17 @@ class Channel:
             raise precondition_failed(f"unknown delivery tag {missing}")
         return found
 
+    def overdue(self, now_ms: int, timeout_ms: int) -> ChannelError | None:
+        """What to close the channel with when a delivery waits too long for its answer."""
+        oldest = self.unacked.oldest_ms
+        if oldest is None or now_ms - oldest <= timeout_ms:
+            return None
+        return precondition_failed(
+            f"delivery acknowledgement on channel {self.number} timed out. "
+            f"Timeout value used: {timeout_ms} ms. "
+            "A consumer must answer for its messages within that time"
+        )
+
     def recover(self) -> None:
         """Everything unanswered becomes ready again."""
         self.answer("requeue", self.unacked.take_all())
@@ -528,7 +541,7 @@ class Channel:
     def close(self) -> None:
         """What was delivered and not answered goes back to its queues."""
         self.closing = True
-        self.connection.replies.forget(self)
+        self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}

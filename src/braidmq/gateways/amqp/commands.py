@@ -633,7 +633,7 @@ class Commands:
     def _is_reply_address(self, channel: Channel, name: str) -> bool:
         if name == REPLY_TO:
             return True
-        return self._connection.replies.find(name.encode()) is not None
+        return self._connection.gateway.replies.find(name.encode()) is not None
 
 
 _LIGHT = (m.BasicQosOk,)

@@ -12,7 +12,6 @@ from braidmq.gateways.amqp.content import Content
 from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
-    precondition_failed,
     translate,
 )
 from braidmq.gateways.amqp.handshake import (
@@ -23,7 +22,6 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import Hold
-from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -39,6 +37,7 @@ from braidmq.wire.amqp.constants import (
 )
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
+    HEARTBEAT_FRAME,
     BasicPublish,
     ChannelClose,
     ChannelCloseOk,
@@ -75,7 +74,6 @@ RECEIVE_BYTES = 1 << 20
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
-HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 SLOW_S = 0.02
 """How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
@@ -253,11 +251,25 @@ class AmqpConnection(asyncio.BufferedProtocol):
             fast,
             self.routes.known,
         )
-        for event in events:
+        last = len(events) - 1
+        for index, event in enumerate(events):
+            if index < last and self._is_overtaken(event, events[index + 1]):
+                continue
             self._handle(event)
             if self._closing or self._deaf:
                 break
         return used
+
+    def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
+        """Whether the next acknowledgement says all that this one does."""
+        if event[0] != EVENT_ACK or following[0] != EVENT_ACK or not (event[4] and following[4]):
+            return False
+        channel = self.channels.get(event[1])
+        return (
+            channel is not None
+            and event[1] == following[1]
+            and channel.unacked.are_together(event[3], following[3])
+        )
 
     def _read_while_closing(self, start: int, size: int) -> int:
         """After our connection.close only its answer counts, and after close-ok nothing."""
@@ -571,13 +583,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def wants_cancel_notify(self) -> bool:
         return is_capable(self.client_properties, "consumer_cancel_notify")
 
-    @property
-    def replies(self) -> Replies:
-        return self.gateway.replies
-
-    def reply_address(self, channel: Channel) -> str:
-        return self.gateway.replies.address(channel)
-
     def consumer_gone(self, target: AmqpConsumer) -> None:
         self.gateway.registry.consumer_gone(self.vhost, target.queue)
 
@@ -779,14 +784,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         its messages for ever."""
         timeout_ms = int(self.settings.consumer_timeout_s * 1000)
         for channel in list(self.channels.values()) if timeout_ms else ():
-            oldest = channel.unacked.oldest_ms
-            if oldest is not None and now_ms - oldest > timeout_ms:
-                text = (
-                    f"delivery acknowledgement on channel {channel.number} timed out. "
-                    f"Timeout value used: {timeout_ms} ms. "
-                    "A consumer must answer for its messages within that time"
-                )
-                self.close_channel(channel, precondition_failed(text))
+            overdue = channel.overdue(now_ms, timeout_ms)
+            if overdue is not None:
+                self.close_channel(channel, overdue)
 
     def beat(self, now: float) -> None:
         """Called about once a second: send a heartbeat when due, hang up on a silent peer."""
