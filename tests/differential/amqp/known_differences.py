@@ -8,6 +8,10 @@ _HEAD = (
     "RabbitMQ looks only at the head of a queue for expired messages; ours expire when their time"
     " is over, wherever they stand"
 )
+_STREAM = (
+    "RabbitMQ's streams can do less than its queues; here a stream is a queue that keeps what was"
+    " read, can be got from and purged, and needs no prefetch"
+)
 
 KNOWN_DIFFERENCES: dict[str, str] = {
     "framing.unknown_class": _CRASH,
@@ -39,4 +43,7 @@ KNOWN_DIFFERENCES: dict[str, str] = {
         "RabbitMQ 3.10 sends it to the end of a quorum queue that has no delivery limit; with a"
         " limit, which every quorum queue has since RabbitMQ 4, it keeps its place, as always here"
     ),
+    "quorum.stream_consumer_without_prefetch_is_refused": _STREAM,
+    "quorum.stream_get_is_refused": _STREAM,
+    "quorum.stream_purge_is_refused": _STREAM,
 }

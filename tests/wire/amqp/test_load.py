@@ -1,4 +1,4 @@
-"""The load generator's kernels against the plain codec: a load test that miscounts proves nothing."""
+"""The load generator's kernels against the plain codec: what miscounts proves nothing."""
 
 import itertools
 import struct

@@ -64,14 +64,18 @@ ONE_BY_ONE = (
 class AmqpConsumer:
     """A consumer tag: takes deliveries from the engine to the socket."""
 
-    __slots__ = ("channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
+    __slots__ = ("by_offset", "channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
 
-    def __init__(self, channel: "Channel", tag: str, queue: str, no_ack: bool) -> None:
+    def __init__(
+        self, channel: "Channel", tag: str, queue: str, no_ack: bool, by_offset: bool = False
+    ) -> None:
         self.channel = channel
         self.tag = tag
         self.tag_bytes = tag.encode()
         self.queue = queue
         self.no_ack = no_ack
+        self.by_offset = by_offset
+        """It reads from where it likes, with a subscription of its own, and is told offsets."""
         self.consumer: Consumer
 
     def deliver(self, delivery: Delivery) -> None:
@@ -381,7 +385,9 @@ class Channel:
                 )
             )
         frame_max = self.connection.frame_max
-        if all_amqp(delivery.batch, delivery.first, delivery.stop) and not self._counts(delivery):
+        if not (target.by_offset or self._is_annotated(delivery)) and all_amqp(
+            delivery.batch, delivery.first, delivery.stop
+        ):
             self.send(
                 render_deliveries(
                     delivery.batch,
@@ -396,28 +402,30 @@ class Channel:
             )
             return
         for index in range(delivery.first, delivery.stop):
-            exchange, key, raw, body = self._parts(delivery, index)
+            exchange, key, raw, body = self._parts(delivery, index, told_offset=target.by_offset)
             method = BasicDeliver(
                 target.tag, first_tag + index - delivery.first, delivery.attempts > 1, exchange, key
             )
             self.send(render_content(self.number, encode(method), raw, body, frame_max))
 
-    def _counts(self, delivery: Delivery) -> bool:
-        """Whether the messages carry their delivery count, as redelivered ones of quorum queues."""
-        return delivery.attempts > 1 and is_quorum(delivery.view.partition.topic)
+    def _is_annotated(self, delivery: Delivery) -> bool:
+        """Whether messages carry what only the queue knows of them: those of streams their offset,
+        redelivered ones of quorum queues their delivery count."""
+        kind = delivery.view.partition.topic.kind
+        return kind == "stream" or (delivery.attempts > 1 and kind == "quorum")
 
     def _parts(
-        self, delivery: Delivery, index: int, *, got: bool = False
+        self, delivery: Delivery, index: int, *, got: bool = False, told_offset: bool = False
     ) -> tuple[str, str, bytes, bytes]:
-        record = delivery.batch.record(index)
-        always = got and is_quorum(delivery.view.partition.topic)
-        count = delivery.attempts - 1 if always or self._counts(delivery) else None
+        topic, record = delivery.view.partition.topic, delivery.batch.record(index)
+        counted = is_quorum(topic) and (got or delivery.attempts > 1)
         exchange, key, raw = amqp_parts(
             record.envelope,
             record.envelope_format,
             record,
-            delivery_count=count,
-            topic=delivery.view.partition.topic.name,
+            delivery_count=delivery.attempts - 1 if counted else None,
+            stream_offset=record.offset if told_offset or topic.kind == "stream" else None,
+            topic=topic.name,
         )
         return exchange.decode(), key.decode(), raw, record.value or b""
 
@@ -518,10 +526,15 @@ class Channel:
         """Stop a consumer; what it has may still be acknowledged."""
         target = self.consumers.pop(tag, None)
         if target is not None:
-            engine = self.broker.engine
-            engine.detach(target.consumer, now_ms=self.broker.now_ms(), requeue=False)
+            self._detach(target, requeue=False)
             self.connection.consumer_gone(target)
         return target
+
+    def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
+        engine, consumer = self.broker.engine, target.consumer
+        engine.detach(consumer, now_ms=self.broker.now_ms(), requeue=requeue)
+        if target.by_offset and not consumer.subscription.topic.deleted:
+            engine.delete_subscription(consumer.subscription)
 
     def cancelled(self, target: AmqpConsumer) -> None:
         """Its queue is gone: tell the client, if it wants to know."""
@@ -550,7 +563,7 @@ class Channel:
         self.consumers.clear()
         for target in targets:
             held.pop(target.consumer.id, None)
-            engine.detach(target.consumer, now_ms=now_ms)
+            self._detach(target, requeue=True)
         for consumer in (*held.values(), *self._getters.values()):
             engine.detach(consumer, now_ms=now_ms)
         for target in targets:

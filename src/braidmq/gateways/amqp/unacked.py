@@ -85,11 +85,11 @@ class Unacked:
         return taken
 
     def are_together(self, tag: int, later: int) -> bool:
-        """Whether all from ``tag`` to ``later`` are surely waiting; a quick look."""
+        """Whether ``later`` is behind ``tag`` and all between wait; a quick look, that may miss."""
         if not self._runs:
             return False
         run = self._runs[0]
-        return run.first_tag <= tag <= later <= run.last_tag
+        return run.first_tag <= tag < later <= run.last_tag
 
     def take(self, first: int, last: int) -> tuple[list[UnackedRun], int | None]:
         """Those from ``first`` to ``last``; the lowest tag that is not waiting ends it."""
