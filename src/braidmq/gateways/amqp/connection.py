@@ -107,7 +107,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._state: Callable[[Method], None] | None = self._await_start_ok
         self._header_seen = False
-        self._opened = False
+        self.opened = False
         self._closing = False
         self._hung_up = False
         self._contents: dict[int, Content] = {}
@@ -142,7 +142,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         )
 
     def _handshake_late(self) -> None:
-        if not self._opened:
+        if not self.opened:
             self._end = "the handshake took too long"
             self.transport.abort()
 
@@ -153,7 +153,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.broker.sessions.remove(self.session_id)
         self._release()
         # Who never logged in may be a load balancer's probe: no news to most.
-        level = logging.INFO if self._opened else logging.DEBUG
+        level = logging.INFO if self.opened else logging.DEBUG
         self._log(level, "connection closed", reason=self._end or "the peer is gone")
 
     def _log(self, level: int, what: str, **facts: object) -> None:
@@ -164,7 +164,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         named = {"connection": self.session_id, "peer": self.peer}
         if self.user:
             named["user"] = self.user
-        return named | {"namespace": self.vhost} if self._opened else named
+        return named | {"namespace": self.vhost} if self.opened else named
 
     def trace(self, wanted: bool) -> None:
         """Begin or stop to log everything that is said."""
@@ -233,7 +233,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return self._read_while_closing(start, size)
         if self._deaf:
             return size
-        fast = self._opened and not self._contents
+        fast = self.opened and not self._contents
         at = start + self._scan(start, size, fast)
         if fast and self._contents and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
@@ -389,7 +389,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if number == 0:
             self._handle_connection_method(method)
             return
-        if not self._opened:
+        if not self.opened:
             raise HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
@@ -468,7 +468,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     # --- the handshake ---
 
     def _handle_connection_method(self, method: Method) -> None:
-        if isinstance(method, ConnectionClose) and not self._opened:
+        if isinstance(method, ConnectionClose) and not self.opened:
             raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
@@ -552,7 +552,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.routes = Routes(self.broker.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
-        self._opened = True
+        self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
         self._deadline.cancel()
         self.gateway.connections_opened += 1
@@ -678,7 +678,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """A socket closed with input unread would be reset, and what we said lost: who logged in
         is read on until it answers, or the gateway's patience ends."""
         self._end = why
-        if self._opened and not self._closing:
+        if self.opened and not self._closing:
             self.close(
                 ConnectionError_(
                     ReplyCode.CONNECTION_FORCED,
@@ -746,7 +746,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def set_blocked(self, reason: str) -> None:
         """Stop reading from a publisher; consumers-only connections go on."""
-        if self.holds & Hold.BLOCKED or not self._opened or not self._publishes:
+        if self.holds & Hold.BLOCKED or not self.opened or not self._publishes:
             return
         if self._hold(Hold.BLOCKED) and self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
@@ -790,7 +790,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def beat(self, now: float) -> None:
         """Called about once a second: send a heartbeat when due, hang up on a silent peer."""
-        if not self.heartbeat_s or not self._opened:
+        if not self.heartbeat_s or not self.opened:
             return
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)
