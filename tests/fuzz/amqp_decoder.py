@@ -131,7 +131,8 @@ def main() -> None:
             Path(corpus, f"seed-{number}").write_bytes(each)
         for function in plain_functions(methods, properties, tables):
             atheris.instrument_func(function)
-        atheris.Setup([*sys.argv, corpus], check)
+        files = [each for each in sys.argv[1:] if not each.startswith("-")]
+        atheris.Setup(sys.argv if files else [*sys.argv, corpus], check)
         atheris.Fuzz()
 
 
