@@ -427,6 +427,12 @@ cdef class Run:
         )
         return 0
 
+    cdef int make_room(self, Py_ssize_t rest) except -1:
+        """Make the batch as large as it will be if the rest of the bytes is of this run too: a
+        record is a little larger than its frames. But not much larger than it is, if not."""
+        cdef Py_ssize_t wanted = min(rest + (rest >> 3), 15 * self.batch.size)
+        return self.batch.reserve(wanted, wanted // (self.batch.size // self.batch.count))
+
     cdef int finish(self, list events) except -1:
         if self.batch is not None:
             events.append((
@@ -500,6 +506,8 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
                     in_acks = False
                 run.add(&found, now_ms)
                 at = found.end
+                if run.batch.count == 16 or run.batch.count == 256:
+                    run.make_room(size - at)
                 continue
         run.finish(events)
         if fast and ids == ACK and length == 13:
