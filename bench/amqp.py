@@ -196,6 +196,11 @@ def cpu(result: Result) -> float:
     return result.cpu_us_per_message
 
 
+def rss_mib(result: Result) -> float:
+    assert result.broker_rss_bytes, "the broker is on this machine"
+    return result.broker_rss_bytes / 2**20
+
+
 def end_to_end(percentile: str, result: Result) -> float:
     return _at(result.end_to_end_ms, percentile)
 
@@ -253,7 +258,7 @@ def backlog(context: Context) -> Iterator[Measure]:
         "backlog memory, 1 M queued",
         "MiB",
         found,
-        lambda each: (each.broker_rss_bytes or 0) / 2**20,
+        rss_mib,
         at_most(1),
     )
 

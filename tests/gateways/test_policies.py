@@ -11,6 +11,7 @@ from braidmq.engine.errors import UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways.policies import (
     Policy,
+    age_ms,
     delete_policy,
     find_policy,
     list_policies,
@@ -71,10 +72,50 @@ def test_kinds_it_applies_to(engine: Engine, apply_to: Any, kinds: set[str]) -> 
     engine.exchanges.declare("/", "x", "direct")
     definition = {"max-length-bytes": 5, "alternate-exchange": "amq.fanout"}
     set_policy(engine, Policy("/", "p", "", definition, 0, apply_to), now_ms=NOW)
-    found = {topic.name for topic in engine.topics("/") if topic.policy.max_bytes == 5}
+    limits = {topic.name: topic.policy for topic in engine.topics("/")}
+    found = {n for n, each in limits.items() if 5 in (each.max_bytes, each.retention.bytes)}
     if engine.exchanges.router("/").resolve("x", b"k").via_alternate:
         found.add("x")
     assert found == kinds
+
+
+def test_streams_keep_what_the_smaller_of_policy_and_arguments_says(engine: Engine) -> None:
+    own = {"retention": {"time_ms": 7_200_000}, "max_bytes": 300}
+    engine.create_topic("/", "own", own, now_ms=NOW, kind="stream")
+    engine.create_topic("/", "plain", now_ms=NOW, kind="stream")
+    engine.create_topic("/", "queue", now_ms=NOW, kind="classic")
+    definition = {"max-age": "1h", "max-length-bytes": 500}
+    set_policy(engine, Policy("/", "p", "", definition), now_ms=NOW)
+    kept = {topic.name: topic.policy.retention for topic in engine.topics("/")}
+    assert (kept["own"].time_ms, kept["own"].bytes) == (3_600_000, 300)
+    assert (kept["plain"].time_ms, kept["plain"].bytes) == (3_600_000, 500)
+    assert kept["queue"].time_ms == 0  # with a key that is not for queues, nothing of it is
+    assert all(topic.policy.max_bytes is None for topic in engine.topics("/"))
+    delete_policy(engine, "/", "p", now_ms=NOW)
+    assert engine.topic("/", "own").policy.retention.time_ms == 7_200_000
+    assert engine.topic("/", "plain").policy.retention.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0s", 1),
+        ("30s", 30_000),
+        ("2m", 120_000),
+        ("1h", 3_600_000),
+        ("1D", 86_400_000),
+        ("1M", 30 * 86_400_000),
+        ("1Y", 365 * 86_400_000),
+        ("9" * 30 + "Y", 1 << 53),
+        ("12", None),
+        ("h", None),
+        ("1w", None),
+        ("-1h", None),
+        ("", None),
+    ],
+)
+def test_ages(text: str, expected: int | None) -> None:
+    assert age_ms(text) == expected
 
 
 def test_policies_of_another_namespace_and_templates_are_not_listed_with_it(engine: Engine) -> None:

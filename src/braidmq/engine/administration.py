@@ -444,6 +444,7 @@ class Administration:
         core.totals.keep_subscription(subscription)
         del subscription.topic.subscriptions[subscription.name]
         core.dirty.pop(subscription, None)
+        core.crowded.pop(subscription, None)
         if subscription.durable:
             core.store.forget_subscription(subscription.id)
 

@@ -72,6 +72,8 @@ class Core:
         self.templates: dict[tuple[str, str], Template] = {}
         self.dirty: dict[Subscription, None] = {}
         """Subscriptions that may have something to deliver, in the order they came to it."""
+        self.crowded: dict[Subscription, None] = {}
+        """Those that may be above a limit once their consumers have taken what they wait for."""
         self.effects: list[Effect] = []
         self.totals = Totals()
         self.ages = Ages()

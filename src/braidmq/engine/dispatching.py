@@ -51,15 +51,28 @@ class Dispatching:
     def dispatch(self, now_ms: int) -> list[Delivery]:
         """What can be pushed now; a large backlog takes several calls (``Engine.has_more``)."""
         deliveries: list[Delivery] = []
-        dirty = self._core.dirty
-        while dirty:
-            subscription = next(iter(dirty))
-            del dirty[subscription]
-            self._serve(subscription, now_ms, deliveries)
+        core = self._core
+        while core.dirty:
+            while core.dirty:
+                subscription = next(iter(core.dirty))
+                del core.dirty[subscription]
+                self._serve(subscription, now_ms, deliveries)
+            if core.crowded:
+                # What is dropped may be a dead letter that another consumer waits for.
+                self._drop_rest(now_ms)
         for subscription in self._again:
-            self._core.touch(subscription)
+            core.touch(subscription)
         self._again.clear()
         return deliveries
+
+    def _drop_rest(self, now_ms: int) -> None:
+        """Hold what consumers left against the limits; who is not done serving has time."""
+        crowded, self._core.crowded = self._core.crowded, {}
+        for subscription in crowded:
+            if subscription in self._again:
+                self._core.crowded[subscription] = None
+            else:
+                self._settling.drop_beyond_limits(subscription, now_ms)
 
     def pull(
         self, consumer: Consumer, limit: int, now_ms: int, bytes_max: int = RUN_BYTES_MAX

@@ -177,7 +177,7 @@ def choose_template(
     return max(matching, key=lambda each: (each.priority, each.name), default=None)
 
 
-LIMITS = ("ttl_ms", "idle_expires_ms", "max_messages", "max_bytes", "attempts")
+LIMITS = ("ttl_ms", "idle_expires_ms", "max_messages", "max_bytes", "attempts", "time_ms")
 
 
 def layered(kind: TopicKind, template: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +186,10 @@ def layered(kind: TopicKind, template: dict[str, Any], own: dict[str, Any]) -> d
     merged = merge(DEFAULTS[kind], template, own)
     if kind != "topic":
         _lower_limits(merged, template, own)
+    if kind == "stream" and "max_bytes" in merged:
+        # It is what a stream keeps, read or not; 0 would be without limit there.
+        kept = {"bytes": max(merged.pop("max_bytes"), 1)}
+        merged["retention"] = merge(merged["retention"], kept)
     return merged
 
 

@@ -398,26 +398,31 @@ class Settling:
     def drop_overflow(self, topic: Topic, now_ms: int, *, arriving: bool = False) -> None:
         """Take out the oldest ready messages until the topic is within its limits.
 
-        Of a topic that counts ready messages, ``arriving`` ones that a consumer waits for are as
-        good as delivered.
+        Where only ready messages count, ``arriving`` ones are first offered to the consumers that
+        wait for them: the limit is for what those leave, and waits for the next dispatch.
         """
         policy = topic.policy
         if policy.overflow != "drop-head":
             return
-        arriving = arriving and policy.limits_count == "ready"
-        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         for subscription in topic.subscriptions.values():
-            awaited = subscription.awaited if arriving else 0
-            for view in subscription.views:
-                while over_limit(subscription, awaited) and view.state.ready:
-                    lane = view.state.ready_lanes()[-1]
-                    found = view.state.next_run(lane, 1)
-                    assert found is not None
-                    run = next(self.runs(view.partition, found[0], found[1]), None)
-                    if run is None:
-                        self.skip(view, found[0], found[1])
-                        continue
-                    self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+            if arriving and policy.limits_count == "ready" and subscription.awaited:
+                self._core.crowded[subscription] = None
+            else:
+                self.drop_beyond_limits(subscription, now_ms)
+
+    def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
+        policy = subscription.topic.policy
+        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
+        for view in subscription.views:
+            while over_limit(subscription) and view.state.ready:
+                lane = view.state.ready_lanes()[-1]
+                found = view.state.next_run(lane, 1)
+                assert found is not None
+                run = next(self.runs(view.partition, found[0], found[1]), None)
+                if run is None:
+                    self.skip(view, found[0], found[1])
+                    continue
+                self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
 
 
 def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:
@@ -444,14 +449,10 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
         ]
 
 
-def over_limit(subscription: Subscription, awaited: int = 0) -> bool:
+def over_limit(subscription: Subscription) -> bool:
     """Each for itself: one that keeps up loses nothing because another does not."""
     policy = subscription.topic.policy
     count, size = subscription.load
-    if awaited >= count:
-        return False
-    size -= size * awaited // count  # which of them will be taken is not known yet
-    count -= awaited
     return (policy.max_messages is not None and count > policy.max_messages) or (
         policy.max_bytes is not None and size > policy.max_bytes
     )

@@ -146,9 +146,9 @@ class Broker:
     def _commit(self) -> None:
         """Wake the committer when somebody waits; what nobody waits for may gather a while."""
         journal = self.engine.store.journal
-        if journal.waiting or self.engine.store.wants_checkpoint():
+        if journal.is_awaited or self.engine.store.wants_checkpoint():
             self._workers.wake()
-        elif journal.last_lsn > journal.durable_lsn and self._lazy is None:
+        if journal.last_lsn > journal.durable_lsn and self._lazy is None:
             self._lazy = self.loop.call_later(LAZY_COMMIT_S, self._commit_lazily)
 
     def _commit_lazily(self) -> None:

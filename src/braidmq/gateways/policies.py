@@ -1,6 +1,7 @@
 """AMQP policies: templates of the engine in RabbitMQ's words, checked as RabbitMQ 3.10 checks them.
 
-What has no meaning here, as mirroring, is checked, kept and shown, and nothing else.
+What has no meaning here is checked, kept and shown, and nothing else: mirroring, where leaders are,
+and how large a stream's segments are, which is the node's setting.
 """
 
 import re
@@ -11,7 +12,15 @@ import msgspec
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.errors import UnknownTemplate
-from braidmq.engine.policy import IllegalPolicy, Template, TemplateKind
+from braidmq.engine.policy import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    IllegalPolicy,
+    Template,
+    TemplateKind,
+)
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
 ApplyTo = Literal["all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams"]
@@ -32,6 +41,9 @@ OVERFLOWS = {
     "reject-publish-dlx": "dead-letter",
 }
 """RabbitMQ's word → ours."""
+
+LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
+DEAD_LETTER_STRATEGIES = ("at-most-once", "at-least-once")
 
 NUMBER_MAX = (1 << 63) - 1
 TTL_MS_MAX = 1 << 53
@@ -119,6 +131,7 @@ MEANINGS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "dead-letter-exchange": ("dead_letter", "exchange", str),
     "dead-letter-routing-key": ("dead_letter", "routing_key", str),
     "delivery-limit": ("retry", "attempts", lambda value: value + 1),
+    "max-age": ("retention", "time_ms", lambda value: age_ms(value)),
 }
 """Key → section and name of the topic's setting, and its value."""
 
@@ -225,8 +238,27 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+AGE_UNITS_MS = {
+    "Y": 365 * DAY_MS,
+    "M": 30 * DAY_MS,
+    "D": DAY_MS,
+    "h": HOUR_MS,
+    "m": MINUTE_MS,
+    "s": SECOND_MS,
+}
+
+
+def age_ms(text: str) -> int | None:
+    """An age as RabbitMQ writes it, ``12h``; None for what is none."""
+    found = re.fullmatch(r"([0-9]+)([YMDhms])", text)
+    if found is None:
+        return None
+    # 0 is no limit to the engine: what is older than nothing goes at once.
+    return min(max(int(found[1]) * AGE_UNITS_MS[found[2]], 1), TTL_MS_MAX)
+
+
 def _is_age(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\d+[YMDhms]", value) is not None
+    return isinstance(value, str) and age_ms(value) is not None
 
 
 CHECKS: dict[str, Check] = {
@@ -239,13 +271,13 @@ CHECKS: dict[str, Check] = {
     "overflow": _one_of(*OVERFLOWS),
     "dead-letter-exchange": _is_name,
     "dead-letter-routing-key": _is_name,
-    "dead-letter-strategy": _one_of("at-most-once", "at-least-once"),
+    "dead-letter-strategy": _one_of(*DEAD_LETTER_STRATEGIES),
     "delivery-limit": _is_number(0),
     "alternate-exchange": _is_name,
     "queue-mode": _one_of("default", "lazy"),
     "queue-version": _one_of(1, 2),
     "queue-master-locator": _one_of("min-masters", "client-local", "random"),
-    "queue-leader-locator": _one_of("client-local", "balanced", "random", "least-leaders"),
+    "queue-leader-locator": _one_of(*LEADER_LOCATORS),
     "initial-cluster-size": _is_number(0),
     "max-age": _is_age,
     "stream-max-segment-size-bytes": _is_number(0),

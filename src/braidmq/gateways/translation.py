@@ -66,12 +66,13 @@ def amqp_parts(
     record: Record | None = None,
     *,
     delivery_count: int | None = None,
+    stream_offset: int | None = None,
     topic: str = "",
 ) -> tuple[bytes, bytes, bytes]:
     """What AMQP says of a message: exchange, routing key, raw properties."""
     if envelope_format == AMQP:
         exchange, key, raw = split_amqp(envelope)
-        if delivery_count is None:
+        if delivery_count is None and stream_offset is None:
             return exchange, key, raw
         properties = readable_properties(raw)
     elif envelope_format == MQTT:
@@ -81,8 +82,10 @@ def amqp_parts(
     else:
         exchange, key = b"", topic.encode()
         properties = amqp_from_native(decode_headers(envelope), record)
-    if delivery_count is not None:
-        headers = {**(properties.headers or {}), "x-delivery-count": Long(delivery_count)}
+    told = {"x-delivery-count": delivery_count, "x-stream-offset": stream_offset}
+    more = {name: Long(value) for name, value in told.items() if value is not None}
+    if more:
+        headers = {**(properties.headers or {}), **more}
         properties = msgspec.structs.replace(properties, headers=headers)
     return exchange, key, encode_properties(properties)
 

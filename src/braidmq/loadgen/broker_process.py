@@ -21,9 +21,13 @@ class BrokerProcess:
         inodes = _listening_inodes(port)
         found: dict[int, BrokerProcess] = {}
         for folder in Path("/proc").glob("[0-9]*"):
-            if _holds(folder / "fd", inodes):
+            if not _holds(folder / "fd", inodes):
+                continue
+            try:
                 process = cls(int(folder.name))
                 found[process.rss_bytes()] = process
+            except OSError:
+                continue  # it was such a helper, and has ended
         # A helper that was forked meanwhile holds the socket for a moment too; it is small.
         return found[max(found)] if found else None
 

@@ -167,6 +167,7 @@ class Journal:
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._spans: list[Span] = []
         self._idle_marked: JournalFile | None = None
+        self._awaited_lsn = self._taken_lsn = next_lsn - 1
         self.failure: StorageFailed | None = None
         self.durable_lsn = Lsn(next_lsn - 1)
         self.last_lsn = self.durable_lsn
@@ -244,6 +245,7 @@ class Journal:
             if self._buffer.size or self._spans:
                 self._set_span_aside(self._buffer.take(self.durable_lsn))
             spans, self._spans = self._spans, []
+            self._taken_lsn = self._buffer.next_lsn - 1
         if not spans:
             return False
         started = time.perf_counter()
@@ -301,6 +303,7 @@ class Journal:
     def wait(self, lsn: Lsn, waiter: Waiter) -> None:
         """Have ``waiter`` called by ``release`` once ``lsn`` is durable, in the order of asking."""
         self._waiters.append((lsn, waiter))
+        self._awaited_lsn = max(self._awaited_lsn, lsn)
 
     def release(self) -> None:
         """Call the waiters whose entries are durable; all of them, with the error, after a failure.
@@ -315,6 +318,14 @@ class Journal:
     @property
     def waiting(self) -> int:
         return len(self._waiters)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a commit is due: somebody waits for an entry that none has taken up, or to be
+        told of a failure."""
+        if self.failure is not None:
+            return bool(self._waiters)
+        return self._awaited_lsn > self._taken_lsn
 
     # --- files ---
 

@@ -15,7 +15,11 @@ Post = Callable[[Callable[[], None]], object]
 
 
 class Committer:
-    """Group commit: everything appended while one sync runs goes out with the next."""
+    """Group commit: everything appended while one sync runs goes out with the next.
+
+    What nobody waits for, as acknowledgements, does not cause one: a sync of its own would be in
+    the way of the next publish.
+    """
 
     def __init__(self, store: Store, post: Post) -> None:
         self._store = store
@@ -38,6 +42,8 @@ class Committer:
         while self._wakes.get():
             while journal.commit():
                 self._post(journal.release)
+                if not journal.is_awaited:
+                    break
             journal.note_idle()
             if journal.failure is not None:
                 self._post(journal.release)

@@ -8,6 +8,10 @@ _HEAD = (
     "RabbitMQ looks only at the head of a queue for expired messages; ours expire when their time"
     " is over, wherever they stand"
 )
+_STREAM = (
+    "RabbitMQ's streams can do less than its queues; here a stream is a queue that keeps what was"
+    " read, can be got from and purged, and needs no prefetch"
+)
 
 KNOWN_DIFFERENCES: dict[str, str] = {
     "framing.unknown_class": _CRASH,
@@ -21,10 +25,6 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "handshake.start_offers": "we offer basic.retry, as the capability braid.retry",
     "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
     "lifetimes.ttl_and_priorities": _HEAD,
-    "lifetimes.max_length_and_a_consumer_with_little_room": (
-        "what arrives in one piece is limited before it is dispatched: as many are dropped, but the"
-        " oldest of them, which RabbitMQ had given to the consumer one by one"
-    ),
     "lifetimes.priority_and_max_length_drop_the_head": (
         "RabbitMQ drops the most important message first; we drop the least important"
     ),
@@ -40,6 +40,10 @@ KNOWN_DIFFERENCES: dict[str, str] = {
         "RabbitMQ 3.10 lets a second consumer in beside an exclusive one of a quorum queue"
     ),
     "quorum.requeued_goes_behind_what_waits": (
-        "classic and quorum queues are one thing here: a requeued message keeps its place"
+        "RabbitMQ 3.10 sends it to the end of a quorum queue that has no delivery limit; with a"
+        " limit, which every quorum queue has since RabbitMQ 4, it keeps its place, as always here"
     ),
+    "quorum.stream_consumer_without_prefetch_is_refused": _STREAM,
+    "quorum.stream_get_is_refused": _STREAM,
+    "quorum.stream_purge_is_refused": _STREAM,
 }

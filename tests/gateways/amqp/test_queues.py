@@ -1,11 +1,13 @@
 """Queue arguments as topic settings, and what a redeclaration must repeat."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braidmq.engine.engine import Engine
 from braidmq.engine.policy import QUEUE_SETTINGS, layered, make_policy
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.queues import (
@@ -16,12 +18,17 @@ from braidmq.gateways.amqp.queues import (
     require_equivalent,
     server_name,
     settings_of,
+    stream_start,
 )
+from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
 
 TOO_MUCH = 1 << 40
+NOW_MS = 1_700_000_000_000
 QUORUM = {"x-queue-type": "quorum"}
+STREAM = {"x-queue-type": "stream"}
 
 
 def refused(arguments) -> str:
@@ -63,6 +70,11 @@ def refused(arguments) -> str:
         ({"x-queue-type": "classic"}, {}),
         ({"x-queue-type": "quorum"}, {}),
         ({"x-queue-type": "stream"}, {}),
+        ({**STREAM, "x-max-age": "1h"}, {"retention": {"time_ms": 3_600_000}}),
+        ({**STREAM, "x-max-length-bytes": 9}, {"max_bytes": 9}),
+        ({**STREAM, "x-stream-max-segment-size-bytes": 9, "x-initial-cluster-size": 1}, {}),
+        ({**QUORUM, "x-queue-leader-locator": "balanced", "x-quorum-initial-group-size": 3}, {}),
+        ({**QUORUM, "x-dead-letter-strategy": "at-most-once", "x-max-in-memory-length": 0}, {}),
         ({"x-queue-mode": "lazy"}, {}),
         ({"x-single-active-consumer": True}, {}),
         ({"x-message-ttl": None, "x-max-length": None, "x-overflow": None}, {}),
@@ -173,6 +185,13 @@ def test_reasons_as_rabbitmq_gives_them(name, value, reason):
         ("x-max-priority", 5, "quorum"),
         ("x-queue-mode", "lazy", "quorum"),
         ("x-message-ttl", 5, "stream"),
+        ("x-expires", 5, "stream"),
+        ("x-max-length", 5, "stream"),
+        ("x-overflow", "drop-head", "stream"),
+        ("x-dead-letter-exchange", "", "stream"),
+        ("x-single-active-consumer", True, "stream"),
+        ("x-queue-version", 2, "quorum"),
+        ("x-stream-max-segment-size-bytes", 5, "quorum"),
     ],
 )
 def test_arguments_of_other_types_of_queue(name, value, kind):
@@ -352,3 +371,30 @@ def test_a_topic_that_was_not_made_over_amqp():
     topic = Topic(1, "/", "t", {}, make_policy(), durable=False, now_ms=0)
     require_equivalent(topic, durable=False, auto_delete=False, arguments={})
     assert "'durable'" in inequivalent(topic, durable=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start"),
+    [
+        ("first", "earliest"),
+        ("next", "latest"),
+        ("last", 4),
+        (0, 0),
+        (3, 3),
+        (-1, None),
+        ("1h", f"@{NOW_MS - 3_600_000}"),
+        (datetime.fromtimestamp(5, UTC), "@5000"),
+        ("yesterday", None),
+        (True, None),
+        (1.5, None),
+    ],
+)
+def test_where_a_consumer_of_a_stream_begins(wanted, start):
+    engine = Engine.open(MemoryDisk(), NOW_MS)
+    topic = engine.create_topic("/", "s", now_ms=NOW_MS, kind="stream")
+    batch = RecordBatch()
+    for _ in range(5):
+        batch.append(b"m", timestamp_ms=NOW_MS)
+    engine.publish(topic, batch, now_ms=NOW_MS)
+    assert stream_start(topic, wanted, NOW_MS) == start
+    engine.close()

@@ -67,6 +67,13 @@ class UnackedMachine(RuleBasedStateMachine):
         for i in range(count):
             self.model[first + i] = Message(consumer, view, start + i)
 
+    @rule(tag=st.integers(0, 60), later=st.integers(0, 60))
+    def look(self, tag: int, later: int) -> None:
+        """Answers for all up to each of two tags are one for all up to the later."""
+        if self.unacked.are_together(tag, later):
+            assert tag < later
+            assert self.model.keys() >= set(range(tag, later + 1))
+
     @rule(first=st.integers(0, 60), count=st.integers(1, 12))
     def take(self, first: int, count: int) -> None:
         last = first + count - 1
@@ -181,3 +188,11 @@ def test_through_a_tag_that_was_answered_takes_nothing(unacked):
     unacked.take(5, 5)
     assert unacked.take_through(5) is None
     assert len(unacked) == 19
+
+
+def test_a_later_answer_includes_those_of_its_run() -> None:
+    found = Unacked()
+    found.add(UnackedRun(1, 10, CONSUMERS[0], VIEWS[0], 100))
+    assert found.are_together(3, 10)
+    assert not found.are_together(3, 3)
+    assert not found.are_together(3, 11)

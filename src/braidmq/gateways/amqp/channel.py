@@ -20,7 +20,7 @@ from braidmq.gateways.translation import amqp_envelope, amqp_parts, split_amqp
 from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
-from braidmq.wire.amqp.errors import ConnectionError_
+from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 from braidmq.wire.amqp.methods import (
     BasicCancel,
     BasicDeliver,
@@ -64,14 +64,18 @@ ONE_BY_ONE = (
 class AmqpConsumer:
     """A consumer tag: takes deliveries from the engine to the socket."""
 
-    __slots__ = ("channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
+    __slots__ = ("by_offset", "channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
 
-    def __init__(self, channel: "Channel", tag: str, queue: str, no_ack: bool) -> None:
+    def __init__(
+        self, channel: "Channel", tag: str, queue: str, no_ack: bool, by_offset: bool = False
+    ) -> None:
         self.channel = channel
         self.tag = tag
         self.tag_bytes = tag.encode()
         self.queue = queue
         self.no_ack = no_ack
+        self.by_offset = by_offset
+        """It reads from where it likes, with a subscription of its own, and is told offsets."""
         self.consumer: Consumer
 
     def deliver(self, delivery: Delivery) -> None:
@@ -151,7 +155,7 @@ class Channel:
 
     def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
         """An answer to a direct reply-to address: from channel to channel."""
-        target = self.connection.replies.find(key)
+        target = self.connection.gateway.replies.find(key)
         if flags & FLAG_MANDATORY:
             # No queue took it, delivered or not: RabbitMQ returns it all the same.
             self._return(batch, exchange, key)
@@ -159,7 +163,9 @@ class Channel:
             for index in range(batch.count):
                 record = batch.record(index)
                 raw = amqp_parts(record.envelope)[2]
-                self.connection.replies.send(target, exchange, key, raw, record.value or b"")
+                self.connection.gateway.replies.send(
+                    target, exchange, key, raw, record.value or b""
+                )
         if self.confirms is not None:
             self._confirmed(self.confirms.expect(batch.count, batch.count), None)
 
@@ -209,7 +215,7 @@ class Channel:
         if properties.reply_to == DIRECT_REPLY_TO:
             if self.reply_tag is None:
                 raise precondition_failed("fast reply consumer does not exist")
-            address = self.connection.reply_address(self)
+            address = self.connection.gateway.replies.address(self)
             properties = msgspec.structs.replace(properties, reply_to=address)
         properties = msgspec.structs.replace(properties, headers=headers or None)
         return rewritten(batch, amqp_envelope(exchange, key, properties))
@@ -379,7 +385,9 @@ class Channel:
                 )
             )
         frame_max = self.connection.frame_max
-        if all_amqp(delivery.batch, delivery.first, delivery.stop) and not self._counts(delivery):
+        if not (target.by_offset or self._is_annotated(delivery)) and all_amqp(
+            delivery.batch, delivery.first, delivery.stop
+        ):
             self.send(
                 render_deliveries(
                     delivery.batch,
@@ -394,28 +402,30 @@ class Channel:
             )
             return
         for index in range(delivery.first, delivery.stop):
-            exchange, key, raw, body = self._parts(delivery, index)
+            exchange, key, raw, body = self._parts(delivery, index, told_offset=target.by_offset)
             method = BasicDeliver(
                 target.tag, first_tag + index - delivery.first, delivery.attempts > 1, exchange, key
             )
             self.send(render_content(self.number, encode(method), raw, body, frame_max))
 
-    def _counts(self, delivery: Delivery) -> bool:
-        """Whether the messages carry their delivery count, as redelivered ones of quorum queues."""
-        return delivery.attempts > 1 and is_quorum(delivery.view.partition.topic)
+    def _is_annotated(self, delivery: Delivery) -> bool:
+        """Whether messages carry what only the queue knows of them: those of streams their offset,
+        redelivered ones of quorum queues their delivery count."""
+        kind = delivery.view.partition.topic.kind
+        return kind == "stream" or (delivery.attempts > 1 and kind == "quorum")
 
     def _parts(
-        self, delivery: Delivery, index: int, *, got: bool = False
+        self, delivery: Delivery, index: int, *, got: bool = False, told_offset: bool = False
     ) -> tuple[str, str, bytes, bytes]:
-        record = delivery.batch.record(index)
-        always = got and is_quorum(delivery.view.partition.topic)
-        count = delivery.attempts - 1 if always or self._counts(delivery) else None
+        topic, record = delivery.view.partition.topic, delivery.batch.record(index)
+        counted = is_quorum(topic) and (got or delivery.attempts > 1)
         exchange, key, raw = amqp_parts(
             record.envelope,
             record.envelope_format,
             record,
-            delivery_count=count,
-            topic=delivery.view.partition.topic.name,
+            delivery_count=delivery.attempts - 1 if counted else None,
+            stream_offset=record.offset if told_offset or topic.kind == "stream" else None,
+            topic=topic.name,
         )
         return exchange.decode(), key.decode(), raw, record.value or b""
 
@@ -495,6 +505,17 @@ class Channel:
             raise precondition_failed(f"unknown delivery tag {missing}")
         return found
 
+    def overdue(self, now_ms: int, timeout_ms: int) -> ChannelError | None:
+        """What to close the channel with when a delivery waits too long for its answer."""
+        oldest = self.unacked.oldest_ms
+        if oldest is None or now_ms - oldest <= timeout_ms:
+            return None
+        return precondition_failed(
+            f"delivery acknowledgement on channel {self.number} timed out. "
+            f"Timeout value used: {timeout_ms} ms. "
+            "A consumer must answer for its messages within that time"
+        )
+
     def recover(self) -> None:
         """Everything unanswered becomes ready again."""
         self.answer("requeue", self.unacked.take_all())
@@ -505,10 +526,15 @@ class Channel:
         """Stop a consumer; what it has may still be acknowledged."""
         target = self.consumers.pop(tag, None)
         if target is not None:
-            engine = self.broker.engine
-            engine.detach(target.consumer, now_ms=self.broker.now_ms(), requeue=False)
+            self._detach(target, requeue=False)
             self.connection.consumer_gone(target)
         return target
+
+    def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
+        engine, consumer = self.broker.engine, target.consumer
+        engine.detach(consumer, now_ms=self.broker.now_ms(), requeue=requeue)
+        if target.by_offset and not consumer.subscription.topic.deleted:
+            engine.delete_subscription(consumer.subscription)
 
     def cancelled(self, target: AmqpConsumer) -> None:
         """Its queue is gone: tell the client, if it wants to know."""
@@ -528,7 +554,7 @@ class Channel:
     def close(self) -> None:
         """What was delivered and not answered goes back to its queues."""
         self.closing = True
-        self.connection.replies.forget(self)
+        self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
@@ -537,7 +563,7 @@ class Channel:
         self.consumers.clear()
         for target in targets:
             held.pop(target.consumer.id, None)
-            engine.detach(target.consumer, now_ms=now_ms)
+            self._detach(target, requeue=True)
         for consumer in (*held.values(), *self._getters.values()):
             engine.detach(consumer, now_ms=now_ms)
         for target in targets:

@@ -32,6 +32,7 @@ from braidmq.gateways.amqp.queues import (
     require_equivalent,
     server_name,
     settings_of,
+    stream_start,
 )
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
 from braidmq.wire.amqp import methods as m
@@ -462,7 +463,8 @@ class Commands:
             topic = self._topic(channel, method.queue)
         else:
             topic = self._readable_queue(channel, method.queue)
-        target = AmqpConsumer(channel, tag, topic.name, method.no_ack)
+        by_offset = "x-stream-offset" in method.arguments and "x-group" not in method.arguments
+        target = AmqpConsumer(channel, tag, topic.name, method.no_ack, by_offset)
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise precondition_failed(
@@ -504,24 +506,14 @@ class Commands:
             return group_subscription(
                 self._broker.engine, topic, method.arguments, self._broker.now_ms()
             )
-        offset = method.arguments.get("x-stream-offset")
-        if offset is not None and topic.policy.retention.until_acked:
-            raise precondition_failed(
-                f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost "
-                f"'{channel.vhost}' of queue type rabbit_{topic.kind}_queue"
-            )
-        if offset is None:
+        if "x-stream-offset" not in method.arguments:
             return topic.subscriptions[SUBSCRIPTION]
-        start: int | str
-        if isinstance(offset, bool):
-            raise precondition_failed("invalid arg 'x-stream-offset'")
-        if isinstance(offset, int):
-            start = offset
-        elif hasattr(offset, "timestamp"):
-            start = f"@{int(offset.timestamp() * 1000)}"
-        else:
-            words = {"first": "earliest", "last": "latest", "next": "latest"}
-            start = words.get(str(offset), "latest")
+        where = f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost '{channel.vhost}'"
+        if topic.policy.retention.until_acked:
+            raise precondition_failed(f"{where} of queue type rabbit_{topic.kind}_queue")
+        start = stream_start(topic, method.arguments["x-stream-offset"], self._broker.now_ms())
+        if start is None:
+            raise precondition_failed(where)
         return self._broker.engine.subscribe(
             topic,
             f"{SUBSCRIPTION}.{secrets.token_hex(8)}",
@@ -633,7 +625,7 @@ class Commands:
     def _is_reply_address(self, channel: Channel, name: str) -> bool:
         if name == REPLY_TO:
             return True
-        return self._connection.replies.find(name.encode()) is not None
+        return self._connection.gateway.replies.find(name.encode()) is not None
 
 
 _LIGHT = (m.BasicQosOk,)

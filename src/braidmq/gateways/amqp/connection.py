@@ -12,7 +12,6 @@ from braidmq.gateways.amqp.content import Content
 from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
-    precondition_failed,
     translate,
 )
 from braidmq.gateways.amqp.handshake import (
@@ -23,7 +22,6 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import Hold
-from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -39,6 +37,7 @@ from braidmq.wire.amqp.constants import (
 )
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
+    HEARTBEAT_FRAME,
     BasicPublish,
     ChannelClose,
     ChannelCloseOk,
@@ -75,7 +74,6 @@ RECEIVE_BYTES = 1 << 20
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
-HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 SLOW_S = 0.02
 """How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
@@ -109,7 +107,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._state: Callable[[Method], None] | None = self._await_start_ok
         self._header_seen = False
-        self._opened = False
+        self.opened = False
         self._closing = False
         self._hung_up = False
         self._contents: dict[int, Content] = {}
@@ -144,7 +142,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         )
 
     def _handshake_late(self) -> None:
-        if not self._opened:
+        if not self.opened:
             self._end = "the handshake took too long"
             self.transport.abort()
 
@@ -155,7 +153,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.broker.sessions.remove(self.session_id)
         self._release()
         # Who never logged in may be a load balancer's probe: no news to most.
-        level = logging.INFO if self._opened else logging.DEBUG
+        level = logging.INFO if self.opened else logging.DEBUG
         self._log(level, "connection closed", reason=self._end or "the peer is gone")
 
     def _log(self, level: int, what: str, **facts: object) -> None:
@@ -166,7 +164,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         named = {"connection": self.session_id, "peer": self.peer}
         if self.user:
             named["user"] = self.user
-        return named | {"namespace": self.vhost} if self._opened else named
+        return named | {"namespace": self.vhost} if self.opened else named
 
     def trace(self, wanted: bool) -> None:
         """Begin or stop to log everything that is said."""
@@ -235,7 +233,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return self._read_while_closing(start, size)
         if self._deaf:
             return size
-        fast = self._opened and not self._contents
+        fast = self.opened and not self._contents
         at = start + self._scan(start, size, fast)
         if fast and self._contents and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
@@ -253,11 +251,25 @@ class AmqpConnection(asyncio.BufferedProtocol):
             fast,
             self.routes.known,
         )
-        for event in events:
+        last = len(events) - 1
+        for index, event in enumerate(events):
+            if index < last and self._is_overtaken(event, events[index + 1]):
+                continue
             self._handle(event)
             if self._closing or self._deaf:
                 break
         return used
+
+    def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
+        """Whether the next acknowledgement says all that this one does."""
+        if event[0] != EVENT_ACK or following[0] != EVENT_ACK or not (event[4] and following[4]):
+            return False
+        channel = self.channels.get(event[1])
+        return (
+            channel is not None
+            and event[1] == following[1]
+            and channel.unacked.are_together(event[3], following[3])
+        )
 
     def _read_while_closing(self, start: int, size: int) -> int:
         """After our connection.close only its answer counts, and after close-ok nothing."""
@@ -377,7 +389,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if number == 0:
             self._handle_connection_method(method)
             return
-        if not self._opened:
+        if not self.opened:
             raise HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
@@ -456,7 +468,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     # --- the handshake ---
 
     def _handle_connection_method(self, method: Method) -> None:
-        if isinstance(method, ConnectionClose) and not self._opened:
+        if isinstance(method, ConnectionClose) and not self.opened:
             raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
@@ -540,7 +552,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.routes = Routes(self.broker.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._state = None
-        self._opened = True
+        self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
         self._deadline.cancel()
         self.gateway.connections_opened += 1
@@ -570,13 +582,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
     @property
     def wants_cancel_notify(self) -> bool:
         return is_capable(self.client_properties, "consumer_cancel_notify")
-
-    @property
-    def replies(self) -> Replies:
-        return self.gateway.replies
-
-    def reply_address(self, channel: Channel) -> str:
-        return self.gateway.replies.address(channel)
 
     def consumer_gone(self, target: AmqpConsumer) -> None:
         self.gateway.registry.consumer_gone(self.vhost, target.queue)
@@ -673,7 +678,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """A socket closed with input unread would be reset, and what we said lost: who logged in
         is read on until it answers, or the gateway's patience ends."""
         self._end = why
-        if self._opened and not self._closing:
+        if self.opened and not self._closing:
             self.close(
                 ConnectionError_(
                     ReplyCode.CONNECTION_FORCED,
@@ -741,7 +746,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def set_blocked(self, reason: str) -> None:
         """Stop reading from a publisher; consumers-only connections go on."""
-        if self.holds & Hold.BLOCKED or not self._opened or not self._publishes:
+        if self.holds & Hold.BLOCKED or not self.opened or not self._publishes:
             return
         if self._hold(Hold.BLOCKED) and self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
@@ -779,18 +784,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
         its messages for ever."""
         timeout_ms = int(self.settings.consumer_timeout_s * 1000)
         for channel in list(self.channels.values()) if timeout_ms else ():
-            oldest = channel.unacked.oldest_ms
-            if oldest is not None and now_ms - oldest > timeout_ms:
-                text = (
-                    f"delivery acknowledgement on channel {channel.number} timed out. "
-                    f"Timeout value used: {timeout_ms} ms. "
-                    "A consumer must answer for its messages within that time"
-                )
-                self.close_channel(channel, precondition_failed(text))
+            overdue = channel.overdue(now_ms, timeout_ms)
+            if overdue is not None:
+                self.close_channel(channel, overdue)
 
     def beat(self, now: float) -> None:
         """Called about once a second: send a heartbeat when due, hang up on a silent peer."""
-        if not self.heartbeat_s or not self._opened:
+        if not self.heartbeat_s or not self.opened:
             return
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)

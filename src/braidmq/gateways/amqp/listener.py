@@ -141,8 +141,8 @@ class AmqpGateway:
         limit = self.accounts.namespace(vhost).max_connections
         if limit is None:
             return
-        used = sum(connection.vhost == vhost for connection in self.connections)
-        if used > limit:
+        used = sum(each.opened and each.vhost == vhost for each in self.connections)
+        if used >= limit:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",

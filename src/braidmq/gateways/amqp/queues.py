@@ -3,13 +3,19 @@
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from braidmq.engine.policy import TopicKind
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
-from braidmq.gateways.policies import OVERFLOWS
+from braidmq.gateways.policies import (
+    DEAD_LETTER_STRATEGIES,
+    LEADER_LOCATORS,
+    OVERFLOWS,
+    age_ms,
+)
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
 SUBSCRIPTION = "queue"
@@ -40,12 +46,27 @@ def is_quorum(topic: Topic) -> bool:
     return topic.kind == "quorum"
 
 
-ONLY = {
+ONLY: dict[str, tuple[TopicKind, ...]] = {
     "x-delivery-limit": ("quorum",),
+    "x-dead-letter-strategy": ("quorum",),
+    "x-quorum-initial-group-size": ("quorum",),
+    "x-max-in-memory-length": ("quorum",),
+    "x-max-in-memory-bytes": ("quorum",),
     "x-max-age": ("stream",),
+    "x-stream-max-segment-size-bytes": ("stream",),
+    "x-initial-cluster-size": ("stream",),
+    "x-queue-leader-locator": ("quorum", "stream"),
     "x-max-priority": ("classic",),
     "x-queue-mode": ("classic",),
+    "x-queue-version": ("classic",),
+    "x-queue-master-locator": ("classic",),
     "x-message-ttl": ("classic", "quorum"),
+    "x-expires": ("classic", "quorum"),
+    "x-max-length": ("classic", "quorum"),
+    "x-overflow": ("classic", "quorum"),
+    "x-dead-letter-exchange": ("classic", "quorum"),
+    "x-dead-letter-routing-key": ("classic", "quorum"),
+    "x-single-active-consumer": ("classic", "quorum"),
 }
 """Arguments that not every type of queue has."""
 
@@ -101,6 +122,12 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
         if exchange is None:
             raise check.wrong("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
         dead["routing_key"] = check.short(key, "x-dead-letter-routing-key")
+    age = check.text("x-max-age")
+    if age is not None:
+        if (kept_ms := age_ms(age)) is None:
+            raise check.wrong("x-max-age", "invalid_max_age")
+        own["retention"] = {"time_ms": kept_ms}
+    check.without_effect()
     check.choice("x-queue-mode", ("default", "lazy"), "\"unsupported queue mode '{}'\"")
     version = arguments.get("x-queue-version")
     if version not in (None, 1, 2):
@@ -112,6 +139,29 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
     if dead:
         own["dead_letter"] = dead
     return own
+
+
+def stream_start(topic: Topic, wanted: object, now_ms: int) -> int | str | None:
+    """Where a consumer with ``x-stream-offset`` begins; None for what is no place.
+
+    first, last, next    the oldest message, the newest, or what is published from now on
+    a number             the message with that offset
+    a time, or ``12h``   the first message since then
+    """
+    log = topic.partitions[0].log
+    if isinstance(wanted, bool):
+        return None
+    if isinstance(wanted, int):
+        return wanted if wanted >= 0 else None
+    if isinstance(wanted, datetime):
+        return f"@{int(wanted.timestamp() * 1000)}"
+    if not isinstance(wanted, str):
+        return None
+    words = {"first": "earliest", "next": "latest"}
+    if wanted == "last":
+        return max(log.next_offset - 1, log.start_offset)
+    age = age_ms(wanted)
+    return f"@{max(now_ms - age, 0)}" if age is not None else words.get(wanted)
 
 
 class _Checker:
@@ -126,6 +176,19 @@ class _Checker:
                 raise precondition_failed(
                     f"invalid arg '{name}' {self._where} of queue type rabbit_{kind}_queue"
                 )
+
+    def without_effect(self) -> None:
+        """What concerns replicas, memory or the size of files is taken, if it is right."""
+        for name in ("x-quorum-initial-group-size", "x-initial-cluster-size"):
+            self.number(name, 1)
+        for name in (
+            "x-max-in-memory-length",
+            "x-max-in-memory-bytes",
+            "x-stream-max-segment-size-bytes",
+        ):
+            self.number(name, 0)
+        self.choice("x-queue-leader-locator", LEADER_LOCATORS, "invalid_queue_locator_arg")
+        self.choice("x-dead-letter-strategy", DEAD_LETTER_STRATEGIES, "invalid_dlx_strategy")
 
     def number(
         self, name: str, least: int, most: int | None = None, too_large: str = "value_too_large"

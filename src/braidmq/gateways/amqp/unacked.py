@@ -6,20 +6,32 @@ it has.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from braidmq.engine.topics import Consumer, PartitionView
 
 
-class UnackedRun(NamedTuple):
-    first_tag: int
-    last_tag: int
-    consumer: Consumer
-    view: PartitionView
-    start: int
-    """Offset of the first message."""
-    at_ms: int = 0
-    """When it was delivered."""
+class UnackedRun:
+    """Not a tuple: mypyc makes the fields of a class fast, and there are some for every answer."""
+
+    __slots__ = ("at_ms", "consumer", "first_tag", "last_tag", "start", "view")
+
+    def __init__(
+        self,
+        first_tag: int,
+        last_tag: int,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        at_ms: int = 0,
+    ) -> None:
+        self.first_tag = first_tag
+        self.last_tag = last_tag
+        self.consumer = consumer
+        self.view = view
+        self.start = start
+        """Offset of the first message."""
+        self.at_ms = at_ms
+        """When it was delivered."""
 
     def part(self, first_tag: int, last_tag: int) -> "UnackedRun":
         start = self.start + first_tag - self.first_tag
@@ -65,10 +77,19 @@ class Unacked:
         if at is None:
             return None
         run = self._runs[at]
+        if tag == run.last_tag:
+            taken, self._runs = self._runs[: at + 1], self._runs[at + 1 :]
+            return taken
         taken = [*self._runs[:at], run.part(run.first_tag, tag)]
-        rest = [run.part(tag + 1, run.last_tag)] if tag < run.last_tag else []
-        self._runs[: at + 1] = rest
+        self._runs[: at + 1] = [run.part(tag + 1, run.last_tag)]
         return taken
+
+    def are_together(self, tag: int, later: int) -> bool:
+        """Whether ``later`` is behind ``tag`` and all between wait; a quick look, that may miss."""
+        if not self._runs:
+            return False
+        run = self._runs[0]
+        return run.first_tag <= tag < later <= run.last_tag
 
     def take(self, first: int, last: int) -> tuple[list[UnackedRun], int | None]:
         """Those from ``first`` to ``last``; the lowest tag that is not waiting ends it."""
@@ -95,6 +116,8 @@ class Unacked:
         return taken
 
     def _find(self, tag: int) -> int | None:
+        if self._runs and self._runs[0].first_tag <= tag <= self._runs[0].last_tag:
+            return 0  # most are answered in the order they came
         at = bisect_right(self._runs, tag, key=lambda run: run.first_tag) - 1
         if at < 0 or self._runs[at].last_tag < tag:
             return None

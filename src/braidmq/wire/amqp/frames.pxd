@@ -44,7 +44,8 @@ cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept:
 
 
 cdef inline uint8_t *put64(uint8_t *p, uint64_t value) noexcept:
-    return put32(put32(p, value >> 32), value & 0xffffffff)
+    # Not ``value & 0xffffffff``: a literal beyond 31 bits is a Python object to Cython.
+    return put32(put32(p, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 cdef inline uint8_t *frame_start(

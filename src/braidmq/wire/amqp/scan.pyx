@@ -309,9 +309,24 @@ cdef Found read_publish(
         found.end = next_frame + body_length + FRAME_OVERHEAD
     else:
         found.body = <const uint8_t *>b""
-    if not read_properties(found):
-        found.flags |= BAD_PROPERTIES
     return COMPLETE
+
+
+cdef void take_properties(Publish *found, const Publish *before) noexcept:
+    """Read the properties, unless they are those of the publish before, as mostly they are."""
+    if (
+        before.properties != NULL and before.properties_length == found.properties_length
+        and memcmp(before.properties, found.properties, found.properties_length) == 0
+    ):
+        found.flags |= before.flags & ~(MANDATORY | IMMEDIATE)
+        found.priority = before.priority
+        found.expiration_ms = before.expiration_ms
+        found.record_key = before.record_key
+        found.record_key_length = before.record_key_length
+        found.delay_ms = before.delay_ms
+        found.deliver_at_ms = before.deliver_at_ms
+    elif not read_properties(found):
+        found.flags |= BAD_PROPERTIES
 
 
 cdef bint is_text(const uint8_t *short_string):
@@ -412,6 +427,12 @@ cdef class Run:
         )
         return 0
 
+    cdef int make_room(self, Py_ssize_t rest) except -1:
+        """Make the batch as large as it will be if the rest of the bytes is of this run too: a
+        record is a little larger than its frames. But not much larger than it is, if not."""
+        cdef Py_ssize_t wanted = min(rest + (rest >> 3), 15 * self.batch.size)
+        return self.batch.reserve(wanted, wanted // (self.batch.size // self.batch.count))
+
     cdef int finish(self, list events) except -1:
         if self.batch is not None:
             events.append((
@@ -442,12 +463,13 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
     cdef uint32_t length, ids
     cdef uint16_t channel
     cdef uint8_t kind
-    cdef Publish found
+    cdef Publish found, before
     cdef Found outcome
     cdef bint in_acks = False, multiple
     cdef uint16_t ack_channel = 0
     cdef uint64_t ack_first = 0, ack_last = 0, tag
     cdef str fault = None
+    before.properties = NULL
     while size - at >= 7:
         kind = base[at]
         channel = be16(base + at + 1)
@@ -468,6 +490,9 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
             outcome = read_publish(base, at, size, frame_max, &found)
             if outcome == INCOMPLETE:
                 break
+            if outcome == COMPLETE:
+                take_properties(&found, &before)
+                before = found
             if outcome == COMPLETE and not run.takes(channel, &found):
                 run.finish(events)
                 # Other names are left to the decoder of methods, which refuses them.
@@ -481,6 +506,8 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
                     in_acks = False
                 run.add(&found, now_ms)
                 at = found.end
+                if run.batch.count == 16 or run.batch.count == 256:
+                    run.make_room(size - at)
                 continue
         run.finish(events)
         if fast and ids == ACK and length == 13:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.differential.amqp import wire
 from tests.differential.amqp.client import Channel, Client, Event, Observation
 from tests.differential.amqp.scenarios import scenario
 from tests.differential.amqp.scenarios.getting import filled
@@ -455,3 +456,54 @@ def _argument_of_consume(value: Any) -> Any:
 TABLE: dict[str, Any] = {
     "stream_offset_on_classic": _argument_of_consume("first"),
 }
+
+
+def answered_at_once(c: Client, *answers: tuple[str, int]) -> Observation:
+    """Six messages are delivered, then answers for all up to a tag come in one piece."""
+    ch = c.channel()
+    q = ch.queue(c.name("q"))
+    for body in "abcdef":
+        ch.pub("", q, body)
+    ch.consume(q)
+    ch.take(6)
+    payloads = [wire.method_payload(name, {"tag": tag, "multiple": True}) for name, tag in answers]
+    number = ch.number
+    ch.connection.raw(b"".join(wire.frame(wire.METHOD, number, each) for each in payloads))
+    seen = ch.rest()
+    if not seen:
+        ch("channel.close", code=200)
+    other = ch.connection.channel()
+    other.depth_is(q, 6 - max(tag for _, tag in answers) if not seen else 4)
+    return [seen, [(event["body"], event["redelivered"]) for event in left(other, q)]]
+
+
+def left(ch: Channel, q: str) -> list[Any]:
+    found = []
+    while (event := ch.get(q))["m"] == "basic.get-ok":
+        found.append(event)
+    return found
+
+
+@scenario
+def acks_of_one_piece(c: Client) -> Observation:
+    return answered_at_once(c, ("basic.ack", 1), ("basic.ack", 3), ("basic.ack", 4))
+
+
+@scenario
+def acks_of_one_piece_with_one_twice(c: Client) -> Observation:
+    return answered_at_once(c, ("basic.ack", 2), ("basic.ack", 2), ("basic.ack", 4))
+
+
+@scenario
+def acks_of_one_piece_backwards(c: Client) -> Observation:
+    return answered_at_once(c, ("basic.ack", 2), ("basic.ack", 1))
+
+
+@scenario
+def acks_of_one_piece_beyond_the_last(c: Client) -> Observation:
+    return answered_at_once(c, ("basic.ack", 2), ("basic.ack", 9))
+
+
+@scenario
+def acks_of_one_piece_behind_a_nack(c: Client) -> Observation:
+    return answered_at_once(c, ("basic.nack", 2), ("basic.ack", 1), ("basic.ack", 4))

@@ -301,3 +301,70 @@ _refused("reject_publish_dlx", "quorum", {"x-overflow": "reject-publish-dlx"}, d
 _refused("stream_transient_is_refused", "stream", {})
 _refused("stream_exclusive_is_refused", "stream", {}, durable=True, exclusive=True)
 _refused("stream_ttl_is_refused", "stream", {"x-message-ttl": 5}, durable=True)
+_refused("stream_max_age", "stream", {"x-max-age": "12h"}, durable=True)
+_refused("stream_max_age_without_a_unit", "stream", {"x-max-age": "12"}, durable=True)
+_refused("stream_max_age_as_a_number", "stream", {"x-max-age": 12}, durable=True)
+_refused("stream_max_length_bytes", "stream", {"x-max-length-bytes": 5000}, durable=True)
+_refused("stream_max_length_is_refused", "stream", {"x-max-length": 5}, durable=True)
+_refused("stream_expires_is_refused", "stream", {"x-expires": 5}, durable=True)
+_refused("stream_overflow_is_refused", "stream", {"x-overflow": "drop-head"}, durable=True)
+_refused("stream_dead_letters_are_refused", "stream", {"x-dead-letter-exchange": ""}, durable=True)
+_refused(
+    "stream_single_active_is_refused", "stream", {"x-single-active-consumer": True}, durable=True
+)
+_refused("stream_segment_size", "stream", {"x-stream-max-segment-size-bytes": 1000}, durable=True)
+_refused(
+    "stream_segment_size_negative", "stream", {"x-stream-max-segment-size-bytes": -1}, durable=True
+)
+_refused(
+    "stream_segment_size_as_text", "stream", {"x-stream-max-segment-size-bytes": "k"}, durable=True
+)
+_refused("stream_cluster_size_zero", "stream", {"x-initial-cluster-size": 0}, durable=True)
+_refused("stream_leader_locator", "stream", {"x-queue-leader-locator": "nonsense"}, durable=True)
+_refused("segment_size_of_a_classic_queue", "classic", {"x-stream-max-segment-size-bytes": 1})
+_refused("cluster_size_of_a_classic_queue", "classic", {"x-initial-cluster-size": 1})
+_refused("leader_locator_of_a_classic_queue", "classic", {"x-queue-leader-locator": "balanced"})
+_refused("strategy_of_a_classic_queue", "classic", {"x-dead-letter-strategy": "at-most-once"})
+_refused("leader_locator", "quorum", {"x-queue-leader-locator": "balanced"}, durable=True)
+_refused("master_locator", "quorum", {"x-queue-master-locator": "random"}, durable=True)
+_refused("queue_version", "quorum", {"x-queue-version": 2}, durable=True)
+_refused("dead_letter_strategy", "quorum", {"x-dead-letter-strategy": "often"}, durable=True)
+_refused("group_size_zero", "quorum", {"x-quorum-initial-group-size": 0}, durable=True)
+_refused("in_memory_length_negative", "quorum", {"x-max-in-memory-length": -1}, durable=True)
+_refused("in_memory_length_of_a_classic_queue", "classic", {"x-max-in-memory-length": 1})
+_refused("priority_of_a_stream", "stream", {"x-max-priority": 1}, durable=True)
+_refused("delivery_limit_of_a_stream", "stream", {"x-delivery-limit": 1}, durable=True)
+
+
+@scenario
+def stream_get_is_refused(c: Client) -> Observation:
+    ch = c.channel()
+    q = ch.queue(c.name("q"), durable=True, arguments={"x-queue-type": "stream"})
+    return [ch("basic.get", queue=q), ch.connection.rest(quiet_s=0.05)]
+
+
+@scenario
+def stream_consumer_without_prefetch_is_refused(c: Client) -> Observation:
+    ch = c.channel()
+    q = ch.queue(c.name("q"), durable=True, arguments={"x-queue-type": "stream"})
+    return [ch("basic.consume", queue=q, consumer_tag="t"), ch.connection.rest(quiet_s=0.05)]
+
+
+@scenario
+def stream_is_read_from_its_first_message(c: Client) -> Observation:
+    ch = c.channel()
+    q = ch.queue(c.name("q"), durable=True, arguments={"x-queue-type": "stream"})
+    ch.ok("confirm.select")
+    for body in "abc":
+        ch.pub("", q, body)
+    ch.settled(3)
+    ch.ok("basic.qos", count=10)
+    ch("basic.consume", queue=q, consumer_tag="t", arguments={"x-stream-offset": "first"})
+    return ch.take(3)
+
+
+@scenario
+def stream_purge_is_refused(c: Client) -> Observation:
+    ch = c.channel()
+    q = ch.queue(c.name("q"), durable=True, arguments={"x-queue-type": "stream"})
+    return [ch("queue.purge", queue=q), ch.connection.rest(quiet_s=0.05)]
