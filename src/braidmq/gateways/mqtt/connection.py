@@ -7,10 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from braidmq.engine.effects import Level
+from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
+from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
+from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import Publisher
+from braidmq.gateways.mqtt.queue_client import QueueClient
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
@@ -42,6 +46,7 @@ from braidmq.wire.mqtt.packets import (
     encode,
 )
 from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVER, Scanner
 
 if TYPE_CHECKING:
@@ -91,6 +96,8 @@ class MqttConnection:
         self.client_id = ""
         self.keep_alive_s = 0
         self.session: Session
+        self.credit = Credit(IN_FLIGHT_MAX)
+        """What it may have unanswered, of its session and of queues."""
         self.grants: Grants
         self.answers = Answers()
         self.with_reasons = True
@@ -99,6 +106,7 @@ class MqttConnection:
         self._scanner = Scanner(SERVER, 0, CONNECT_BYTES_MAX)
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
+        self._queues: QueueClient | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._session_id = self.broker.sessions.new_id("mqtt")
@@ -116,6 +124,16 @@ class MqttConnection:
     @property
     def is_established(self) -> bool:
         return self._established
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def queue_client(self) -> QueueClient:
+        """Most connections have nothing to do with durable queues, and have none."""
+        if self._queues is None:
+            self._queues = QueueClient(self)
+        return self._queues
 
     # --- as those see it who list and close connections ---
 
@@ -200,6 +218,10 @@ class MqttConnection:
             self._handle_packet(decode(self.version, *event[1:]))
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
+        if self._queues is not None and kind != Kind.PUBREL:
+            packet_ids, reasons = self._queues.take_acks(kind, packet_ids, reasons)
+            if not packet_ids:
+                return
         if kind == Kind.PUBREL:
             self._publisher.released(packet_ids)
         elif kind == Kind.PUBREC:
@@ -304,7 +326,10 @@ class MqttConnection:
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
         self.send(encode(self._connack(packet, present, expiry_s), self.version))
-        self.session.outbox.attach(self, given.receive_maximum or PACKET_ID_MAX)
+        self.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
+        self.session.outbox.attach(self, self.credit)
+        if self.session.queues:
+            self.queue_client().attach_all(self.session.queues.values())
         await self.broker.durable(self.sessions.save(self.session))
         if self._closed:
             return
@@ -411,6 +436,8 @@ class MqttConnection:
         self.broker.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
             self.broker.settle()
+            if self._queues is not None:
+                self._queues.detach_all()
             self.sessions.disconnected(self.session, with_will=with_will)
             self.broker.touch()
 
@@ -442,6 +469,18 @@ class MqttConnection:
         self._out_bytes = 0
         self.transport.write(data)
 
+    def release(self, packet_id: int) -> None:
+        """PUBREL for a message of a queue."""
+        self.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version))
+
+    def check_publish(self, topic: str) -> None:
+        """Raises MqttError or AccessRefused unless the client may publish there."""
+        self._publisher.check_topic(topic)
+
+    def publish(self, arrival: Arrival) -> Routed:
+        """On behalf of the client, with its rights checked."""
+        return self._publisher.route(arrival)
+
     def answered(self, answer: Answer, failure: StorageFailed | None) -> None:
         """A publish is where it has to be; or it never will be."""
         if failure is not None:
@@ -459,6 +498,8 @@ class MqttConnection:
         """The socket is full, or has room again."""
         if self._established and not self._closed:
             self.session.outbox.pause(paused)
+            if self._queues is not None:
+                self._queues.pause(paused)
 
     # --- pressure and keep alive ---
 

@@ -5,10 +5,13 @@ import socket
 
 from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
+from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
@@ -34,7 +37,9 @@ class MqttGateway:
         self.settings = settings
         self.connections: set[MqttConnection] = set()
         self.hub = Hub(broker, settings)
-        self.sessions = Sessions(broker, self.hub, settings)
+        self.queues = Queues(broker, accounts)
+        self.admin = Admin(self)
+        self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
         self._servers: list[asyncio.Server] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
@@ -83,6 +88,7 @@ class MqttGateway:
         for connection in list(self.connections):
             connection.beat(now)
         self.sys_topics.beat(now)
+        self.admin.beat(now)
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
@@ -93,10 +99,10 @@ class MqttGateway:
                 connection.set_unblocked()
 
     def _on_effect(self, effect: Effect) -> None:
-        """Somebody deleted a queue of ours, as AMQP can: it is made again."""
+        """Somebody deleted a queue: one of ours, as AMQP can, is made again."""
         if isinstance(effect, ConsumerCancelled):
             owner = effect.consumer.tag
-            if isinstance(owner, Outbox | Bridge):
+            if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
 
     def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
