@@ -21,6 +21,11 @@ def said(message: Publish) -> dict[str, str]:
     return dict(message.properties.user_properties)
 
 
+def quiet(client: RawMqtt) -> bool:
+    """Whether nothing comes. Deliveries of the turn that answers a ping may follow the answer."""
+    return not client.ping() and not client.ping()
+
+
 class Worker(RawMqtt):
     """Packets of other kinds than the one it waits for are kept for later."""
 

@@ -1,6 +1,7 @@
 """One MQTT connection, whatever carries its bytes: the handshake, packets in and out, its end."""
 
 import asyncio
+import logging
 import secrets
 from array import array
 from functools import partial
@@ -18,8 +19,10 @@ from braidmq.gateways.mqtt.queue_client import QueueClient
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
+from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
-from braidmq.model.errors import AccessRefused, BadRequest, BraidError, StorageFailed
+from braidmq.logs import about
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
@@ -52,6 +55,8 @@ from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVE
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
 
+logger = logging.getLogger(__name__)
+
 HANDSHAKE_S = 10
 """How long a peer may take to log in, and to go once it was told to."""
 CONNECT_BYTES_MAX = 256 * 1024
@@ -64,6 +69,8 @@ class Transport(Protocol):
 
     host: str
     """The peer's address."""
+    peer: str
+    """The same with its port."""
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -118,6 +125,10 @@ class MqttConnection:
         self._closed = False
         self._read_paused = False
         self._published = False
+        self._trace: Trace | None = None
+        self._end = ""
+        """Why it is over, once that is known."""
+        self.received_bytes = self.sent_bytes = 0
         gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
 
@@ -143,7 +154,7 @@ class MqttConnection:
             protocol="mqtt",
             user=self.user,
             namespace=self.namespace,
-            peer=self.transport.host,
+            peer=self.transport.peer,
             connected_ms=self._connected_ms,
             client=self.client_id,
             channels=0,
@@ -161,11 +172,24 @@ class MqttConnection:
 
     @property
     def is_traced(self) -> bool:
-        return False
+        return self._trace is not None
 
     def trace(self, wanted: bool) -> None:
-        if wanted:
-            raise BadRequest("connections of MQTT can't be traced")
+        """Begin or stop to log everything that is said."""
+        if wanted != self.is_traced:
+            self._trace = Trace(self, self.version) if wanted else None
+
+    def log_fields(self) -> dict[str, Any]:
+        named = {"connection": self._session_id, "peer": self.transport.peer}
+        if self.client_id:
+            named["client"] = self.client_id
+        if self.user:
+            named |= {"user": self.user, "namespace": self.namespace}
+        return named
+
+    def _log(self, level: int, what: str, **facts: object) -> None:
+        if logger.isEnabledFor(level):
+            logger.log(level, what, extra={**self.log_fields(), **facts})
 
     # --- in ---
 
@@ -180,6 +204,9 @@ class MqttConnection:
         view = memoryview(data)
         try:
             events, used = self._scanner.scan(view, size, self._quota())
+            self.received_bytes += used
+            if self._trace is not None:
+                self._trace.received(bytes(view[:used]))
             for event in events:
                 self._handle(event, view)
                 if self._closed:
@@ -215,7 +242,12 @@ class MqttConnection:
         elif kind == EVENT_ERROR:
             raise scan_error(event[1], event[2])
         else:
-            self._handle_packet(decode(self.version, *event[1:]))
+            # Not above: what comes in thousands makes nobody below log who it was.
+            about.set(self)
+            try:
+                self._handle_packet(decode(self.version, *event[1:]))
+            finally:
+                about.set(None)
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
         if self._queues is not None and kind != Kind.PUBREL:
@@ -272,6 +304,10 @@ class MqttConnection:
             if not self._closed:
                 await self._establish(packet)
         except BraidError as error:
+            if not self._established:
+                self.gateway.logins_refused += 1
+                user = packet.user_name or GUEST
+                self._log(logging.WARNING, "login refused", user=user, reason=str(error))
             self.fail(translate(error))
         except Exception:
             self.transport.abort()
@@ -322,6 +358,8 @@ class MqttConnection:
         self.session.will = packet.will
         self._established = self._held = True
         self.broker.sessions.add(self._session_id, self)
+        self.gateway.connections_opened += 1
+        self._log(logging.INFO, "connection opened", version=self.version, session=present)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -375,6 +413,7 @@ class MqttConnection:
                 # 3.14.2.2.2
                 raise ProtocolError("a session that was to end with its connection can't be kept")
             self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
+        self._end = "the client closed it"
         self._leave(with_will=packet.reason == Reason.DISCONNECT_WITH_WILL)
         self.flush()
         self._hang_up()
@@ -389,6 +428,7 @@ class MqttConnection:
         self._say_goodbye(error.reason, str(error))
 
     def _refuse(self, error: MqttError) -> None:
+        self._end = str(error)
         properties = NO_PROPERTIES
         if self.with_reasons:
             properties = Properties(reason_string=str(error))
@@ -419,6 +459,7 @@ class MqttConnection:
             if self.with_reasons and text:
                 properties = Properties(reason_string=text)
             self.send(encode(Disconnect(reason, properties)))
+        self._end = text or reason.name.lower().replace("_", " ")
         self._held = False
         self.flush()
         self._leave(with_will=True)
@@ -444,9 +485,12 @@ class MqttConnection:
     def lost(self) -> None:
         """The transport is gone."""
         self._deadline.cancel()
-        self.gateway.connections.discard(self)
+        self.gateway.forget(self)
         self._out.clear()
         self._leave(with_will=True)
+        # Who never logged in may be a load balancer's probe: no news to most.
+        level = logging.INFO if self._established else logging.DEBUG
+        self._log(level, "connection closed", reason=self._end or "the peer is gone")
 
     # --- out ---
 
@@ -467,6 +511,9 @@ class MqttConnection:
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
+        self.sent_bytes += len(data)
+        if self._trace is not None:
+            self._trace.sent(data)
         self.transport.write(data)
 
     def release(self, packet_id: int) -> None:
@@ -512,6 +559,7 @@ class MqttConnection:
         """Stop reading from a publisher; who only subscribes goes on."""
         if self._published and not self._read_paused and not self._closed:
             self._read_paused = True
+            self.gateway.publishers_slowed += 1
             self.transport.pause()
 
     def set_unblocked(self) -> None:

@@ -8,6 +8,7 @@ from braidmq.engine.errors import TopicFull
 from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Topic
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import Arrival, copied
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
@@ -29,15 +30,6 @@ class Routed(NamedTuple):
     """When this is durable the message is; None when it needs no disk."""
     matched: bool
     """Whether anybody gets it."""
-
-
-class Counters:
-    """For $SYS."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
-        self.dropped = 0
 
 
 BeforeAppend = Callable[[Anchor], None]

@@ -36,6 +36,8 @@ class MqttGateway:
         self.logins = logins
         self.settings = settings
         self.connections: set[MqttConnection] = set()
+        self.connections_opened = self.logins_refused = self.publishers_slowed = 0
+        self._past_received_bytes = self._past_sent_bytes = 0
         self.hub = Hub(broker, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
@@ -71,6 +73,44 @@ class MqttGateway:
             connection.transport.abort()
         for session in self.sessions:
             session.cancel_timers()
+
+    # --- what metrics read ---
+
+    def forget(self, connection: MqttConnection) -> None:
+        """A connection is over; what it carried still counts."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._past_received_bytes += connection.received_bytes
+            self._past_sent_bytes += connection.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections)
+
+    @property
+    def channel_count(self) -> int:
+        """Sessions, connected or not."""
+        return len(self.sessions)
+
+    @property
+    def received_messages(self) -> int:
+        return self.hub.counters.received
+
+    @property
+    def sent_messages(self) -> int:
+        return self.hub.counters.sent
+
+    @property
+    def missed_messages(self) -> int:
+        return self.hub.counters.dropped
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its connections."""

@@ -14,6 +14,7 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
@@ -48,8 +49,11 @@ class Port(Protocol):
 
 
 class Outbox:
-    def __init__(self, broker: Broker, session: "Session", messages_max: int) -> None:
+    def __init__(
+        self, broker: Broker, session: "Session", messages_max: int, counters: Counters
+    ) -> None:
         self._broker = broker
+        self._counters = counters
         self._engine = broker.engine
         self._session = session
         self._messages_max = messages_max
@@ -235,6 +239,7 @@ class Outbox:
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
+                self._counters.sent += end - first
                 port.send(data)
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)

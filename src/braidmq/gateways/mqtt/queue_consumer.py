@@ -133,6 +133,7 @@ class QueueConsumer:
             return
         if wanted.explicit:
             self.open[message_id] = sent
+        connection.hub.counters.sent += 1
         connection.send(data)
 
     def _refuse(self, sent: Sent, why: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.settings import MqttSettings
@@ -65,6 +66,7 @@ class Session:
         client_id: str,
         user: str,
         settings: MqttSettings,
+        counters: Counters,
         *,
         durable: bool,
     ) -> None:
@@ -79,7 +81,7 @@ class Session:
         self.queues: dict[str, QueueRecord] = {}
         self.connection: MqttConnection | None = None
         self.inbound: dict[int, Anchor] = {}
-        self.outbox = Outbox(broker, self, settings.session_messages_max)
+        self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
         self.will_timer: asyncio.TimerHandle | None = None

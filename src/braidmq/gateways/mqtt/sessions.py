@@ -69,6 +69,7 @@ class Sessions:
                 client_id,
                 user,
                 self._settings,
+                self._hub.counters,
                 durable=expiry_s > 0,
             )
             self._sessions[namespace, client_id] = session
