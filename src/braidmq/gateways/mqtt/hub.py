@@ -7,9 +7,10 @@ from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Topic
+from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.counters import Counters
-from braidmq.gateways.mqtt.message import Arrival, copied
+from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
 from braidmq.gateways.mqtt.settings import MqttSettings

@@ -1,6 +1,7 @@
 """A run of messages to one topic, on its way to subscribers."""
 
 from braidmq.engine.envelope import MQTT
+from braidmq.gateways.batches import single
 from braidmq.storage.disk import Buffer
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.mqtt.constants import REMAINING_LENGTH_MAX, Kind
@@ -128,16 +129,6 @@ def render_all(
         parts.append(data)
         first = stopped + 1
     return b"".join(parts)
-
-
-def single(batch: RecordBatch, index: int) -> RecordBatch:
-    data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
-    return RecordBatch.scan(bytes(data), base_offset=0, verify=False)
-
-
-def copied(batch: RecordBatch) -> RecordBatch:
-    """For another append: a batch belongs to the log it was appended to."""
-    return RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
 
 
 def envelope_of(topic: bytes, flags: int, properties: Properties) -> bytes:
