@@ -94,9 +94,9 @@ class Node:
             broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
         health = Health(self._store.failure, self.unready)
-        metrics = Metrics(self._engine, {"amqp": amqp}, config.metrics)
-        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
+        metrics = Metrics(self._engine, {"amqp": amqp, "mqtt": mqtt}, config.metrics)
+        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
             (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),

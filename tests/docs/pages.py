@@ -13,7 +13,7 @@ from braidmq.testing.live import LiveNode
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ADDRESS = re.compile(r'"amqp://127\.0\.0\.1:5672"|\b5672\b|\b8080\b')
+ADDRESS = re.compile(r'"amqp://127\.0\.0\.1:5672"|\b(?:5672|8080|1883)\b')
 PATIENCE_S = 50
 ANYTHING = "…"
 FAIL_ON_ERRORS = 'curl() { command curl --fail-with-body "$@"; }\n'
@@ -38,7 +38,7 @@ def blocks(page: str) -> list[Block]:
 def on(node: LiveNode, code: str) -> str:
     """The code with this node's ports in place of the usual ones."""
     amqp, http = node.ports["amqp_port"], node.ports["http_port"]
-    ports = {"5672": str(amqp), "8080": str(http)}
+    ports = {"5672": str(amqp), "8080": str(http), "1883": str(node.ports["mqtt_port"])}
     address = f'"amqp://127.0.0.1:{amqp}/?http={http}"'
     return ADDRESS.sub(lambda found: ports.get(found[0], address), code)
 

@@ -4,7 +4,7 @@ import random
 from collections import Counter, defaultdict
 
 import pytest
-from engine_worlds import SECOND, Got, World, roomy, values
+from engine_worlds import SECOND, Got, World, flat, roomy, values
 
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.errors import ExclusiveConsumer
@@ -346,3 +346,49 @@ def test_a_cancelled_consumer_gets_no_more_of_its_keys() -> None:
     world.ack(first)
     (second,) = world.dispatch()
     assert (second.consumer, second.value) == (two, b"b")
+
+
+def test_without_a_key_there_is_no_order_to_keep() -> None:
+    """Key-ordered: keyless messages are spread, and one that waits holds back no other."""
+    world = World()
+    topic = world.topic(partitions=2)
+    consumers = [world.consumer(topic, mode=Mode.KEY_ORDERED, credits=[Credit(4)]) for _ in "ab"]
+    world.publish(topic, *(b"%d" % number for number in range(12)))
+    got = flat(world.engine.dispatch(world.now_ms))
+    assert Counter(each.consumer for each in got) == dict.fromkeys(consumers, 4)
+    first = got[0]
+    world.engine.nack(
+        first.consumer, first.view, first.offset, first.offset + 1, now_ms=world.now_ms
+    )
+    more = flat(world.engine.dispatch(world.now_ms))
+    assert len(more) == 1
+    assert more[0].value != first.value
+
+
+def test_partitions_take_turns_in_key_order() -> None:
+    world = World()
+    topic = world.topic(partitions=4)
+    consumer = world.consumer(topic, mode=Mode.KEY_ORDERED, credits=[Credit(1)])
+    for number in range(4):
+        for _ in range(10):
+            world.publish(topic, b"", partition=number)
+    seen = set()
+    for _ in range(12):
+        (got,) = flat(world.engine.dispatch(world.now_ms))
+        seen.add(got.view.partition.number)
+        world.engine.ack(consumer, got.view, got.offset, got.offset + 1)
+    assert seen == {0, 1, 2, 3}
+
+
+def test_credit_that_was_held_back_is_given_to_whoever_waits() -> None:
+    world = World()
+    shared = Credit(1)
+    topics = [world.topic(name) for name in "ab"]
+    consumers = [world.consumer(topic, credits=[shared]) for topic in topics]
+    shared.used += 1
+    for topic in topics:
+        world.publish(topic, b"x")
+    assert world.engine.dispatch(world.now_ms) == []
+    world.engine.release(shared, 1)
+    (got,) = flat(world.engine.dispatch(world.now_ms))
+    assert got.consumer in consumers

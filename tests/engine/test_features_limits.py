@@ -142,3 +142,19 @@ def test_counters_are_right_after_a_restart() -> None:
     assert world.reopen().depths(world.find()) == before
     world.publish(world.find(), ten(50))
     assert world.depths(world.find()) == before
+
+
+def test_a_queue_counts_what_it_has_before_anybody_subscribes() -> None:
+    world = World()
+    topic = world.topic(max_messages=3, partitions=2, retention={"until_acked": True})
+    assert world.publish(topic, *map(ten, range(5))) == 3
+    with pytest.raises(TopicFull):
+        world.publish(topic, ten(9))
+    assert len(world.drain(topic)) == 3
+    assert world.publish(topic, ten(9)) == 1
+
+
+def test_a_log_without_subscriptions_has_nothing_unsettled() -> None:
+    world = World()
+    topic = world.topic(max_messages=3)
+    assert world.publish(topic, *map(ten, range(5))) == 5

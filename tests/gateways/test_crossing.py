@@ -5,6 +5,7 @@ pairs of columns, so a new protocol is one more class in ``COLUMNS``.
 """
 
 import base64
+import queue as queue_module
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,12 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
 import httpx
+import paho.mqtt.client as paho
 import pika
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from braidmq.testing.live import LiveNode, live_node
 
@@ -83,8 +88,10 @@ class Http:
         given = {name: value for name, value in body.items() if value is not None}
         self._post(f"/v1/topics/{queue}/messages", given)
 
-    def receive(self, queue: str, *, give_back: bool = False) -> Message:
-        path = f"/v1/topics/{queue}/subscriptions/queue/receive"
+    def receive(
+        self, queue: str, subscription: str = "queue", *, give_back: bool = False
+    ) -> Message:
+        path = f"/v1/topics/{queue}/subscriptions/{subscription}/receive"
         (got,) = self._post(path, {"wait_ms": PATIENCE_MS})["messages"]
         verb, body = ("nack", {"delay_ms": 0}) if give_back else ("ack", {})
         self._post(f"/v1/receipts/{quote(got['receipt'], safe='')}/{verb}", body)
@@ -180,7 +187,106 @@ class Amqp:
         self._connection.close()
 
 
-COLUMNS: list[type[Column]] = [Http, Amqp]
+class Mqtt:
+    """A durable queue, by a client that may have one message at a time."""
+
+    name = "mqtt"
+    TEXTS = ("content_encoding", "message_id", "type", "app_id", "user_id")
+    """What MQTT has no property for, and user properties have."""
+
+    def __init__(self, node: LiveNode) -> None:
+        self._messages: queue_module.Queue[paho.MQTTMessage] = queue_module.Queue()
+        self._events: queue_module.Queue[str] = queue_module.Queue()
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, "crossing", protocol=paho.MQTTv5)
+        client.on_connect = lambda *_: self._events.put("connected")
+        client.on_subscribe = lambda *_: self._events.put("subscribed")
+        client.on_unsubscribe = lambda *_: self._events.put("unsubscribed")
+        client.on_message = lambda _c, _u, message: self._messages.put(message)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.ReceiveMaximum = 1
+        client.connect("127.0.0.1", node.ports["mqtt_port"], properties=properties)
+        client.loop_start()
+        self._client = client
+        self._wait("connected")
+
+    def publish(self, queue: str, message: Message) -> None:
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        user = list(message.headers.items())
+        given = {name.replace("_", "-"): getattr(message, name) for name in self.TEXTS}
+        given |= {"partition-key": message.key, "priority": message.priority or None}
+        given |= {"delay-ms": message.delay_ms or None}
+        user += [(name, str(value)) for name, value in given.items() if value is not None]
+        if user:
+            properties.UserProperty = user
+        if message.content_type is not None:
+            properties.ContentType = message.content_type
+        if message.correlation_id is not None:
+            properties.CorrelationData = message.correlation_id.encode()
+        if message.reply_to is not None:
+            properties.ResponseTopic = message.reply_to
+        if message.ttl_ms:
+            properties.MessageExpiryInterval = message.ttl_ms // 1000
+        sent = self._client.publish(f"$queue/{queue}", message.value, 1, properties=properties)
+        sent.wait_for_publish(PATIENCE_MS / 1000)
+
+    def receive(self, queue: str, *, give_back: bool = False) -> Message:
+        self.join(queue, "queue")
+        return self.next(queue, give_back=give_back)
+
+    def join(self, queue: str, group: str) -> None:
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        properties.UserProperty = ("consumer-group", group)
+        self._client.subscribe(
+            f"$queue/{queue}", options=SubscribeOptions(qos=1), properties=properties
+        )
+        self._wait("subscribed")
+
+    def next(self, queue: str, *, give_back: bool = False) -> Message:
+        got = self._messages.get(timeout=PATIENCE_MS / 1000)
+        user = dict(got.properties.UserProperty)
+        if user["consumer-group"] == "queue":
+            self._client.unsubscribe(f"$queue/{queue}")  # first: it must not get it again
+            self._wait("unsubscribed")
+        answer = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        answer.UserProperty = [("message-id", user["message-id"]), ("delay-ms", "0")]
+        verb = "$nack" if give_back else "$ack"
+        done = self._client.publish(f"$queue/{queue}/{verb}", b"", 1, properties=answer)
+        done.wait_for_publish(PATIENCE_MS / 1000)
+        place = f"{user.pop('partition')}-{user.pop('offset')}"
+        if user["message-id"] == place:
+            del user["message-id"]  # the broker's: the publisher gave none
+        del user["consumer-group"]
+        count = int(user.pop("delivery-count"))
+        said = got.properties
+        return Message(
+            value=got.payload,
+            priority=int(user.pop("priority", 0)),
+            # It counts down, in whole seconds.
+            ttl_ms=-(-getattr(said, "MessageExpiryInterval", 0) // 60) * 60_000,
+            key=user.pop("partition-key", None),
+            redelivered=count > 1,
+            delivery_count=count,
+            first_seen_ms=int(user.pop("timestamp-ms")),
+            content_type=getattr(said, "ContentType", None),
+            correlation_id=_text(getattr(said, "CorrelationData", None)),
+            reply_to=getattr(said, "ResponseTopic", None),
+            **{name: user.pop(name.replace("_", "-"), None) for name in self.TEXTS},
+            headers={name: value for name, value in user.items() if name != "x-delay"},
+        )
+
+    def _wait(self, wanted: str) -> None:
+        assert self._events.get(timeout=PATIENCE_MS / 1000) == wanted
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+COLUMNS: list[type[Column]] = [Http, Amqp, Mqtt]
 
 FIELDS: dict[str, Message] = {
     "text": Message("grüße".encode()),
@@ -200,7 +306,7 @@ FIELDS: dict[str, Message] = {
 
 @pytest.fixture(scope="module")
 def columns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Column]]:
-    with live_node(tmp_path_factory.mktemp("data"), mqtt_port=0, ws_port=0) as node:
+    with live_node(tmp_path_factory.mktemp("data"), ws_port=0) as node:
         made = {column.name: column(node) for column in COLUMNS}
         where = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"])
         with pika.BlockingConnection(where) as connection:
@@ -319,3 +425,22 @@ def test_a_topic_made_over_http_is_a_queue_once_it_is_declared(
     columns["http"].publish("made-over-http", Message(b"after"))
     received = {columns["amqp"].receive("made-over-http").value for _ in range(2)}
     assert received == {b"before", b"after"}
+
+
+def test_one_message_reaches_consumers_of_all_protocols(
+    columns: dict[str, Column], http: Http, amqp: Amqp
+) -> None:
+    """Each with a subscription of its own; the queue is one topic."""
+    mqtt = columns["mqtt"]
+    assert isinstance(mqtt, Mqtt)
+    mqtt.publish("for-all", Message(b"first", key="k"))
+    amqp.declare("for-all")
+    http.put("/v1/topics/for-all/subscriptions/http-readers", {})
+    mqtt.join("for-all", "mqtt-readers")
+    for number, (name, column) in enumerate(columns.items()):
+        value = f"{number} from {name}".encode()
+        column.publish("for-all", Message(value, headers={"by": name}))
+    wanted = {b"first", *(f"{n} from {name}".encode() for n, name in enumerate(columns))}
+    assert {amqp.receive("for-all").value for _ in wanted} == wanted
+    assert {http.receive("for-all", "http-readers").value for _ in wanted} == wanted
+    assert {mqtt.next("for-all").value for _ in wanted} == wanted

@@ -6,11 +6,11 @@ credit allows. Several consumers take turns; the more there is to hand out, the 
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.effects import ActiveConsumerChanged
-from braidmq.engine.partitioner import key_slots
+from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import State
 from braidmq.engine.timing import live_prefix
@@ -40,6 +40,7 @@ EXCLUSIVE: Final = Mode.EXCLUSIVE
 ASSIGNED: Final = Mode.ASSIGNED
 KEY_ORDERED: Final = Mode.KEY_ORDERED
 TIMED: Final = FLAG_TIMED
+T = TypeVar("T")
 
 
 class Dispatching:
@@ -172,8 +173,7 @@ class Dispatching:
         if len(views) == 1:
             return views
         # Partitions take turns too, or the last would wait for the first to be empty.
-        start = subscription.rotor % len(views)
-        return views[start:] + views[:start]
+        return _rotated(views, subscription.rotor)
 
     def _serve_one(
         self,
@@ -350,7 +350,11 @@ class Dispatching:
             subscription.keys = KeySlots()
             for view in subscription.views:
                 self._note_waiting_keys(view, subscription.keys)
-        for view in subscription.views:
+        candidates = [only] if only is not None else subscription.consumers
+        able = [each for each in candidates if self._has_room(each)]
+        if not able:
+            return
+        for view in _rotated(subscription.views, subscription.rotor):
             self._materialise(view)
             limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
 
@@ -360,7 +364,8 @@ class Dispatching:
             for run in self._settling.runs(view.partition, start, stop):
                 slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
                 for index, slot in zip(range(run.first, run.stop), slots, strict=True):
-                    keys.noted(view.partition.number, run.batch.offset_at(index), slot)
+                    if slot != NO_SLOT:
+                        keys.noted(view.partition.number, run.batch.offset_at(index), slot)
 
     def _materialise(self, view: PartitionView) -> None:
         while view.state.fresh and view.state.ready - view.state.fresh < KEY_WINDOW:
@@ -427,7 +432,9 @@ class Dispatching:
             owner = None
         if owner is None:
             candidates = [only] if only is not None else subscription.consumers
-            owner = max(candidates, key=lambda each: each.room, default=None)
+            turns = _rotated(candidates, subscription.rotor)
+            owner = max(turns, key=lambda each: each.room, default=None)
+            subscription.rotor += 1
         if owner is None or (only is not None and owner is not only):
             return None
         return owner if self._has_room(owner) else None
@@ -458,7 +465,8 @@ class Dispatching:
         assert found is not None
         given = 0
         for live in self._living(view, Run(run.batch, index, index + 1), now_ms):
-            keys.delivered(view.partition.number, offset, slot, consumer)
+            if slot != NO_SLOT:  # without a key there is no order to keep
+                keys.delivered(view.partition.number, offset, slot, consumer)
             given += self._give(view, consumer, live, found[1], now_ms, out)
         return given
 
@@ -476,6 +484,11 @@ class Dispatching:
         if subscription.active is not None:
             self._core.effects.append(ActiveConsumerChanged(subscription.active))
             self._core.touch(subscription)
+
+
+def _rotated(items: list[T], turn: int) -> list[T]:
+    start = turn % len(items) if items else 0
+    return items[start:] + items[:start]
 
 
 def _size(delivery: Delivery) -> int:

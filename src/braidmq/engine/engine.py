@@ -339,6 +339,13 @@ class Engine:
         consumer.paused = False
         self.core.touch(consumer.subscription)
 
+    def release(self, credit: Credit, count: int) -> None:
+        """Room in a credit that its owner had held back."""
+        credit.used -= count
+        awaited, credit.awaited = credit.awaited, {}
+        for subscription in awaited:
+            self.core.touch(subscription)
+
     def assign(self, subscription: Subscription, assignment: dict[int, Consumer]) -> None:
         """Partition number → consumer, as the group decided."""
         subscription.assignment = dict(assignment)

@@ -30,11 +30,15 @@ class Graveyard:
 
     def topic_for(self, topic: Topic) -> Topic | None:
         """Where a topic's dead go; None when nothing died yet, or they go nowhere of their own."""
+        name = self.name_for(topic)
+        return None if name is None else self._core.topics.get((topic.namespace, name))
+
+    def name_for(self, topic: Topic) -> str | None:
+        """The name of that topic, whether it is there or not."""
         rule = topic.policy.dead_letter
         if rule.topic is None or rule.exchange is not None:
             return None
-        name = rule.topic.replace("{topic}", topic.name)
-        return self._core.topics.get((topic.namespace, name))
+        return rule.topic.replace("{topic}", topic.name)
 
     def letters(self, dead: Topic, start: int) -> Iterator[Record]:
         """Those from an offset on that are still there."""
@@ -44,6 +48,17 @@ class Graveyard:
         for record in self._settling.records(partition, start, partition.stable_offset):
             if record.offset not in gone and not record.flags & FLAG_CONTROL:
                 yield record
+
+    def count(self, dead: Topic) -> int:
+        """How many are there."""
+        log = dead.partitions[0].log
+        gone = self._core.store.acknowledged.get((CANCELLED, log.id))
+        if gone is None:
+            return log.next_offset - log.start_offset
+        start = max(log.start_offset, gone.floor)
+        ranges = gone.ranges_above_floor()
+        taken = sum(stop - max(first, start) for first, stop in ranges if stop > start)
+        return log.next_offset - start - taken
 
     def remove(self, dead: Topic, start: int, stop: int, now_ms: int) -> None:
         """Letters ``start`` … ``stop - 1`` are delivered to nobody any more."""

@@ -125,12 +125,28 @@ QUEUE_SETTINGS: dict[str, Any] = {
 }
 """An AMQP queue: one partition, competing consumers, requeued at once, gone when acknowledged."""
 
-TopicKind = Literal["topic", "classic", "quorum", "stream"]
+DURABLE_QUEUE_SETTINGS: dict[str, Any] = {
+    "partitions": 10,
+    "retention": {"until_acked": True},
+    "ttl_ms": 7 * DAY_MS,
+    "max_messages": 100_000,
+    "retry": {
+        "base_ms": 5 * SECOND_MS,
+        "max_ms": 5 * MINUTE_MS,
+        "attempts": 10,
+        "total_ms": 3 * HOUR_MS,
+    },
+}
+"""A durable queue of MQTT (catalogue rows B4, D5, L4)."""
+
+TopicKind = Literal["topic", "queue", "classic", "quorum", "stream"]
+"""``queue``: of MQTT; the last three are AMQP's queues."""
 TemplateKind = Literal["topic", "classic", "quorum", "stream", "exchange"]
 
 _AMQP_QUEUE = QUEUE_SETTINGS | {"limits_count": "ready"}
 DEFAULTS: dict[TopicKind, dict[str, Any]] = {
     "topic": {},
+    "queue": DURABLE_QUEUE_SETTINGS,
     "classic": _AMQP_QUEUE,
     "quorum": _AMQP_QUEUE,
     "stream": _AMQP_QUEUE | {"retention": {"until_acked": False}},
@@ -154,8 +170,10 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attributes: dict[str, Any] = {}
     """What a protocol wants to remember of it; kept with it, not looked at."""
 
-    def matches(self, name: str, kind: TemplateKind) -> bool:
-        return kind in self.kinds and re.search(self.pattern, name) is not None
+    def matches(self, name: str, kind: TopicKind | TemplateKind) -> bool:
+        # To templates a durable queue is a topic that has other defaults.
+        seen = "topic" if kind == "queue" else kind
+        return seen in self.kinds and re.search(self.pattern, name) is not None
 
 
 def check_template(template: Template) -> Template:
@@ -170,7 +188,7 @@ def check_template(template: Template) -> Template:
 
 
 def choose_template(
-    templates: Iterable[Template], name: str, kind: TemplateKind
+    templates: Iterable[Template], name: str, kind: TopicKind | TemplateKind
 ) -> Template | None:
     matching = [each for each in templates if each.matches(name, kind)]
     # By name among equals: the choice must not depend on the order they were set in.
@@ -181,10 +199,10 @@ LIMITS = ("ttl_ms", "idle_expires_ms", "max_messages", "max_bytes", "attempts", 
 
 
 def layered(kind: TopicKind, template: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a topic. Its own win over its template's; of a queue's limits the smaller
-    holds, as in RabbitMQ."""
+    """The settings of a topic. Its own win over its template's; of an AMQP queue's limits the
+    smaller holds, as in RabbitMQ."""
     merged = merge(DEFAULTS[kind], template, own)
-    if kind != "topic":
+    if kind not in ("topic", "queue"):
         _lower_limits(merged, template, own)
     if kind == "stream" and "max_bytes" in merged:
         # It is what a stream keeps, read or not; 0 would be without limit there.

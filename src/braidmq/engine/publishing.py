@@ -108,11 +108,11 @@ class Publishing:
     def room(self, topic: Topic, batch: RecordBatch) -> int:
         """How many records of the batch the topic takes, before it refuses."""
         policy = topic.policy
-        if policy.overflow == "drop-head" or not topic.subscriptions:
+        if policy.overflow == "drop-head" or not topic.has_load:
             return batch.count
         fitting = batch.count
         count, size = topic.load
-        if policy.limits_count == "ready" and policy.max_messages != 0:
+        if policy.limits_count == "ready" and policy.max_messages != 0 and topic.subscriptions:
             awaited = min(each.awaited for each in topic.subscriptions.values())
             if awaited >= count + fitting:
                 return fitting  # all of it is as good as delivered
@@ -128,7 +128,7 @@ class Publishing:
     def is_full(self, topic: Topic) -> bool:
         """Whether a topic that refuses takes no more."""
         policy = topic.policy
-        if policy.overflow == "drop-head" or not topic.subscriptions:
+        if policy.overflow == "drop-head" or not topic.has_load:
             return False
         count, size = topic.load
         return (policy.max_messages is not None and count >= policy.max_messages) or (
@@ -141,7 +141,7 @@ class Publishing:
             self._settling.dead_letter_unpublished(topic, batch, fitting, now_ms)
         if not fitting:
             raise TopicFull(
-                f"topic {topic.name!r} has {topic.depth} unsettled messages and takes no more"
+                f"topic {topic.name!r} has {topic.load[0]} unsettled messages and takes no more"
             )
         head = bytes(memoryview(batch)[: batch.position_at(fitting)])
         return RecordBatch.scan(head, base_offset=0, verify=False)

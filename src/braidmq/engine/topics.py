@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
+from braidmq.engine.partitioner import partition_for
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.partition_log import PartitionLog
@@ -112,8 +113,22 @@ class Topic:
     @property
     def load(self) -> tuple[int, int]:
         """What counts towards the limits: messages and bytes of the fullest subscription."""
+        if not self.subscriptions:
+            # A queue waits for its first consumers with all that it has.
+            return sum(each.log.next_offset - each.log.start_offset for each in self.partitions), 0
         loads = [sub.load for sub in self.subscriptions.values()]
         return max((n for n, _ in loads), default=0), max((b for _, b in loads), default=0)
+
+    @property
+    def has_load(self) -> bool:
+        """Whether anybody is to get its messages, now or later."""
+        return bool(self.subscriptions) or self.policy.retention.until_acked
+
+    def partition_of(self, key: bytes | None) -> "TopicPartition":
+        """Where the next record with this key goes."""
+        count = len(self.partitions)
+        number = self.round_robin % count if key is None else partition_for(key, count)
+        return self.partitions[number]
 
 
 class TopicPartition:

@@ -105,6 +105,13 @@ class Broker:
             self.engine.store.wait(lsn, waiter)
             self.touch()
 
+    def pending_lsn(self) -> Lsn | None:
+        """When this is durable all that was done so far is; None when it is already."""
+        journal = self.engine.store.journal
+        if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
+            return journal.last_lsn
+        return None
+
     async def durable(self, lsn: Lsn | None) -> None:
         """Wait until an entry is on disk."""
         future: asyncio.Future[None] = self.loop.create_future()

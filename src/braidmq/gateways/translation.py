@@ -15,13 +15,15 @@ from braidmq.engine.envelope import (
     DEATH,
     MQTT,
     NATIVE,
+    PATH,
     Death,
     Deaths,
+    annotate_native,
     decode_headers,
     encode_headers,
     register_format,
 )
-from braidmq.model.errors import BraidError
+from braidmq.model.errors import BadRequest, BraidError
 from braidmq.storage.record import Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
@@ -76,8 +78,7 @@ def amqp_parts(
             return exchange, key, raw
         properties = readable_properties(raw)
     elif envelope_format == MQTT:
-        exchange, key = TOPIC_EXCHANGE.encode(), key_of_topic(split_mqtt(envelope)[1])
-        key = key[:SHORT_STRING_BYTES_MAX]
+        exchange, key = amqp_destination(split_mqtt(envelope)[1])
         properties = amqp_from_mqtt(envelope, record)
     else:
         exchange, key = b"", topic.encode()
@@ -157,6 +158,9 @@ def native_headers(record: Record) -> list[tuple[str, bytes]]:
 TOPIC_EXCHANGE = "amq.topic"
 """The exchange that is one space with the tree of MQTT topics."""
 
+QUEUE = b"$queue/"
+"""What comes to queues by their name has this before it in MQTT."""
+
 _SWAPPED = bytes.maketrans(b"/.", b"./")
 _PATTERN = bytes.maketrans(b"/.+", b"./*")
 
@@ -164,6 +168,13 @@ _PATTERN = bytes.maketrans(b"/.+", b"./*")
 def key_of_topic(topic: bytes) -> bytes:
     """``a/b`` is ``a.b``, and a dot becomes a slash: so that no two topics have one key."""
     return topic.translate(_SWAPPED)
+
+
+def amqp_destination(topic: bytes) -> tuple[bytes, bytes]:
+    """Exchange and routing key that AMQP would have published with."""
+    if topic.startswith(QUEUE):
+        return b"", topic.removeprefix(QUEUE)[:SHORT_STRING_BYTES_MAX]
+    return TOPIC_EXCHANGE.encode(), key_of_topic(topic)[:SHORT_STRING_BYTES_MAX]
 
 
 def pattern_of_filter(pattern: bytes) -> bytes:
@@ -198,26 +209,23 @@ def native_from_mqtt(envelope: bytes) -> list[tuple[str, bytes]]:
 
 
 def amqp_from_mqtt(envelope: bytes, record: Record | None) -> Properties:
-    """What a publisher calls ``user-id`` stays a header: as a property AMQP vouches for it. So
-    does correlation data that is no text."""
+    """What a publisher calls ``user-id`` stays a header, unless it published to a queue and we
+    know that it is: as a property AMQP vouches for it. So does correlation data that is no text."""
     named: list[tuple[str, bytes]] = []
     unnamed: dict[str, Any] = {}
+    vouched = split_mqtt(envelope)[1].startswith(QUEUE)
     for name, value in native_from_mqtt(envelope):
-        if name == "user-id":
+        if name == "user-id" and not vouched:
             unnamed[name] = value.decode()
         elif name == "correlation-id" and not _is_text(value):
             unnamed[name] = value
         else:
             named.append((name, value))
     properties = amqp_from_native(named, record)
-    expiration = None
-    if record is not None and record.expires_at_ms:
-        expiration = str(max(record.expires_at_ms - record.timestamp_ms, 0))
     return msgspec.structs.replace(
         properties,
         headers={**(properties.headers or {}), **unnamed} or None,
-        delivery_mode=2 if envelope[0] & 3 else 1,
-        expiration=expiration,
+        delivery_mode=2 if envelope[0] & 3 or vouched else 1,
     )
 
 
@@ -240,7 +248,16 @@ def mqtt_record(record: Record, topic: str) -> tuple[bytes, Record]:
     the given one."""
     key = split_amqp(record.envelope)[1] if record.envelope_format == AMQP else b""
     name = topic_of_key(key) or topic.encode()
-    headers = native_headers(record)
+    head = bytes((MQTT_QOS_OF_OTHERS,)) + write_string(name.decode())
+    envelope = head + encode_mqtt_properties(mqtt_properties(record), Kind.PUBLISH)
+    return name, record._replace(envelope=envelope, envelope_format=MQTT)
+
+
+def mqtt_properties(record: Record) -> MqttProperties:
+    """What MQTT says of a message, whatever protocol it came over."""
+    if record.envelope_format == MQTT:
+        return decode_mqtt_properties(split_mqtt(record.envelope)[2], Kind.PUBLISH)
+    headers = [each for each in native_headers(record) if each[0] != PATH]
     own = {field: value for field, value in headers if field in _MQTT_HAS}
     expiry_s = None
     if record.expires_at_ms:
@@ -250,7 +267,7 @@ def mqtt_record(record: Record, topic: str) -> tuple[bytes, Record]:
     correlation = own.get("correlation-id")
     if correlation is not None and len(correlation) > STRING_BYTES_MAX:
         correlation = None
-    properties = MqttProperties(
+    return MqttProperties(
         content_type=None if content_type is None else _mqtt_text(content_type),
         correlation_data=correlation,
         response_topic=None if reply_to is None else reply_to.decode(),
@@ -261,9 +278,81 @@ def mqtt_record(record: Record, topic: str) -> tuple[bytes, Record]:
             if field not in _MQTT_HAS
         ),
     )
-    head = bytes((MQTT_QOS_OF_OTHERS,)) + write_string(name.decode())
-    envelope = head + encode_mqtt_properties(properties, Kind.PUBLISH)
-    return name, record._replace(envelope=envelope, envelope_format=MQTT)
+
+
+# --- durable queues of MQTT: user properties that are fields of a record ---
+
+PARTITION_KEY = "partition-key"
+PRIORITY = "priority"
+DELAY_MS = "delay-ms"
+MESSAGE_ID = "message-id"
+USER_ID = "user-id"
+DELIVERED = ("consumer-group", "partition", "offset", "delivery-count", "timestamp-ms")
+"""What a delivery says of itself, whatever the publisher called so."""
+
+
+def queue_record(record: Record, user: str) -> Record:
+    """A message published to a queue: its key, priority and time taken from user properties.
+
+    Raises BadRequest for values that can't be that.
+    """
+    flags, topic, raw = split_mqtt(record.envelope)
+    properties = decode_mqtt_properties(raw, Kind.PUBLISH)
+    given = dict(properties.user_properties)
+    if given.get(USER_ID, user) != user:
+        raise BadRequest(f"user-id is {given[USER_ID]!r}, but {user!r} publishes")
+    delay_ms = number_in(given, DELAY_MS, TIME_MS_MAX)
+    due_ms = record.timestamp_ms + delay_ms if delay_ms else 0
+    rest = tuple(
+        each
+        for each in properties.user_properties
+        if each[0] not in (PARTITION_KEY, PRIORITY, DELAY_MS)
+    )
+    properties = msgspec.structs.replace(properties, user_properties=rest)
+    head = bytes((flags,)) + write_string(topic.decode())
+    key = given.get(PARTITION_KEY)
+    return record._replace(
+        key=None if key is None else key.encode(),
+        priority=number_in(given, PRIORITY, 255),
+        due_at_ms=due_ms,
+        expires_at_ms=record.expires_at_ms and record.expires_at_ms + delay_ms,
+        envelope=head + encode_mqtt_properties(properties, Kind.PUBLISH),
+    )
+
+
+TIME_MS_MAX = 1 << 53
+
+
+def number_in(given: Mapping[str, str], name: str, most: int) -> int:
+    text = given.get(name, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= most):
+        raise BadRequest(f"{name} is {text!r}, not a number from 0 to {most}")
+    return int(text)
+
+
+def queue_properties(
+    record: Record, group: str, partition: int, attempts: int, now_ms: int
+) -> tuple[str, MqttProperties]:
+    """The message id and all properties of one delivery from a queue."""
+    properties = mqtt_properties(record)
+    own = [each for each in properties.user_properties if each[0] not in DELIVERED]
+    message_id = next((value for name, value in own if name == MESSAGE_ID), None)
+    if message_id is None:
+        message_id = f"{partition}-{record.offset}"
+        own.append((MESSAGE_ID, message_id))
+    told = (group, str(partition), str(record.offset), str(attempts), str(record.timestamp_ms))
+    own += zip(DELIVERED, told, strict=True)
+    if record.key is not None:
+        own.append((PARTITION_KEY, _mqtt_text(record.key)))
+    if record.priority:
+        own.append((PRIORITY, str(record.priority)))
+    expiry_s = properties.message_expiry_interval
+    if expiry_s and record.expires_at_ms:
+        left_s = max(record.expires_at_ms - now_ms + 999, 0) // 1000
+        properties = msgspec.structs.replace(
+            properties, message_expiry_interval=min(expiry_s, left_s)
+        )
+    return message_id, msgspec.structs.replace(properties, user_properties=tuple(own))
 
 
 def _mqtt_text(value: bytes) -> str:
@@ -273,14 +362,17 @@ def _mqtt_text(value: bytes) -> str:
 
 
 def annotate_mqtt(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
-    """Dead letters are AMQP's idea, and are written as AMQP does."""
+    """Dead letters of exchanges are AMQP's idea, and are written as AMQP does."""
+    if split_mqtt(record.envelope)[1].startswith(QUEUE):
+        headers = encode_headers(native_from_mqtt(record.envelope))
+        return annotate_native(record._replace(envelope=headers, envelope_format=NATIVE), death)
     exchange, key, raw = amqp_parts(record.envelope, MQTT, record)
     head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
     return annotate_amqp(record._replace(envelope=head + raw, envelope_format=AMQP), death)
 
 
 def mqtt_routing_keys(record: Record) -> list[bytes]:
-    return [key_of_topic(split_mqtt(record.envelope)[1])[:SHORT_STRING_BYTES_MAX]]
+    return [amqp_destination(split_mqtt(record.envelope)[1])[1]]
 
 
 def mqtt_headers(record: Record) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -58,6 +58,18 @@ class Gateway(Protocol):
     def received_bytes(self) -> int: ...
     @property
     def sent_bytes(self) -> int: ...
+
+
+@runtime_checkable
+class MessageCounting(Protocol):
+    """A gateway that passes messages on past the topics of the engine, too."""
+
+    @property
+    def received_messages(self) -> int: ...
+    @property
+    def sent_messages(self) -> int: ...
+    @property
+    def missed_messages(self) -> int: ...
 
 
 class Metrics:
@@ -183,6 +195,20 @@ class NodeCollector(Collector):
             counter = CounterMetricFamily(name, text, labels=("protocol",))
             for protocol, gateway in self._gateways.items():
                 counter.add_metric((protocol,), getattr(gateway, attribute))
+            yield counter
+        for name, text, attribute in (
+            ("braid_received_messages", "Messages that clients published.", "received_messages"),
+            ("braid_sent_messages", "Messages written to subscribers.", "sent_messages"),
+            (
+                "braid_missed_messages",
+                "Messages of QoS 0 that a subscriber who does not read had to miss.",
+                "missed_messages",
+            ),
+        ):
+            counter = CounterMetricFamily(name, text, labels=("protocol",))
+            for protocol, gateway in self._gateways.items():
+                if isinstance(gateway, MessageCounting):
+                    counter.add_metric((protocol,), getattr(gateway, attribute))
             yield counter
 
     def _journal(self) -> Iterator[Metric]:

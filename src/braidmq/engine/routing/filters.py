@@ -7,6 +7,7 @@ grow with the clients that each have a topic of their own.
 from braidmq.engine.routing.cache import CACHE_BYTES_MAX, BoundedCache
 from braidmq.engine.routing.errors import InvalidFilter
 from braidmq.engine.routing.topic_trie import TopicTrie
+from braidmq.model.filters import misplaced_wildcard
 
 SEPARATOR, SINGLE, MULTI = b"/", b"+", b"#"
 
@@ -18,13 +19,12 @@ def check_filter(pattern: bytes) -> None:
     """Raises InvalidFilter unless the wildcards are where MQTT has them (MQTT 4.7.1)."""
     if not pattern:
         raise InvalidFilter("a filter has at least one character")
-    levels = pattern.split(SEPARATOR)
-    if len(levels) > FILTER_LEVELS_MAX:
-        raise InvalidFilter(f"{len(levels)} levels in a filter; at most {FILTER_LEVELS_MAX}")
-    if MULTI in pattern and (MULTI in SEPARATOR.join(levels[:-1]) or levels[-1] != MULTI):
-        raise InvalidFilter(f"'#' is a whole level and the last one, unlike in {pattern!r}")
-    if any(SINGLE in level and level != SINGLE for level in levels):
-        raise InvalidFilter(f"'+' is a whole level, unlike in {pattern!r}")
+    levels = pattern.count(SEPARATOR) + 1
+    if levels > FILTER_LEVELS_MAX:
+        raise InvalidFilter(f"{levels} levels in a filter; at most {FILTER_LEVELS_MAX}")
+    problem = misplaced_wildcard(pattern.decode("utf-8", "replace"))
+    if problem is not None:
+        raise InvalidFilter(problem)
 
 
 def has_wildcard(pattern: bytes) -> bool:

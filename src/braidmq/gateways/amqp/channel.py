@@ -15,6 +15,7 @@ from braidmq.gateways.amqp.errors import access_refused, no_exchange, preconditi
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
+from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts, split_amqp
 from braidmq.model.errors import StorageFailed
@@ -603,11 +604,3 @@ def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:
         due_at_ms=record.due_at_ms,
     )
     return changed
-
-
-def single(batch: RecordBatch, index: int) -> RecordBatch:
-    """One record of a batch as a batch of its own."""
-    if batch.count == 1:
-        return batch
-    data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
-    return RecordBatch.scan(bytes(data), base_offset=0, verify=False)

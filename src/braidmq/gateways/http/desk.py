@@ -43,9 +43,9 @@ class Desk:
 
     async def done(self) -> None:
         """Wait until all that was done so far is on disk."""
-        journal = self.broker.engine.store.journal
-        if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
-            await self.broker.durable(journal.last_lsn)
+        lsn = self.broker.pending_lsn()
+        if lsn is not None:
+            await self.broker.durable(lsn)
 
     def enter(self, call: Call, namespace: str) -> Grants:
         return self.access.enter(call.user, namespace)

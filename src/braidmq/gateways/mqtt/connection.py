@@ -1,21 +1,28 @@
 """One MQTT connection, whatever carries its bytes: the handshake, packets in and out, its end."""
 
 import asyncio
+import logging
 import secrets
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from braidmq.engine.effects import Level
+from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
+from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
+from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import Publisher
+from braidmq.gateways.mqtt.queue_client import QueueClient
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
+from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
-from braidmq.model.errors import AccessRefused, BadRequest, BraidError, StorageFailed
+from braidmq.logs import about
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
@@ -42,10 +49,13 @@ from braidmq.wire.mqtt.packets import (
     encode,
 )
 from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVER, Scanner
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
+
+logger = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10
 """How long a peer may take to log in, and to go once it was told to."""
@@ -59,6 +69,8 @@ class Transport(Protocol):
 
     host: str
     """The peer's address."""
+    peer: str
+    """The same with its port."""
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -91,6 +103,8 @@ class MqttConnection:
         self.client_id = ""
         self.keep_alive_s = 0
         self.session: Session
+        self.credit = Credit(IN_FLIGHT_MAX)
+        """What it may have unanswered, of its session and of queues."""
         self.grants: Grants
         self.answers = Answers()
         self.with_reasons = True
@@ -99,6 +113,7 @@ class MqttConnection:
         self._scanner = Scanner(SERVER, 0, CONNECT_BYTES_MAX)
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
+        self._queues: QueueClient | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._session_id = self.broker.sessions.new_id("mqtt")
@@ -110,12 +125,26 @@ class MqttConnection:
         self._closed = False
         self._read_paused = False
         self._published = False
+        self._trace: Trace | None = None
+        self._end = ""
+        """Why it is over, once that is known."""
+        self.received_bytes = self.sent_bytes = 0
         gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
 
     @property
     def is_established(self) -> bool:
         return self._established
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def queue_client(self) -> QueueClient:
+        """Most connections have nothing to do with durable queues, and have none."""
+        if self._queues is None:
+            self._queues = QueueClient(self)
+        return self._queues
 
     # --- as those see it who list and close connections ---
 
@@ -125,7 +154,7 @@ class MqttConnection:
             protocol="mqtt",
             user=self.user,
             namespace=self.namespace,
-            peer=self.transport.host,
+            peer=self.transport.peer,
             connected_ms=self._connected_ms,
             client=self.client_id,
             channels=0,
@@ -143,11 +172,24 @@ class MqttConnection:
 
     @property
     def is_traced(self) -> bool:
-        return False
+        return self._trace is not None
 
     def trace(self, wanted: bool) -> None:
-        if wanted:
-            raise BadRequest("connections of MQTT can't be traced")
+        """Begin or stop to log everything that is said."""
+        if wanted != self.is_traced:
+            self._trace = Trace(self, self.version) if wanted else None
+
+    def log_fields(self) -> dict[str, Any]:
+        named = {"connection": self._session_id, "peer": self.transport.peer}
+        if self.client_id:
+            named["client"] = self.client_id
+        if self.user:
+            named |= {"user": self.user, "namespace": self.namespace}
+        return named
+
+    def _log(self, level: int, what: str, **facts: object) -> None:
+        if logger.isEnabledFor(level):
+            logger.log(level, what, extra={**self.log_fields(), **facts})
 
     # --- in ---
 
@@ -162,6 +204,9 @@ class MqttConnection:
         view = memoryview(data)
         try:
             events, used = self._scanner.scan(view, size, self._quota())
+            self.received_bytes += used
+            if self._trace is not None:
+                self._trace.received(bytes(view[:used]))
             for event in events:
                 self._handle(event, view)
                 if self._closed:
@@ -197,9 +242,18 @@ class MqttConnection:
         elif kind == EVENT_ERROR:
             raise scan_error(event[1], event[2])
         else:
-            self._handle_packet(decode(self.version, *event[1:]))
+            # Not above: what comes in thousands makes nobody below log who it was.
+            about.set(self)
+            try:
+                self._handle_packet(decode(self.version, *event[1:]))
+            finally:
+                about.set(None)
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
+        if self._queues is not None and kind != Kind.PUBREL:
+            packet_ids, reasons = self._queues.take_acks(kind, packet_ids, reasons)
+            if not packet_ids:
+                return
         if kind == Kind.PUBREL:
             self._publisher.released(packet_ids)
         elif kind == Kind.PUBREC:
@@ -250,6 +304,10 @@ class MqttConnection:
             if not self._closed:
                 await self._establish(packet)
         except BraidError as error:
+            if not self._established:
+                self.gateway.logins_refused += 1
+                user = packet.user_name or GUEST
+                self._log(logging.WARNING, "login refused", user=user, reason=str(error))
             self.fail(translate(error))
         except Exception:
             self.transport.abort()
@@ -300,11 +358,16 @@ class MqttConnection:
         self.session.will = packet.will
         self._established = self._held = True
         self.broker.sessions.add(self._session_id, self)
+        self.gateway.connections_opened += 1
+        self._log(logging.INFO, "connection opened", version=self.version, session=present)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
         self.send(encode(self._connack(packet, present, expiry_s), self.version))
-        self.session.outbox.attach(self, given.receive_maximum or PACKET_ID_MAX)
+        self.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
+        self.session.outbox.attach(self, self.credit)
+        if self.session.queues:
+            self.queue_client().attach_all(self.session.queues.values())
         await self.broker.durable(self.sessions.save(self.session))
         if self._closed:
             return
@@ -350,6 +413,7 @@ class MqttConnection:
                 # 3.14.2.2.2
                 raise ProtocolError("a session that was to end with its connection can't be kept")
             self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
+        self._end = "the client closed it"
         self._leave(with_will=packet.reason == Reason.DISCONNECT_WITH_WILL)
         self.flush()
         self._hang_up()
@@ -364,6 +428,7 @@ class MqttConnection:
         self._say_goodbye(error.reason, str(error))
 
     def _refuse(self, error: MqttError) -> None:
+        self._end = str(error)
         properties = NO_PROPERTIES
         if self.with_reasons:
             properties = Properties(reason_string=str(error))
@@ -394,6 +459,7 @@ class MqttConnection:
             if self.with_reasons and text:
                 properties = Properties(reason_string=text)
             self.send(encode(Disconnect(reason, properties)))
+        self._end = text or reason.name.lower().replace("_", " ")
         self._held = False
         self.flush()
         self._leave(with_will=True)
@@ -411,15 +477,20 @@ class MqttConnection:
         self.broker.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
             self.broker.settle()
+            if self._queues is not None:
+                self._queues.detach_all()
             self.sessions.disconnected(self.session, with_will=with_will)
             self.broker.touch()
 
     def lost(self) -> None:
         """The transport is gone."""
         self._deadline.cancel()
-        self.gateway.connections.discard(self)
+        self.gateway.forget(self)
         self._out.clear()
         self._leave(with_will=True)
+        # Who never logged in may be a load balancer's probe: no news to most.
+        level = logging.INFO if self._established else logging.DEBUG
+        self._log(level, "connection closed", reason=self._end or "the peer is gone")
 
     # --- out ---
 
@@ -440,7 +511,22 @@ class MqttConnection:
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
+        self.sent_bytes += len(data)
+        if self._trace is not None:
+            self._trace.sent(data)
         self.transport.write(data)
+
+    def release(self, packet_id: int) -> None:
+        """PUBREL for a message of a queue."""
+        self.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version))
+
+    def check_publish(self, topic: str) -> None:
+        """Raises MqttError or AccessRefused unless the client may publish there."""
+        self._publisher.check_topic(topic)
+
+    def publish(self, arrival: Arrival) -> Routed:
+        """On behalf of the client, with its rights checked."""
+        return self._publisher.route(arrival)
 
     def answered(self, answer: Answer, failure: StorageFailed | None) -> None:
         """A publish is where it has to be; or it never will be."""
@@ -459,6 +545,8 @@ class MqttConnection:
         """The socket is full, or has room again."""
         if self._established and not self._closed:
             self.session.outbox.pause(paused)
+            if self._queues is not None:
+                self._queues.pause(paused)
 
     # --- pressure and keep alive ---
 
@@ -471,6 +559,7 @@ class MqttConnection:
         """Stop reading from a publisher; who only subscribes goes on."""
         if self._published and not self._read_paused and not self._closed:
             self._read_paused = True
+            self.gateway.publishers_slowed += 1
             self.transport.pause()
 
     def set_unblocked(self) -> None:

@@ -13,6 +13,19 @@ _BY_KIND = {
 }
 
 
+_OF_A_PUBLISH = {
+    Reason.PACKET_TOO_LARGE: Reason.QUOTA_EXCEEDED,
+    Reason.SERVER_BUSY: Reason.QUOTA_EXCEEDED,
+}
+"""What PUBACK and PUBREC can't say, and say instead."""
+
+
+def refusal(error: BraidError) -> MqttError:
+    """Why a publish was not taken, as its answer may say it."""
+    found = translate(error)
+    return MqttError(_OF_A_PUBLISH.get(found.reason, found.reason), str(error))
+
+
 def translate(error: BraidError) -> MqttError:
     if isinstance(error, MqttError):
         return error

@@ -6,8 +6,10 @@ from typing import NamedTuple
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.topics import Topic
+from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
-from braidmq.gateways.mqtt.message import Arrival, copied
+from braidmq.gateways.mqtt.counters import Counters
+from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
 from braidmq.gateways.mqtt.settings import MqttSettings
@@ -28,15 +30,6 @@ class Routed(NamedTuple):
     """When this is durable the message is; None when it needs no disk."""
     matched: bool
     """Whether anybody gets it."""
-
-
-class Counters:
-    """For $SYS."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
-        self.dropped = 0
 
 
 BeforeAppend = Callable[[Anchor], None]

@@ -5,10 +5,13 @@ import socket
 
 from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
+from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
@@ -33,8 +36,12 @@ class MqttGateway:
         self.logins = logins
         self.settings = settings
         self.connections: set[MqttConnection] = set()
+        self.connections_opened = self.logins_refused = self.publishers_slowed = 0
+        self._past_received_bytes = self._past_sent_bytes = 0
         self.hub = Hub(broker, settings)
-        self.sessions = Sessions(broker, self.hub, settings)
+        self.queues = Queues(broker, accounts)
+        self.admin = Admin(self)
+        self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
         self._servers: list[asyncio.Server] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
@@ -67,6 +74,44 @@ class MqttGateway:
         for session in self.sessions:
             session.cancel_timers()
 
+    # --- what metrics read ---
+
+    def forget(self, connection: MqttConnection) -> None:
+        """A connection is over; what it carried still counts."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._past_received_bytes += connection.received_bytes
+            self._past_sent_bytes += connection.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections)
+
+    @property
+    def channel_count(self) -> int:
+        """Sessions, connected or not."""
+        return len(self.sessions)
+
+    @property
+    def received_messages(self) -> int:
+        return self.hub.counters.received
+
+    @property
+    def sent_messages(self) -> int:
+        return self.hub.counters.sent
+
+    @property
+    def missed_messages(self) -> int:
+        return self.hub.counters.dropped
+
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its connections."""
         limit = self.accounts.namespace(namespace).max_connections
@@ -83,6 +128,7 @@ class MqttGateway:
         for connection in list(self.connections):
             connection.beat(now)
         self.sys_topics.beat(now)
+        self.admin.beat(now)
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
@@ -93,10 +139,10 @@ class MqttGateway:
                 connection.set_unblocked()
 
     def _on_effect(self, effect: Effect) -> None:
-        """Somebody deleted a queue of ours, as AMQP can: it is made again."""
+        """Somebody deleted a queue: one of ours, as AMQP can, is made again."""
         if isinstance(effect, ConsumerCancelled):
             owner = effect.consumer.tag
-            if isinstance(owner, Outbox | Bridge):
+            if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
 
     def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:

@@ -1,11 +1,19 @@
 """A run of messages to one topic, on its way to subscribers."""
 
 from braidmq.engine.envelope import MQTT
+from braidmq.gateways.batches import single
 from braidmq.storage.disk import Buffer
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.mqtt.constants import REMAINING_LENGTH_MAX, Kind
 from braidmq.wire.mqtt.properties import Properties, encode_properties
-from braidmq.wire.mqtt.publish import FLAG_ALIAS, FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN, PublishRun
+from braidmq.wire.mqtt.publish import (
+    FLAG_ALIAS,
+    FLAG_EXPIRY,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    FLAG_USER_PROPERTIES,
+    PublishRun,
+)
 from braidmq.wire.mqtt.render import render_publishes
 from braidmq.wire.mqtt.text import write_string
 
@@ -123,16 +131,6 @@ def render_all(
     return b"".join(parts)
 
 
-def single(batch: RecordBatch, index: int) -> RecordBatch:
-    data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
-    return RecordBatch.scan(bytes(data), base_offset=0, verify=False)
-
-
-def copied(batch: RecordBatch) -> RecordBatch:
-    """For another append: a batch belongs to the log it was appended to."""
-    return RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
-
-
 def envelope_of(topic: bytes, flags: int, properties: Properties) -> bytes:
     """As ``wire/mqtt/publish`` has it."""
     head = bytes((flags & (FLAG_QOS | FLAG_RETAIN | FLAG_COPY),)) + write_string(topic.decode())
@@ -150,6 +148,7 @@ def make_arrival(
 ) -> Arrival:
     """A message that did not come in a PUBLISH: a will, $SYS."""
     flags = qos | (FLAG_RETAIN if retain else 0)
+    flags |= FLAG_USER_PROPERTIES if properties.user_properties else 0
     expiry_s = properties.message_expiry_interval
     batch = RecordBatch()
     batch.append(
@@ -162,14 +161,18 @@ def make_arrival(
     return Arrival.of_batch(topic, flags, batch, now_ms)
 
 
-def batch_of(record: Record) -> RecordBatch:
-    """A record of MQTT as a batch of its own."""
+def batch_of(*records: Record) -> RecordBatch:
+    """Records of MQTT as a batch of their own."""
     batch = RecordBatch()
-    batch.append(
-        record.value,
-        envelope=record.envelope,
-        envelope_format=MQTT,
-        timestamp_ms=record.timestamp_ms,
-        expires_at_ms=record.expires_at_ms,
-    )
+    for record in records:
+        batch.append(
+            record.value,
+            key=record.key,
+            envelope=record.envelope,
+            envelope_format=MQTT,
+            priority=record.priority,
+            timestamp_ms=record.timestamp_ms,
+            expires_at_ms=record.expires_at_ms,
+            due_at_ms=record.due_at_ms,
+        )
     return batch

@@ -1,8 +1,8 @@
 """Messages above QoS 0 on their way to one session: a queue of the engine.
 
-A packet id is the message's offset in the queue, modulo 65535, plus 1: after a reconnect or a crash
+A packet id is the message's offset in the queue, modulo 32767, plus 1: after a reconnect or a crash
 the same message has the same id again, which is what QoS 2 needs of a sender. For that no two
-offsets in flight may be 65535 apart.
+offsets in flight may be 32767 apart. The upper half of the ids is for durable queues.
 """
 
 from array import array
@@ -14,10 +14,11 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
-from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind
+from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 from braidmq.wire.mqtt.render import (
     delivery_runs,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 PREFIX = "$mqtt/session/"
 SUBSCRIPTION = "session"
+
+ID_MAX = 0x7FFF
 
 IN_FLIGHT_MAX = 8192
 """Unanswered publishes to a client that sets no receive maximum, or a higher one."""
@@ -46,15 +49,18 @@ class Port(Protocol):
 
 
 class Outbox:
-    def __init__(self, broker: Broker, session: "Session", messages_max: int) -> None:
+    def __init__(
+        self, broker: Broker, session: "Session", messages_max: int, counters: Counters
+    ) -> None:
         self._broker = broker
+        self._counters = counters
         self._engine = broker.engine
         self._session = session
         self._messages_max = messages_max
         self._topic: Topic | None = None
         self._consumer: Consumer | None = None
         self._port: Port | None = None
-        self._credit = 0
+        self._credit = Credit(0)
         self._crowded = False
         self.released: set[int] = set()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
@@ -111,9 +117,10 @@ class Outbox:
         if self._port is not None and self._topic is not None and self._topic.deleted:
             self.topic()
 
-    def attach(self, port: Port, receive_maximum: int) -> None:
+    def attach(self, port: Port, credit: Credit) -> None:
+        """``credit`` is what the client's receive maximum leaves for all that it receives."""
         self._port = port
-        self._credit = min(receive_maximum, IN_FLIGHT_MAX)
+        self._credit = credit
         if self._topic is not None:
             self.topic()
             if self._consumer is None:
@@ -125,7 +132,7 @@ class Outbox:
         self._consumer = self._engine.attach(
             self._subscription,
             now_ms=self._broker.now_ms(),
-            credits=[Credit(self._credit)],
+            credits=[self._credit],
             visibility_ms=0,
             tag=self,
         )
@@ -159,7 +166,7 @@ class Outbox:
         if self._port is None or delivery.consumer is not self._consumer:
             return
         view, batch = delivery.view, delivery.batch
-        last = view.state.settled.floor + PACKET_ID_MAX
+        last = view.state.settled.floor + ID_MAX
         first, end = delivery.first, batch.find(last) if delivery.end > last else delivery.stop
         if end < delivery.stop:
             self._wait_for_ids(delivery, max(first, end))
@@ -226,12 +233,13 @@ class Outbox:
                 qos=qos,
                 retain=retain,
                 dup=delivery.attempts > 1 and qos > 0,
-                packet_ids=sequential_ids(id_of(start), stop - first) if qos else None,
+                packet_ids=sequential_ids(id_of(start), stop - first, ID_MAX) if qos else None,
                 properties=properties,
                 now_ms=self._broker.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
+                self._counters.sent += end - first
                 port.send(data)
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
@@ -248,7 +256,7 @@ class Outbox:
         if self._consumer is None or self._consumer.subscription.topic.deleted:
             return
         view = self._view
-        if len(packet_ids) == 1 or packet_ids == sequential_ids(packet_ids[0], len(packet_ids)):
+        if len(packet_ids) == 1 or _are_sequential(packet_ids):
             start = _offset_of(view, packet_ids[0])
             self._engine.ack(self._consumer, view, start, start + len(packet_ids))
         else:
@@ -272,10 +280,15 @@ class Outbox:
 
 
 def id_of(offset: int) -> int:
-    return offset % PACKET_ID_MAX + 1
+    return offset % ID_MAX + 1
+
+
+def _are_sequential(packet_ids: "array[int]") -> bool:
+    first = packet_ids[0]
+    return first <= ID_MAX and packet_ids == sequential_ids(first, len(packet_ids), ID_MAX)
 
 
 def _offset_of(view: PartitionView, packet_id: int) -> int:
     """The one offset with this id among those that can be in flight."""
     floor = view.state.settled.floor
-    return floor + (packet_id - 1 - floor) % PACKET_ID_MAX
+    return floor + (packet_id - 1 - floor) % ID_MAX

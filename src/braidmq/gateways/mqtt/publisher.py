@@ -3,10 +3,12 @@
 from array import array
 from typing import TYPE_CHECKING
 
+from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
 from braidmq.gateways.mqtt.answers import Answer
-from braidmq.gateways.mqtt.hub import later
+from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
-from braidmq.gateways.mqtt.session import Anchor
+from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
+from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -34,6 +36,10 @@ class Publisher:
 
     def check_topic(self, topic: str) -> None:
         """Raises MqttError or AccessRefused."""
+        if is_queue(topic):
+            connection = self._connection
+            connection.gateway.queues.check_publish(connection.namespace, topic, connection.grants)
+            return
         if is_reserved(topic):
             raise MqttError(
                 Reason.TOPIC_NAME_INVALID, f"nobody can publish to {topic!r}: it is the broker's"
@@ -45,11 +51,17 @@ class Publisher:
         if arrival.qos > connection.settings.maximum_qos:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
         ids = packet_ids if packet_ids is not None else array("H")
-        if connection.hub.takes_runs(connection.namespace, arrival.topic):
+        if self._takes_runs(arrival):
             self._publish_run(arrival, ids)
             return
         for index in range(arrival.count):
             self._publish_run(arrival.part(index), ids[index : index + 1])
+
+    def _takes_runs(self, arrival: Arrival) -> bool:
+        connection = self._connection
+        if arrival.topic.startswith(QUEUE_BYTES):
+            return connection.gateway.queues.takes_runs(connection.namespace, arrival)
+        return connection.hub.takes_runs(connection.namespace, arrival.topic)
 
     def _publish_run(self, arrival: Arrival, ids: "array[int]") -> None:
         if arrival.qos == 2:
@@ -62,7 +74,7 @@ class Publisher:
         connection = self._connection
         try:
             self._check(arrival)
-            routed = connection.hub.publish(connection.namespace, arrival, connection.session)
+            routed = self.route(arrival)
         except MqttError as error:
             self._refuse(answer, error)
             return
@@ -78,10 +90,32 @@ class Publisher:
         if arrival.topic == self._checked and generation == self._checked_at:
             return
         topic = arrival.topic.decode()
+        if is_queue(topic) or is_admin(topic):
+            # Not remembered: a queue may be gone the next time.
+            if is_queue(topic) and not parse(topic).verb:
+                self.check_topic(topic)
+            return
         if not connection.grants.may_write(topic):
             raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
         self.check_topic(topic)
         self._checked, self._checked_at = arrival.topic, generation
+
+    def route(self, arrival: Arrival, before_append: BeforeAppend | None = None) -> Routed:
+        """Where a topic leads: to a queue, to the broker itself, or to subscribers."""
+        connection, topic = self._connection, arrival.topic
+        namespace, session = connection.namespace, connection.session
+        if topic[:1] != b"$" or not topic.startswith((QUEUE_BYTES, ADMIN_BYTES)):
+            return connection.hub.publish(namespace, arrival, session, before_append=before_append)
+        connection.hub.counters.received += arrival.count
+        address = parse(topic.decode()) if topic.startswith(QUEUE_BYTES) else None
+        if address is not None and not address.verb:
+            queues = connection.gateway.queues
+            return queues.publish(namespace, arrival, session, before_append=before_append)
+        if before_append is not None:
+            before_append(NO_ANCHOR)
+        if address is not None:
+            return connection.queue_client().answer(address, arrival)
+        return connection.gateway.admin.request(connection, arrival)
 
     def _refuse(self, answer: Answer | None, error: MqttError) -> None:
         """Who can't be told in an answer is disconnected: nothing is lost in silence."""
@@ -120,9 +154,7 @@ class Publisher:
         self.open_ids.update(ids)
         try:
             self._check(arrival)
-            routed = connection.hub.publish(
-                connection.namespace, arrival, session, before_append=remember
-            )
+            routed = self.route(arrival, remember)
         except MqttError as error:
             self._forget(ids)
             self._refuse(answer, error)

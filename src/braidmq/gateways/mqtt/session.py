@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription, Tree
 from braidmq.wire.mqtt.packets import Will
@@ -42,6 +44,8 @@ class SessionRecord(msgspec.Struct, array_like=True):
     """0 while it is connected."""
     subscriptions: list[SubscriptionRecord]
     will: Will | None = None
+    queues: list[QueueRecord] = []
+    """Subscriptions to durable queues."""
 
 
 class PacketIds(msgspec.Struct, array_like=True):
@@ -62,6 +66,7 @@ class Session:
         client_id: str,
         user: str,
         settings: MqttSettings,
+        counters: Counters,
         *,
         durable: bool,
     ) -> None:
@@ -73,9 +78,10 @@ class Session:
         """Whether it outlives its connection, and the node."""
         self.expiry_s = 0
         self.subscriptions: dict[str, Subscription] = {}
+        self.queues: dict[str, QueueRecord] = {}
         self.connection: MqttConnection | None = None
         self.inbound: dict[int, Anchor] = {}
-        self.outbox = Outbox(broker, self, settings.session_messages_max)
+        self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
         self.will_timer: asyncio.TimerHandle | None = None
@@ -98,7 +104,12 @@ class Session:
             for each in self.subscriptions.values()
         ]
         return SessionRecord(
-            self.user, self.expiry_s, self.disconnected_ms, subscriptions, self.will
+            self.user,
+            self.expiry_s,
+            self.disconnected_ms,
+            subscriptions,
+            self.will,
+            list(self.queues.values()),
         )
 
     def packet_ids(self) -> PacketIds:

@@ -8,6 +8,8 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.bridge import Bridges
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
+from braidmq.gateways.mqtt.queue_names import is_queue
+from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.session import (
     NO_ANCHOR,
     PACKET_IDS,
@@ -33,9 +35,10 @@ _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 
 
 class Sessions:
-    def __init__(self, broker: Broker, hub: Hub, settings: MqttSettings) -> None:
+    def __init__(self, broker: Broker, hub: Hub, queues: Queues, settings: MqttSettings) -> None:
         self._broker = broker
         self._hub = hub
+        self._queues = queues
         self._settings = settings
         self._store = broker.engine.store
         self._bridges = Bridges(broker, hub)
@@ -66,6 +69,7 @@ class Sessions:
                 client_id,
                 user,
                 self._settings,
+                self._hub.counters,
                 durable=expiry_s > 0,
             )
             self._sessions[namespace, client_id] = session
@@ -157,7 +161,8 @@ class Sessions:
             properties=properties,
         )
         try:
-            self._hub.publish(session.namespace, arrival, session)
+            publish = self._queues.publish if is_queue(will.topic) else self._hub.publish
+            publish(session.namespace, arrival, session)
         except BraidError:
             # Refused for want of room; there is nobody left to hear of it.
             self._hub.counters.dropped += 1
@@ -224,6 +229,7 @@ class Sessions:
             session.will = record.will
             for each in record.subscriptions:
                 self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
+            session.queues = {each.filter: each for each in record.queues}
             session.outbox.reopen()
             self._restore_ids(session)
             if session.expiry_s:

@@ -60,6 +60,15 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, description="Messages that wait for one session; above it the oldest go."),
     ] = 100_000
+    queue_batch: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=8192,
+            description="Messages of a durable queue that one consumer may have unanswered, unless"
+            " the queue says otherwise; its receive maximum may be less.",
+        ),
+    ] = 500
     subscriptions_max: Annotated[int, Meta(ge=1, description="Subscriptions of one session.")] = (
         10_000
     )

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from braidmq.engine.envelope import MQTT
+from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.publisher import is_reserved
+from braidmq.gateways.mqtt.queue_names import is_queue_filter
+from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.gateways.translation import split_mqtt
 from braidmq.model.errors import BraidError, StorageFailed
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.mqtt.constants import Kind, Reason
+from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import (
     Request,
     SubAck,
@@ -22,7 +26,7 @@ from braidmq.wire.mqtt.packets import (
     Unsubscribe,
     encode,
 )
-from braidmq.wire.mqtt.properties import decode_properties
+from braidmq.wire.mqtt.properties import Properties, decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.text import split_share
@@ -34,6 +38,7 @@ ALWAYS, ONLY_IF_NEW = 0, 1
 """Retain handling: when retained messages are sent (3.8.3.1)."""
 ERROR = 0x80
 SYS = "$SYS"
+ADMIN = "$admin"
 
 
 class Subscriber:
@@ -46,8 +51,12 @@ class Subscriber:
         connection = self._connection
         identifiers = packet.properties.subscription_identifiers
         wanted: list[Subscription] = []
+        queues: list[QueueRecord] = []
+        texts: list[str] = []
         reasons = [
-            self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
+            self._subscribe_to_queue(request, packet.properties, queues, texts)
+            if is_queue_filter(request.filter)
+            else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
             for request in packet.requests
         ]
 
@@ -55,12 +64,29 @@ class Subscriber:
             if failure is not None:
                 connection.fail(translate(failure))
                 return
-            answer = SubAck(packet.packet_id, tuple(reasons))
+            text = "; ".join(texts) if texts and connection.with_reasons else None
+            answer = SubAck(packet.packet_id, tuple(reasons), Properties(reason_string=text))
             connection.send(encode(answer, connection.version))
             for each in wanted:
                 self._send_retained(each)
+            connection.queue_client().attach_all(queues)
 
-        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+        lsn = connection.sessions.save(connection.session)
+        if queues:
+            # A queue or group that was made for it is there for good, too.
+            lsn = connection.broker.pending_lsn()
+        connection.broker.when_durable(lsn, kept)
+
+    def _subscribe_to_queue(
+        self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]
+    ) -> int:
+        client = self._connection.queue_client()
+        try:
+            wanted.append(client.subscribe(request, split_share(request.filter), given))
+        except MqttError as error:
+            texts.append(str(error))
+            return error.reason
+        return wanted[-1].qos
 
     def _subscribe_one(self, request: Request, identifier: int, wanted: list[Subscription]) -> int:
         """The reason code of one filter; ``wanted`` gets those that retained messages are for."""
@@ -68,7 +94,7 @@ class Subscriber:
         session, limits = connection.session, connection.settings
         shared = split_share(request.filter)
         pattern = request.filter if shared is None else shared.filter
-        if is_reserved(pattern) and pattern.partition("/")[0] != SYS:
+        if is_reserved(pattern) and pattern.partition("/")[0] not in (SYS, ADMIN):
             return Reason.TOPIC_FILTER_INVALID
         if not connection.grants.may_read(pattern):
             return Reason.NOT_AUTHORIZED
@@ -98,6 +124,7 @@ class Subscriber:
         reasons = tuple(
             Reason.SUCCESS
             if connection.sessions.unsubscribe(connection.session, each)
+            or (each in connection.session.queues and connection.queue_client().unsubscribe(each))
             else Reason.NO_SUBSCRIPTION_EXISTED
             for each in packet.filters
         )
@@ -115,6 +142,9 @@ class Subscriber:
         connection = self._connection
         if connection.session.subscriptions.get(new.filter) is not new:
             return  # unsubscribed, or subscribed anew, while it went to disk
+        if is_admin(new.filter):
+            connection.gateway.admin.send_to(connection, new)
+            return
         if new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
             return

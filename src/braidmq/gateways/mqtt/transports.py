@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ _receive_view = memoryview(_receive_buffer)
 # One buffer for all connections: it is filled and scanned within one callback of the loop.
 
 
-class _Socket:
+class _Socket(ABC):
     """What both have in common: the transport of asyncio below, a connection above."""
 
     transport: asyncio.Transport
@@ -38,12 +39,13 @@ class _Socket:
 
     def __init__(self, gateway: "MqttGateway") -> None:
         self._gateway = gateway
-        self.host = "?"
+        self.host = self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.host = peer[0] if peer else "?"
+        if peer:
+            self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
         self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
         self.connection = MqttConnection(self._gateway, self)
 
@@ -71,8 +73,9 @@ class _Socket:
             self.transport.resume_reading()
             self._read_rest()
 
+    @abstractmethod
     def _read_rest(self) -> None:
-        raise NotImplementedError
+        """What came while nobody was to read it."""
 
     def finish(self) -> None:
         """A socket closed with input unread would be reset, and what we said last be lost: the

@@ -258,13 +258,13 @@ def render_acks(int kind, const unsigned short[::1] packet_ids, int version, uin
     return out
 
 
-def sequential_ids(int first, Py_ssize_t count):
-    """``count`` packet ids from ``first`` on; 65535 is followed by 1."""
+def sequential_ids(int first, Py_ssize_t count, int last=PACKET_ID_MAX):
+    """``count`` packet ids from ``first`` on; ``last`` is followed by 1."""
     cdef array.array ids = array.clone(IDS, count, zero=False)
     cdef Py_ssize_t i
-    if not 0 < first <= PACKET_ID_MAX:
+    if not 0 < first <= last <= PACKET_ID_MAX:
         raise ValueError(f"{first} is no packet id")
     for i in range(count):
         ids.data.as_ushorts[i] = <unsigned short>first
-        first = 1 if first == PACKET_ID_MAX else first + 1
+        first = 1 if first == last else first + 1
     return ids

@@ -10,6 +10,7 @@ $share/{group}/{filter}   a shared subscription (4.8.2)
 import struct
 from typing import Final, NamedTuple
 
+from braidmq.model.filters import misplaced_wildcard
 from braidmq.wire.mqtt.constants import (
     REMAINING_LENGTH_MAX,
     STRING_BYTES_MAX,
@@ -135,11 +136,9 @@ def check_filter(pattern: str) -> None:
     """Wildcards are whole levels, and '#' is the last of them (4.7.1)."""
     if not pattern:
         raise ProtocolError("a topic filter is empty")
-    levels = pattern.split("/")
-    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
-        raise MalformedPacket(f"'#' is not the whole last level of the filter {pattern!r}")
-    if any("+" in level and level != "+" for level in levels):
-        raise MalformedPacket(f"'+' is not a whole level of the filter {pattern!r}")
+    problem = misplaced_wildcard(pattern)
+    if problem is not None:
+        raise MalformedPacket(problem)
 
 
 def split_share(pattern: str) -> Shared | None:
