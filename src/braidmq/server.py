@@ -95,7 +95,8 @@ class Node:
         )
         health = Health(self._store.failure, self.unready)
         metrics = Metrics(self._engine, {"amqp": amqp}, config.metrics)
-        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
+        data_dir = Path(config.node.data_dir).resolve()
+        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),

@@ -38,6 +38,7 @@ class Clockwork:
         self._administration = administration
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
         self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
+        self.on_lease: Callable[[int, int], None] = lambda number, now_ms: None
         self._handlers: dict[int, Callable[[int, int, int, int], None]] = {
             Timer.RETRY: self._retry,
             Timer.VISIBILITY: self._overdue,
@@ -47,6 +48,7 @@ class Clockwork:
             Timer.IDLE: self._idle,
             Timer.SWEEP: self._sweep,
             Timer.GROUP: self._group,
+            Timer.LEASE: self._lease,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -119,6 +121,9 @@ class Clockwork:
 
     def _group(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_group(owner, now_ms)
+
+    def _lease(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        self.on_lease(owner, now_ms)
 
     # --- delayed messages ---
 

@@ -54,6 +54,8 @@ class Timer(IntEnum):
     """the node; retention and compaction in the background"""
     GROUP = 8
     """group; a session or a revocation may be over"""
+    LEASE = 9
+    """lease; it may be over"""
 
 
 class Core:

@@ -20,6 +20,7 @@ from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.graveyard import Graveyard
 from braidmq.engine.group_coordinator import GroupCoordinator
+from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
@@ -70,6 +71,9 @@ class Engine:
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
         self._clockwork.on_sweep = self.retainer.sweep
+        self.leases = Leases(self.core)
+        self.leases.on_unpinned = self.retainer.unpinned
+        self._clockwork.on_lease = self.leases.expire
         self.groups = GroupCoordinator(self.core, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
         self._clockwork.on_group = self.groups.expire
@@ -103,6 +107,7 @@ class Engine:
         self._recovery.run(now_ms, progress)
         self.exchanges.set_alternates()
         self.groups.restore()
+        self.leases.restore(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.

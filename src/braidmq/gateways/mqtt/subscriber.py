@@ -10,9 +10,9 @@ from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.gateways.translation import split_mqtt
 from braidmq.model.errors import BraidError, StorageFailed
 from braidmq.storage.record import Record, RecordBatch
+from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.packets import (
     Request,
