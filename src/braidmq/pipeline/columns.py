@@ -4,11 +4,11 @@
 their schema is the very same.
 """
 
+from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from braidmq.storage.reader import COLUMNS
 from braidmq.wire.header_columns import header_columns
@@ -62,8 +62,8 @@ class Rows:
     """Makes rows of one partition's records."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        self._topic = pa.scalar(topic, pa.string())
-        self._partition = pa.scalar(partition, pa.int32())
+        self._topic = topic
+        self._partition = partition
 
     def batch(self, rows: int, columns: "tuple[Column, ...]") -> pa.RecordBatch:
         """``columns`` as ``decode_columns`` gives them."""
@@ -72,9 +72,9 @@ class Rows:
             [
                 self._protocols(rows, columns),
                 routing_key,
-                _kernel_array(rows, columns, "flags").cast(pa.int32()),
-                _times(rows, columns, "expires_at"),
-                _times(rows, columns, "due_at"),
+                _kernel_array(rows, columns, "flags"),
+                _kernel_array(rows, columns, "expires_at"),
+                _kernel_array(rows, columns, "due_at"),
                 attempts,
             ],
             fields=list(DELIVERY),
@@ -84,11 +84,11 @@ class Rows:
                 _kernel_array(rows, columns, "key"),
                 _kernel_array(rows, columns, "value"),
                 headers,
-                _repeated(self._topic, rows),
-                _repeated(self._partition, rows),
+                _texts(self._topic, rows),
+                _numbers(self._partition, rows),
                 _kernel_array(rows, columns, "offset"),
-                _times(rows, columns, "timestamp"),
-                _kernel_array(rows, columns, "priority").cast(pa.int32()),
+                _kernel_array(rows, columns, "timestamp"),
+                _kernel_array(rows, columns, "priority"),
                 delivery,
                 trace,
             ],
@@ -99,7 +99,7 @@ class Rows:
         formats = columns[PLACES["envelope_format"]][1]
         assert formats is not None
         if formats.count(formats[:1]) == rows:
-            return _repeated(pa.scalar(_protocol(formats[0]), pa.string()), rows)
+            return _texts(_protocol(formats[0]), rows)
         return pa.array([_protocol(each) for each in formats], pa.string())
 
     def _from_envelopes(self, rows: int, columns: "tuple[Column, ...]") -> tuple[pa.Array, ...]:
@@ -107,8 +107,7 @@ class Rows:
         _, ends, envelopes = columns[PLACES["envelope"]]
         if not envelopes:
             return tuple(
-                _repeated(pa.scalar(None, kind), rows)
-                for kind in (HEADERS, pa.string(), pa.string(), pa.int32())
+                _nulls(kind, rows) for kind in (HEADERS, pa.string(), pa.string(), pa.int32())
             )
         formats = columns[PLACES["envelope_format"]][1]
         key_valid = columns[PLACES["key"]][0]
@@ -147,16 +146,38 @@ def _kernel_array(rows: int, columns: "tuple[Column, ...]", name: str) -> pa.Arr
     return _array(COLUMNS[at].type, rows, columns[at])
 
 
-def _times(rows: int, columns: "tuple[Column, ...]", name: str) -> pa.Array:
-    numbers = _array(pa.int64(), rows, columns[PLACES[name]])
-    return pc.multiply(numbers, pa.scalar(1000, pa.int64())).view(TIME)
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return _long_nulls(kind, _round_up(rows)).slice(0, rows)
+
+
+def _texts(text: str, rows: int) -> pa.Array:
+    return _long_texts(text, _round_up(rows)).slice(0, rows)
+
+
+def _numbers(number: int, rows: int) -> pa.Array:
+    return _long_numbers(number, _round_up(rows)).slice(0, rows)
+
+
+# One array for all batches, cut to length. Not pa.repeat: the first scalar would import pandas,
+# if that is there, which takes a second.
 
 
 @lru_cache(maxsize=64)
-def _longest(value: pa.Scalar, rows: int) -> pa.Array:
-    return pa.nulls(rows, value.type) if not value.is_valid else pa.repeat(value, rows)
+def _long_nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
 
 
-def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
-    """The same value in every row: one array for all batches, cut to length."""
-    return _longest(value, 1 << max(rows - 1, 1).bit_length()).slice(0, rows)
+@lru_cache(maxsize=64)
+def _long_texts(text: str, rows: int) -> pa.Array:
+    data = text.encode()
+    ends = array("i", range(0, (rows + 1) * len(data), len(data)) if data else [0] * (rows + 1))
+    return _array(pa.string(), rows, (None, ends.tobytes(), data * rows))
+
+
+@lru_cache(maxsize=64)
+def _long_numbers(number: int, rows: int) -> pa.Array:
+    return _array(pa.int32(), rows, (None, (array("i", [number]) * rows).tobytes()))
+
+
+def _round_up(rows: int) -> int:
+    return 1 << max(rows - 1, 1).bit_length()

@@ -45,7 +45,7 @@ class SourceOptions:
     group: str = ""
     isolation: str = "read_committed"
     split_bytes: int = 64 * MIB
-    lease_s: int = 300
+    lease_s: int = 120
     retry_s: float = 60.0
     poll_ms: int = 100
     push_filters: bool = False

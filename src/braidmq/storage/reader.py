@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 COLUMNS = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
-        pa.field("priority", pa.uint8(), nullable=False),
-        pa.field("flags", pa.uint8(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("priority", pa.int32(), nullable=False),
+        pa.field("flags", pa.int32(), nullable=False),
         pa.field("envelope_format", pa.uint8(), nullable=False),
         pa.field("key", pa.binary()),
         pa.field("envelope", pa.binary(), nullable=False),
         pa.field("value", pa.binary()),
-        pa.field("expires_at", pa.timestamp("ms", tz="UTC")),
-        pa.field("due_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC")),
+        pa.field("due_at", pa.timestamp("us", tz="UTC")),
     ]
 )
 

@@ -61,6 +61,8 @@ cdef enum:
     # The object itself, its slot in a list and the allocator's share.
     OBJECT_BYTES = 200
 
+cdef int64_t TIME_MS_MAX = 0x7fffffffffffffff // 1000
+
 
 class BadRecord(ValueError):
     """Bytes that are not a whole, intact record; ``position`` says where."""
@@ -674,12 +676,17 @@ cdef bint has_key(const RecordHeader *header, object keys) except -1:
     return bool(header.flags & KEYED) and body[:header.key_length] in keys
 
 
+cdef inline int64_t microseconds(int64_t time_ms) noexcept:
+    """As Spark and Parquet keep times; what is too far away for that is as far as they go."""
+    return min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000
+
+
 cdef tuple fill_columns(
     const unsigned char *base, const uint32_t *chosen, Py_ssize_t rows,
     Py_ssize_t key_total, Py_ssize_t envelope_total, Py_ssize_t value_total,
 ):
     cdef bytes offsets = empty_bytes(8 * rows), times = empty_bytes(8 * rows)
-    cdef bytes priorities = empty_bytes(rows), flag_bytes = empty_bytes(rows)
+    cdef bytes priorities = empty_bytes(4 * rows), flag_words = empty_bytes(4 * rows)
     cdef bytes formats = empty_bytes(rows)
     cdef bytes key_valid = bytes((rows + 7) // 8), key_ends = empty_bytes(4 * rows + 4)
     cdef bytes envelope_ends = empty_bytes(4 * rows + 4)
@@ -695,8 +702,8 @@ cdef tuple fill_columns(
     cdef int64_t *due_out = <int64_t *>PyBytes_AS_STRING(dues)
     cdef int64_t *offset_out = <int64_t *>PyBytes_AS_STRING(offsets)
     cdef int64_t *time_out = <int64_t *>PyBytes_AS_STRING(times)
-    cdef uint8_t *priority_out = <uint8_t *>PyBytes_AS_STRING(priorities)
-    cdef uint8_t *flag_out = <uint8_t *>PyBytes_AS_STRING(flag_bytes)
+    cdef int32_t *priority_out = <int32_t *>PyBytes_AS_STRING(priorities)
+    cdef int32_t *flag_out = <int32_t *>PyBytes_AS_STRING(flag_words)
     cdef uint8_t *format_out = <uint8_t *>PyBytes_AS_STRING(formats)
     cdef uint8_t *key_valid_out = <uint8_t *>PyBytes_AS_STRING(key_valid)
     cdef uint8_t *value_valid_out = <uint8_t *>PyBytes_AS_STRING(value_valid)
@@ -716,7 +723,7 @@ cdef tuple fill_columns(
         header = <const RecordHeader *>(base + chosen[i])
         body = <const unsigned char *>header + header_bytes(header)
         offset_out[i] = header.offset
-        time_out[i] = header.timestamp_ms
+        time_out[i] = microseconds(header.timestamp_ms)
         priority_out[i] = header.priority
         flag_out[i] = header.flags
         format_out[i] = header.envelope_format
@@ -724,10 +731,10 @@ cdef tuple fill_columns(
             timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
             if timing.expires_at_ms:
                 expiry_valid_out[i >> 3] |= 1 << (i & 7)
-                expiry_out[i] = timing.expires_at_ms
+                expiry_out[i] = microseconds(timing.expires_at_ms)
             if timing.due_at_ms:
                 due_valid_out[i >> 3] |= 1 << (i & 7)
-                due_out[i] = timing.due_at_ms
+                due_out[i] = microseconds(timing.due_at_ms)
         if header.flags & KEYED:
             key_valid_out[i >> 3] |= 1 << (i & 7)
             memcpy(key_out + key_at, body, header.key_length)
@@ -745,7 +752,7 @@ cdef tuple fill_columns(
         envelope_end[i + 1] = envelope_at
         value_end[i + 1] = value_at
     return (
-        (None, offsets), (None, times), (None, priorities), (None, flag_bytes), (None, formats),
+        (None, offsets), (None, times), (None, priorities), (None, flag_words), (None, formats),
         (key_valid, key_ends, keys), (None, envelope_ends, envelopes),
         (value_valid, value_ends, values), (expiry_valid, expiries), (due_valid, dues),
     )
