@@ -127,11 +127,17 @@ class Clockwork:
 
     # --- delayed messages ---
 
-    def delayed(self, topic: Topic, now_ms: int, limit: int = 100) -> list[Delayed]:
-        """Messages that wait for their time, by partition and offset."""
+    def delayed(
+        self, topic: Topic, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
+    ) -> list[Delayed]:
+        """Messages that wait for their time, by partition and offset; those ``after`` one."""
         found: list[Delayed] = []
-        for partition in topic.partitions:
+        for partition in topic.partitions[after[0] :]:
+            first = after[1] + 1 if partition.number == after[0] else 0
             for start, stop in self._pending(partition):
+                if stop <= first:
+                    continue
+                start = max(start, first)
                 for record in self._settling.records(partition, start, stop):
                     if record.due_at_ms > now_ms:
                         found.append(

@@ -397,8 +397,10 @@ class Engine:
 
     # --- delayed messages ---
 
-    def delayed(self, topic: Topic, *, now_ms: int, limit: int = 100) -> list[Delayed]:
-        return self._clockwork.delayed(topic, now_ms, limit)
+    def delayed(
+        self, topic: Topic, *, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
+    ) -> list[Delayed]:
+        return self._clockwork.delayed(topic, now_ms, limit, after)
 
     def count_delayed(self, topic: Topic) -> int:
         return self._clockwork.count_delayed(topic, self.core.wheel.now_ms)

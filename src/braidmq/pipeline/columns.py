@@ -1,7 +1,7 @@
 """Records as the rows of a DataFrame: buffers of the kernels become Arrow columns.
 
-``SCHEMA`` is what Spark makes of ``DDL``, down to the names inside: Spark takes batches only if
-their schema is the very same.
+``SCHEMA`` is as Spark would write it, down to the names inside: it takes batches only if their
+schema is the very same.
 """
 
 from array import array
@@ -15,13 +15,6 @@ from braidmq.wire.header_columns import header_columns
 
 if TYPE_CHECKING:
     from braidmq.storage.record import Column  # a name for types alone: the kernel has none
-
-DDL = (
-    "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>,"
-    " topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, priority INT,"
-    " delivery STRUCT<protocol: STRING, routing_key: STRING, flags: INT, expires_at: TIMESTAMP,"
-    " deliver_at: TIMESTAMP, attempts: INT>, trace_context STRING"
-)
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -30,6 +30,7 @@ from braidmq.pipeline.offsets import (
     resolve,
 )
 from braidmq.pipeline.options import EARLIEST, LATEST, SourceOptions
+from braidmq.storage.reader import LATEST as NEVER
 from braidmq.storage.reader import Window
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,32 @@ def _by_time(broker: Broker, logs: Logs, options: SourceOptions, time_ms: int) -
             if number in ends[topic]:
                 found[topic][number] = min(at.offset, ends[topic][number])
     return found
+
+
+def narrow(
+    broker: Broker,
+    start: Offsets,
+    end: Offsets,
+    window: Window,
+    partitions: frozenset[int] | None,
+) -> tuple[Offsets, Offsets]:
+    """The part of a range that filters leave; by offset, so that segments outside are not read."""
+    begins: Offsets = {}
+    ends: Offsets = {}
+    for topic, places in end.items():
+        first = find_times(broker, topic, window.time_min_ms) if window.time_min_ms > 0 else {}
+        last = find_times(broker, topic, window.time_max_ms) if window.time_max_ms < NEVER else {}
+        for number, to in places.items():
+            if partitions is not None and number not in partitions:
+                continue
+            low, high = max(start[topic][number], window.offset_min), min(to, window.offset_max)
+            if number in first:
+                low = max(low, first[number].offset)
+            if number in last:
+                high = min(high, last[number].end)
+            begins.setdefault(topic, {})[number] = low
+            ends.setdefault(topic, {})[number] = max(low, high)
+    return begins, ends
 
 
 def check_loss(start: Offsets, logs: Logs, options: SourceOptions) -> Offsets:

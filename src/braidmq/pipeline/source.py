@@ -6,7 +6,7 @@ where it is used. Everything that matters is in the modules below; here it meets
 
 import atexit
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -26,9 +28,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.pipeline import leases
+from braidmq.pipeline import leases, tables
 from braidmq.pipeline.broker import Broker
-from braidmq.pipeline.columns import DDL
+from braidmq.pipeline.columns import SCHEMA
+from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.filters import Wanted, narrowed
 from braidmq.pipeline.leases import StreamLease
 from braidmq.pipeline.offsets import (
     Logs,
@@ -40,8 +44,19 @@ from braidmq.pipeline.offsets import (
     to_json,
 )
 from braidmq.pipeline.options import EARLIEST, LATEST, SourceOptions, parse_options
-from braidmq.pipeline.planning import Split, check_loss, ending, find_logs, plan, starting
+from braidmq.pipeline.planning import (
+    Split,
+    check_loss,
+    ending,
+    find_logs,
+    narrow,
+    plan,
+    starting,
+)
 from braidmq.pipeline.reading import SplitReader
+from braidmq.pipeline.typed import TypedRows
+
+MESSAGES: StructType = from_arrow_schema(SCHEMA)
 
 
 class BraidDataSource(DataSource):
@@ -55,14 +70,39 @@ class BraidDataSource(DataSource):
     def name(cls) -> str:
         return "braid"
 
-    def schema(self) -> str:
-        return DDL
+    def schema(self) -> StructType | str:
+        """Asked for only where the user gave none."""
+        if self._options.table:
+            return tables.DDL[self._options.table]
+        if self._options.format:
+            raise BadOption(
+                f"format {self._options.format!r} needs a schema",
+                remedy='As .schema("id BIGINT, name STRING, _offset BIGINT, _corrupt BINARY")',
+            )
+        return MESSAGES
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._options)
+        if self._options.table:
+            return TableReader(self._options)
+        kind = FilteringReader if self._options.push_filters else BatchReader
+        return kind(self._options, self._typed(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(self._options)
+        if self._options.table:
+            raise BadOption("a table of the broker's state is no stream", remedy="Use spark.read")
+        return StreamReader(self._options, self._typed(schema))
+
+    def _typed(self, schema: StructType) -> StructType | None:
+        """The schema to decode values into; None: messages as they are."""
+        if self._options.format:
+            TypedRows(schema, self._options)  # what is wrong with it is said at once
+            return schema
+        if schema != MESSAGES:
+            raise BadOption(
+                "a schema needs a format to read the values with",
+                remedy='Give option("format", "json"), or no schema',
+            )
+        return None
 
 
 class SplitPartition(InputPartition):
@@ -70,27 +110,31 @@ class SplitPartition(InputPartition):
         super().__init__(split)
 
 
-def read_split(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_split(
+    partition: InputPartition, options: SourceOptions, typed: StructType | None
+) -> Iterator[pa.RecordBatch]:
     """Spark asks for one partition without a value where there are none."""
     if partition.value is None:
         return iter(())
-    return SplitReader(partition.value, options).read()
+    batches = SplitReader(partition.value, options).read()
+    return batches if typed is None else TypedRows(typed, options).read(batches)
 
 
 class BatchReader(DataSourceReader):
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, typed: StructType | None = None) -> None:
         self.options = options
+        self.typed = typed
 
     def partitions(self) -> Sequence[InputPartition]:
         with Broker(self.options) as broker:
             logs = find_logs(broker, self.options, segments=True)
             start = starting(broker, logs, self.options, EARLIEST)
             end = ending(broker, logs, self.options)
-            splits = self._plan(logs, start, end)
+            splits = self._plan(broker, logs, start, end)
             splits = self._leased(broker, start, splits)
         return [SplitPartition(each) for each in splits]
 
-    def _plan(self, logs: Logs, start: Offsets, end: Offsets) -> list[Split]:
+    def _plan(self, broker: Broker, logs: Logs, start: Offsets, end: Offsets) -> list[Split]:
         return plan(logs, start, end, self.options)
 
     def _leased(self, broker: Broker, start: Offsets, splits: list[Split]) -> list[Split]:
@@ -102,12 +146,41 @@ class BatchReader(DataSourceReader):
         return [replace(each, lease=name, part=part) for part, each in enumerate(splits)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(partition, self.options)
+        return read_split(partition, self.options, self.typed)
+
+
+class FilteringReader(BatchReader):
+    """Takes filters from Spark, which only has them for a reader that says so: with the option
+    pushFilters, and Spark's own spark.sql.python.filterPushdown.enabled."""
+
+    wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.wanted = narrowed(filters)
+        return filters
+
+    def _plan(self, broker: Broker, logs: Logs, start: Offsets, end: Offsets) -> list[Split]:
+        if self.wanted == Wanted():
+            return super()._plan(broker, logs, start, end)
+        start, end = narrow(broker, start, end, self.wanted.window, self.wanted.partitions)
+        return plan(logs, start, end, self.options, self.wanted.window, self.wanted.keys)
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(self.options.table)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return tables.rows_of(self.options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, typed: StructType | None = None) -> None:
         self.options = options
+        self.typed = typed
         self._lease: StreamLease | None = None
         self._logs: Logs = {}
         self._looked_s = 0.0
@@ -206,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SplitPartition(each) for each in plan(logs, begin, stop, self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(partition, self.options)
+        return read_split(partition, self.options, self.typed)
 
     # --- what the broker is told ---
 
