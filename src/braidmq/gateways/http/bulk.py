@@ -108,13 +108,13 @@ class PartitionTime(msgspec.Struct, frozen=True):
     end: Annotated[int, Meta(description="From here on all records are stamped then or later")]
 
 
-class CommitOffset(Body, frozen=True):
+class SettledBefore(Body, frozen=True):
     partition: Partition
     offset: Offset
 
 
-class CommitOffsets(Body, frozen=True):
-    offsets: Annotated[list[CommitOffset], Meta(max_length=10_000)]
+class SettledOffsets(Body, frozen=True):
+    offsets: Annotated[list[SettledBefore], Meta(max_length=10_000)]
 
 
 class Bulk:
@@ -278,7 +278,7 @@ class Bulk:
         examples=({"offsets": [{"partition": 0, "offset": 1200}]},),
     )
     async def commit_subscription(
-        self, call: Call, topic: str, subscription: str, query: InNamespace, body: CommitOffsets
+        self, call: Call, topic: str, subscription: str, query: InNamespace, body: SettledOffsets
     ) -> None:
         """Settle all messages before an offset, in each of some partitions.
 
