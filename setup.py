@@ -18,6 +18,7 @@ KERNELS = {
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
     "braidmq.client.awaitables": [],
+    "braidmq.wire.header_columns": [],
     "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],

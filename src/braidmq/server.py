@@ -96,7 +96,8 @@ class Node:
         health = Health(self._store.failure, self.unready)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
         metrics = Metrics(self._engine, {"amqp": amqp, "mqtt": mqtt}, config.metrics)
-        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics)
+        data_dir = Path(config.node.data_dir).resolve()
+        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
             (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),

@@ -1,5 +1,6 @@
-"""``braid groups``, ``braid dlq`` and ``braid delayed``."""
+"""``braid groups``, ``braid dlq``, ``braid delayed`` and ``braid leases``."""
 
+import httpx
 import pytest
 from commands import Cli
 
@@ -134,3 +135,16 @@ def test_delayed_messages(cli: Cli, topic: str) -> None:
     assert cli.json("delayed", "count", topic) == {"topic": topic, "count": 1}
     cli.fails(5, "delayed", "cancel", topic, "0", "1")
     cli.fails(5, "delayed", "list", "no-topic")
+
+
+def test_leases(cli: Cli, topic: str) -> None:
+    body = {"positions": [{"topic": topic, "partition": 0, "offset": 0}], "holder": "a job"}
+    url = f"{cli.node.http_url}/v1/leases/kept"
+    httpx.put(url, json=body, auth=("guest", "guest")).raise_for_status()
+    (shown,) = [each for each in cli.json("leases", "list") if each["name"] == "kept"]
+    assert shown["positions"] == body["positions"]
+    assert ["kept", "a", "job", "guest", topic, "1"] in [
+        row[:6] for row in cli.rows("leases", "list")
+    ]
+    cli.ok("leases", "end", "kept")
+    assert "there is no lease 'kept'" in cli.fails(5, "leases", "end", "kept")

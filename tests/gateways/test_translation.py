@@ -19,24 +19,20 @@ from braidmq.engine.envelope import (
     routing_keys,
 )
 from braidmq.gateways.translation import (
-    NAMED,
     amqp_envelope,
     amqp_from_native,
     amqp_headers,
     amqp_parts,
     amqp_routing_keys,
     annotate_amqp,
-    key_of_topic,
     mqtt_record,
-    native_from_amqp,
     native_headers,
     pattern_of_filter,
-    split_amqp,
-    split_mqtt,
     topic_of_key,
 )
 from braidmq.storage.record import Record
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
+from braidmq.wire.envelopes import NAMED, key_of_topic, native_from_amqp, split_amqp, split_mqtt
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties as MqttProperties
 from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt

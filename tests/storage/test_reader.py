@@ -52,13 +52,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, World]:
 def row(record: Record) -> dict[str, object]:
     return {
         "offset": record.offset,
-        "timestamp": record.timestamp_ms,
+        "timestamp": record.timestamp_ms * 1000,
         "priority": record.priority,
         "flags": record.flags,
         "envelope_format": record.envelope_format,
         "key": record.key,
         "envelope": record.envelope,
         "value": record.value,
+        "expires_at": record.expires_at_ms * 1000 or None,
+        "due_at": record.due_at_ms * 1000 or None,
     }
 
 
@@ -67,9 +69,10 @@ def rows(batches) -> list[dict[str, object]]:
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema == COLUMNS
-        at = batch.schema.get_field_index("timestamp")
-        plain = batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64()))
-        found += plain.to_pylist()
+        for name in ("timestamp", "expires_at", "due_at"):
+            at = batch.schema.get_field_index(name)
+            batch = batch.set_column(at, name, batch.column(at).cast(pa.int64()))
+        found += batch.to_pylist()
     return found
 
 

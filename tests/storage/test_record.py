@@ -667,13 +667,20 @@ def test_stamping_a_segment_again(rows, start):
 COLUMN_TYPES = [
     pa.int64(),
     pa.int64(),
-    pa.uint8(),
-    pa.uint8(),
+    pa.int32(),
+    pa.int32(),
     pa.uint8(),
     pa.binary(),
     pa.binary(),
     pa.binary(),
+    pa.int64(),
+    pa.int64(),
 ]
+
+
+def microseconds(time_ms: int) -> int:
+    farthest = INT64_MAX // 1000
+    return min(max(time_ms, -farthest), farthest) * 1000
 
 
 def arrow_columns(rows: int, columns) -> list[list[object]]:
@@ -690,13 +697,15 @@ def arrow_columns(rows: int, columns) -> list[list[object]]:
 def expected_columns(rows) -> list[list[object]]:
     return [
         [offset for offset, _ in rows],
-        [message.timestamp_ms for _, message in rows],
+        [microseconds(message.timestamp_ms) for _, message in rows],
         [message.priority for _, message in rows],
         [message.stored_flags for _, message in rows],
         [message.envelope_format for _, message in rows],
         [message.key for _, message in rows],
         [message.envelope for _, message in rows],
         [message.value for _, message in rows],
+        [microseconds(message.expires_at_ms) or None for _, message in rows],
+        [microseconds(message.due_at_ms) or None for _, message in rows],
     ]
 
 
@@ -717,6 +726,38 @@ def test_columns(rows, offsets, stamps, rows_max, data):
     consumed, count, columns = decode_columns(whole_data[:cut], *offsets, *stamps, rows_max)
     assert (consumed, count) == (starts[passed], len(chosen))
     assert arrow_columns(count, columns) == expected_columns(chosen)
+
+
+@given(segments(), st.data())
+def test_columns_of_some_keys(rows, data):
+    there = sorted({message.key for _, message in rows if message.key is not None})
+    keys = frozenset(data.draw(st.lists(st.sampled_from([*there, b"none"])), label="keys"))
+    everything = (INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX, 1000)
+    wanted = [
+        (offset, message)
+        for offset, message in rows
+        if message.key in keys and not message.flags & CONTROL and message.timestamp_ms < INT64_MAX
+    ]
+    consumed, count, columns = decode_columns(encode_segment(rows), *everything, keys)
+    assert (consumed, count) == (len(encode_segment(rows)), len(wanted))
+    assert arrow_columns(count, columns) == expected_columns(wanted)
+
+
+@given(batches, batches, st.integers(-5, 120))
+def test_the_order_of_time(messages, more, time_ms):
+    batch, other = build(messages), build(more, len(messages))
+    if messages and more and batch.can_absorb(other):
+        batch.absorb(other)
+        messages = [*messages, *more]
+    stamps = [message.timestamp_ms for message in messages]
+    highest = [max(0, *stamps[:at]) if at else 0 for at in range(len(stamps))]
+    assert batch.time_ordered == all(
+        stamp >= before for stamp, before in zip(stamps, highest, strict=True)
+    )
+    assert batch.first_timestamp_ms == (stamps[0] if stamps else 0)
+    assert batch.find_time_end(time_ms) == max(
+        (at + 1 for at, stamp in enumerate(stamps) if stamp < time_ms), default=0
+    )
 
 
 @given(segments(min_size=1), st.integers(1, 3))
@@ -768,7 +809,7 @@ def test_damage_is_found_only_when_it_is_reached():
 def test_no_data_makes_empty_columns():
     consumed, count, columns = decode_columns(b"", 0, 10, 0, 10, 10)
     assert (consumed, count) == (0, 0)
-    assert arrow_columns(0, columns) == [[]] * 8
+    assert arrow_columns(0, columns) == [[]] * 10
 
 
 @pytest.mark.parametrize("rows_max", [2**62, INT64_MAX])
@@ -793,5 +834,5 @@ def lying(flags_cleared: int, flags_set: int) -> bytes:
 @pytest.mark.parametrize("data", [lying(16, 0), lying(0, 32)], ids=["not keyed", "tombstone"])
 def test_columns_hold_no_bytes_that_were_never_written(data):
     _, _, columns = decode_columns(data, 0, 10, 0, 10, 10)
-    for _, ends, content in columns[5:]:
+    for _, ends, content in columns[5:8]:
         assert struct.unpack("<i", ends[-4:])[0] == len(content)

@@ -39,6 +39,7 @@ class Clockwork:
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
         self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
         self.on_transaction: Callable[[int, int], None] = lambda number, now_ms: None
+        self.on_lease: Callable[[int, int], None] = lambda number, now_ms: None
         self._handlers: dict[int, Callable[[int, int, int, int], None]] = {
             Timer.RETRY: self._retry,
             Timer.VISIBILITY: self._overdue,
@@ -49,6 +50,7 @@ class Clockwork:
             Timer.SWEEP: self._sweep,
             Timer.GROUP: self._group,
             Timer.TRANSACTION: self._transaction,
+            Timer.LEASE: self._lease,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -125,13 +127,22 @@ class Clockwork:
     def _transaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_transaction(owner, now_ms)
 
+    def _lease(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        self.on_lease(owner, now_ms)
+
     # --- delayed messages ---
 
-    def delayed(self, topic: Topic, now_ms: int, limit: int = 100) -> list[Delayed]:
-        """Messages that wait for their time, by partition and offset."""
+    def delayed(
+        self, topic: Topic, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
+    ) -> list[Delayed]:
+        """Messages that wait for their time, by partition and offset; those ``after`` one."""
         found: list[Delayed] = []
-        for partition in topic.partitions:
+        for partition in topic.partitions[after[0] :]:
+            first = after[1] + 1 if partition.number == after[0] else 0
             for start, stop in self._pending(partition):
+                if stop <= first:
+                    continue
+                start = max(start, first)
                 for record in self._settling.records(partition, start, stop):
                     if record.due_at_ms > now_ms:
                         found.append(

@@ -57,6 +57,8 @@ class Timer(IntEnum):
     """group; a session or a revocation may be over"""
     TRANSACTION = 9
     """transaction; its time or its owner's session may be over"""
+    LEASE = 10
+    """lease; it may be over"""
 
 
 class Core:

@@ -20,6 +20,7 @@ from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.graveyard import Graveyard
 from braidmq.engine.group_coordinator import GroupCoordinator
+from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
@@ -92,6 +93,9 @@ class Engine:
         )
         self._clockwork.on_transaction = self.transactions.expire
         self._recovery.before_subscriptions = self.transactions.restore_claims
+        self.leases = Leases(self.core)
+        self.leases.on_unpinned = self.retainer.unpinned
+        self._clockwork.on_lease = self.leases.expire
         self.groups = GroupCoordinator(self.core, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
         self._clockwork.on_group = self.groups.expire
@@ -126,6 +130,7 @@ class Engine:
         self.exchanges.set_alternates()
         self.groups.restore()
         self.transactions.resume(now_ms)
+        self.leases.restore(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.
@@ -462,8 +467,10 @@ class Engine:
 
     # --- delayed messages ---
 
-    def delayed(self, topic: Topic, *, now_ms: int, limit: int = 100) -> list[Delayed]:
-        return self._clockwork.delayed(topic, now_ms, limit)
+    def delayed(
+        self, topic: Topic, *, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
+    ) -> list[Delayed]:
+        return self._clockwork.delayed(topic, now_ms, limit, after)
 
     def count_delayed(self, topic: Topic) -> int:
         return self._clockwork.count_delayed(topic, self.core.wheel.now_ms)

@@ -1,69 +1,37 @@
-"""Envelopes: a message's properties as they came, with their format.
+"""What the engine does with envelopes: deaths are written into them, and routing reads them.
 
-This module owns the native format, headers as count and (key, value) pairs:
-
-    ┌───────┬────────────┬─────┬──────────────┬───────┬─
-    │ count │ key length │ key │ value length │ value │ …      u16, then u16, bytes, u32, bytes
-    └───────┴────────────┴─────┴──────────────┴───────┴─
-
-Other formats belong to their protocols, which register here how to write a death into theirs.
+A message's properties stay as they came (``wire/envelopes.py`` has the formats). Protocols other
+than the native one register here how to write a death into theirs.
 """
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from braidmq.model.errors import BadRequest
 from braidmq.storage.record import Record
+from braidmq.wire.envelopes import (
+    AMQP,
+    MQTT,
+    NATIVE,
+    BadHeaders,
+    Headers,
+    decode_headers,
+    encode_headers,
+)
 
-NATIVE = 0
-AMQP = 1
-MQTT = 2
-
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-
-Headers = list[tuple[str, bytes]]
-
-
-class BadHeaders(BadRequest):
-    code = "bad-headers"
-
-
-def encode_headers(headers: Sequence[tuple[str, bytes]] | Mapping[str, bytes]) -> bytes:
-    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-    if not pairs:
-        return b""
-    if len(pairs) > 0xFFFF:
-        raise BadHeaders(f"{len(pairs)} headers, at most 65535 are possible")
-    parts = [_U16.pack(len(pairs))]
-    for key, value in pairs:
-        name = key.encode()
-        if len(name) > 0xFFFF:
-            raise BadHeaders("a header's name has at most 65535 bytes")
-        parts += (_U16.pack(len(name)), name, _U32.pack(len(value)), value)
-    return b"".join(parts)
-
-
-def decode_headers(data: bytes) -> Headers:
-    if not data:
-        return []
-    try:
-        (count,) = _U16.unpack_from(data)
-        at, found = 2, []
-        for _ in range(count):
-            (length,) = _U16.unpack_from(data, at)
-            key = data[at + 2 : at + 2 + length].decode()
-            at += 2 + length
-            (length,) = _U32.unpack_from(data, at)
-            value = data[at + 4 : at + 4 + length]
-            if len(value) != length:
-                raise BadHeaders("a header's value is cut off")
-            at += 4 + length
-            found.append((key, value))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise BadHeaders(f"headers can't be read: {error}") from None
-    return found
+__all__ = [
+    "AMQP",
+    "MQTT",
+    "NATIVE",
+    "BadHeaders",
+    "Death",
+    "Headers",
+    "annotate",
+    "decode_headers",
+    "encode_headers",
+    "headers_of",
+    "register_format",
+    "routing_keys",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ class UnknownGroup(NotFound):
     remedy = "Join the group first"
 
 
+class UnknownLease(NotFound):
+    """It was ended, or nobody renewed it in time."""
+
+    code = "unknown-lease"
+
+
 class UnknownTemplate(NotFound):
     code = "unknown-template"
 

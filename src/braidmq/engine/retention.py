@@ -109,9 +109,15 @@ class Retainer:
         for partition in topic.partitions:
             self._advance(partition, self._wanted_start(partition, now_ms))
 
+    def unpinned(self, partition: TopicPartition, now_ms: int) -> None:
+        """Nobody, or somebody further on, reads a partition in bulk: what had its time may go."""
+        self._settling.release(partition)
+        if _is_limited(partition.topic):
+            self._advance(partition, self._wanted_start(partition, now_ms))
+
     def _advance(self, partition: TopicPartition, start: int) -> None:
         # What is not decided stays, or a transaction would not be whole.
-        start = min(start, partition.stable_offset)
+        start = min(start, partition.stable_offset, partition.log.pinned_offset)
         if start > partition.log.start_offset:
             self.cut(partition, start)
 
@@ -236,6 +242,8 @@ class Retainer:
             # A consumer that has a superseded message may still answer for it: it stays this time.
             for start, stop in view.state.in_state(State.IN_FLIGHT):
                 marked.discard(start, stop)
+        if log.pinned_offset < sealed_end:
+            marked.discard(log.pinned_offset, sealed_end)
         if not marked:
             return
         for view in partition.views:

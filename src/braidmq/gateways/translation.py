@@ -11,16 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from braidmq.engine.envelope import (
-    AMQP,
     DEATH,
-    MQTT,
-    NATIVE,
     PATH,
     Death,
     Deaths,
     annotate_native,
-    decode_headers,
-    encode_headers,
     register_format,
 )
 from braidmq.model.errors import BadRequest, BraidError
@@ -28,24 +23,25 @@ from braidmq.storage.record import Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.amqp.tables import Long
+from braidmq.wire.envelopes import (
+    AMQP,
+    MQTT,
+    NAMED,
+    NATIVE,
+    decode_headers,
+    encode_headers,
+    key_of_topic,
+    native_from_mqtt,
+    readable_properties,
+    split_amqp,
+    split_mqtt,
+)
+from braidmq.wire.envelopes import native_headers as headers_in
 from braidmq.wire.mqtt.constants import STRING_BYTES_MAX, Kind
 from braidmq.wire.mqtt.properties import Properties as MqttProperties
 from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt_properties
 from braidmq.wire.mqtt.properties import encode_properties as encode_mqtt_properties
 from braidmq.wire.mqtt.text import write_string
-
-NAMED = (
-    "content_type",
-    "content_encoding",
-    "correlation_id",
-    "reply_to",
-    "message_id",
-    "type",
-    "user_id",
-    "app_id",
-)
-"""Properties that both AMQP and native headers know; native names have dashes."""
-
 
 # --- AMQP envelopes ---
 
@@ -53,13 +49,6 @@ NAMED = (
 def amqp_envelope(exchange: bytes, key: bytes, properties: Properties) -> bytes:
     head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
     return head + encode_properties(properties)
-
-
-def split_amqp(envelope: bytes) -> tuple[bytes, bytes, bytes]:
-    """Exchange, routing key and the raw properties of an AMQP envelope."""
-    middle = 1 + envelope[0]
-    end = middle + 1 + envelope[middle]
-    return envelope[1:middle], envelope[middle + 1 : end], envelope[end:]
 
 
 def amqp_parts(
@@ -122,35 +111,8 @@ def _said_of(record: Record) -> dict[str, Any]:
     return said
 
 
-def native_from_amqp(envelope: bytes) -> list[tuple[str, bytes]]:
-    """AMQP properties as native headers."""
-    properties = readable_properties(split_amqp(envelope)[2])
-    found = [
-        (name.replace("_", "-"), str(value).encode())
-        for name in NAMED
-        if (value := getattr(properties, name)) is not None
-    ]
-    for name, value in (properties.headers or {}).items():
-        found.append((name, _native_value(value)))
-    return found
-
-
-def _native_value(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return msgspec.json.encode(value)
-
-
 def native_headers(record: Record) -> list[tuple[str, bytes]]:
-    if record.envelope_format == AMQP:
-        found = native_from_amqp(record.envelope)
-        # AMQP has no other place for the key; here it has its own.
-        return [each for each in found if each[0] != "x-key"] if record.key is not None else found
-    if record.envelope_format == MQTT:
-        return native_from_mqtt(record.envelope)
-    return decode_headers(record.envelope) if record.envelope_format == NATIVE else []
+    return headers_in(record.envelope_format, record.envelope, record.key is not None)
 
 
 # --- MQTT envelopes; the format is described in wire/mqtt/publish.pyx ---
@@ -161,13 +123,7 @@ TOPIC_EXCHANGE = "amq.topic"
 QUEUE = b"$queue/"
 """What comes to queues by their name has this before it in MQTT."""
 
-_SWAPPED = bytes.maketrans(b"/.", b"./")
 _PATTERN = bytes.maketrans(b"/.+", b"./*")
-
-
-def key_of_topic(topic: bytes) -> bytes:
-    """``a/b`` is ``a.b``, and a dot becomes a slash: so that no two topics have one key."""
-    return topic.translate(_SWAPPED)
 
 
 def amqp_destination(topic: bytes) -> tuple[bytes, bytes]:
@@ -186,26 +142,7 @@ def topic_of_key(key: bytes) -> bytes | None:
     """None for a key that can't be a topic's name."""
     if not key or len(key) > STRING_BYTES_MAX or any(c in key for c in b"+#\0"):
         return None
-    return key.translate(_SWAPPED) if _is_text(key) else None
-
-
-def split_mqtt(envelope: bytes) -> tuple[int, bytes, bytes]:
-    """Flags, topic and the raw properties of an MQTT envelope."""
-    end = 3 + int.from_bytes(envelope[1:3], "big")
-    return envelope[0], envelope[3:end], envelope[end:]
-
-
-def native_from_mqtt(envelope: bytes) -> list[tuple[str, bytes]]:
-    """MQTT properties as native headers."""
-    properties = decode_mqtt_properties(split_mqtt(envelope)[2], Kind.PUBLISH)
-    found: list[tuple[str, bytes]] = []
-    if properties.content_type is not None:
-        found.append(("content-type", properties.content_type.encode()))
-    if properties.correlation_data is not None:
-        found.append(("correlation-id", properties.correlation_data))
-    if properties.response_topic is not None:
-        found.append(("reply-to", key_of_topic(properties.response_topic.encode())))
-    return found + [(name, value.encode()) for name, value in properties.user_properties]
+    return key_of_topic(key) if _is_text(key) else None
 
 
 def amqp_from_mqtt(envelope: bytes, record: Record | None) -> Properties:
@@ -499,14 +436,6 @@ def without_deaths(record: Record) -> tuple[int, bytes]:
     }
     properties = msgspec.structs.replace(properties, headers=headers or None)
     return AMQP, amqp_envelope(exchange, key, properties)
-
-
-def readable_properties(raw: bytes) -> Properties:
-    """The properties, or none where a client sent what can't be read."""
-    try:
-        return decode_properties(raw)
-    except BraidError:
-        return Properties()
 
 
 def amqp_headers(record: Record) -> dict[str, Any]:

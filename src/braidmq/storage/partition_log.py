@@ -38,6 +38,7 @@ ABSORBED_BYTES_MAX = 16 * KIB
 """Batches smaller than this are copied together: one object for many single messages."""
 TAIL_BATCH_BYTES = 64 * KIB
 READ_BYTES = 256 * KIB
+UNPINNED = (1 << 63) - 1
 
 
 class Run:
@@ -101,6 +102,7 @@ class PartitionLog:
         "index_interval",
         "label",
         "next_offset",
+        "pinned_offset",
         "segments",
         "start_offset",
     )
@@ -125,6 +127,8 @@ class PartitionLog:
         self.segments: list[Segment] = []
         self.acknowledged: tuple[OffsetSet, ...] = ()
         """Sets that all have to cover a record before it is unwanted; empty: all are wanted."""
+        self.pinned_offset = UNPINNED
+        """Somebody reads from here on: what is there does not go, though it had its time."""
         self.appended_bytes = 0
         """Since it was opened."""
         self._indexes: dict[int, SegmentIndex] = {}
@@ -166,6 +170,11 @@ class PartitionLog:
         self._memory.resident += change
         self._memory.unflushed += change
         self._unflushed += change
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """What is not in segments yet, as it lies in memory."""
+        return self._unflushed
 
     @property
     def resident_bytes(self) -> int:
@@ -257,6 +266,28 @@ class PartitionLog:
                     return Offset(found)
         return Offset(self.next_offset)
 
+    def find_time_end(self, timestamp_ms: int) -> Offset:
+        """An offset from which on every record is stamped at or after a time: the lowest there is
+        where the log is in the order of time, else a higher one."""
+        end = self.next_offset
+        for batch in reversed(self._tail[self._head :]):
+            if batch.next_offset <= self.flushed_offset:
+                break
+            at = batch.find_time_end(timestamp_ms)
+            if at:
+                return Offset(batch.offset_at(at - 1) + 1)
+            end = batch.base_offset
+        for segment in reversed(self.segments):
+            if not segment.time_ordered:
+                return Offset(max(segment.end_offset, self.start_offset))
+            if segment.first_timestamp_ms < timestamp_ms:
+                if segment.max_timestamp_ms < timestamp_ms:
+                    return Offset(max(end, self.start_offset))
+                found = self._find_time_in(segment, timestamp_ms)
+                return Offset(found if found >= 0 else segment.end_offset)
+            end = segment.base_offset
+        return Offset(max(end, self.start_offset))
+
     def _find_time_in(self, segment: Segment, timestamp_ms: int) -> int:
         file = self._files.get(segment.path)
         position = self._index(segment).position_of_time(timestamp_ms)
@@ -280,6 +311,10 @@ class PartitionLog:
             )
         at = batch.find_time(timestamp_ms)
         return batch.offset_at(at) if at < batch.count else -1
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """Of one of its segments, sealed or not."""
+        return self._index(segment)
 
     def _index(self, segment: Segment) -> SegmentIndex:
         index = self._indexes.get(segment.base_offset)
@@ -407,11 +442,17 @@ class PartitionLog:
             batches,
             self.start_offset,
             self.next_offset,
-            tuple(OffsetSet.from_bytes(each.to_bytes()) for each in self.acknowledged),
+            self._unwanted(),
             self.segments[:] if last is None else self.segments[:-1],
             None if last is None else copy(last),
             None if last is None else self._indexes.get(last.base_offset),
         )
+
+    def _unwanted(self) -> tuple[OffsetSet, ...]:
+        """What need not be written. While somebody reads, everything is."""
+        if self.pinned_offset != UNPINNED:
+            return ()
+        return tuple(OffsetSet.from_bytes(each.to_bytes()) for each in self.acknowledged)
 
     def finish_flush(self, result: FlushResult) -> None:
         plan = result.plan

@@ -7,7 +7,8 @@ the directory: what it has not flushed to segments yet is not seen.
 
 import mmap
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 COLUMNS = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
-        pa.field("priority", pa.uint8(), nullable=False),
-        pa.field("flags", pa.uint8(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("priority", pa.int32(), nullable=False),
+        pa.field("flags", pa.int32(), nullable=False),
         pa.field("envelope_format", pa.uint8(), nullable=False),
         pa.field("key", pa.binary()),
         pa.field("envelope", pa.binary(), nullable=False),
         pa.field("value", pa.binary()),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC")),
+        pa.field("due_at", pa.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -141,58 +144,84 @@ def read_segment(file: SegmentFile, window: Window | None = None) -> Iterator[pa
     window = window or Window()
     if window.offset_min < file.start_offset:
         window = replace(window, offset_min=file.start_offset)
-    with file.path.open("rb") as handle:
-        if file.size <= file.header_bytes:
-            return
+    if file.size <= file.header_bytes:
+        return
+    mapped = map_segment(file.path, file.size)
+    start, stop = span(file.descriptor, _index(file), file.header_bytes, file.size, window)
+    for rows, columns in decode_span(
+        str(file.path), lambda at, length: mapped[at : at + length], start, stop, window
+    ):
+        yield record_batch(rows, columns)
+
+
+def map_segment(path: Path, size: int) -> memoryview:
+    """The first ``size`` bytes of a segment, without reading them yet."""
+    with path.open("rb") as handle:
         on_disk = os.fstat(handle.fileno()).st_size
-        if on_disk < file.size:
-            raise CorruptData(str(file.path), on_disk, f"the file ends before byte {file.size}")
-        mapped = memoryview(mmap.mmap(handle.fileno(), file.size, prot=mmap.PROT_READ))
-    position = _first_position(file, window)
-    while position < file.size:
-        chunk = mapped[position : min(position + CHUNK_BYTES, file.size)]
-        consumed, rows, columns = _decode(file, chunk, position, window)
-        if not consumed and len(chunk) == file.size - position:
-            raise CorruptData(str(file.path), position, "the file ends within a record")
-        if not consumed:
-            # One record larger than a chunk: take all the rest.
-            chunk = mapped[position : file.size]
-            consumed, rows, columns = _decode(file, chunk, position, window, rows_max=1)
-        if rows:
-            yield record_batch(rows, columns)
-        position += consumed
+        if on_disk < size:
+            raise CorruptData(str(path), on_disk, f"the file ends before byte {size}")
+        return memoryview(mmap.mmap(handle.fileno(), size, prot=mmap.PROT_READ))
 
 
-def _decode(
-    file: SegmentFile,
-    chunk: memoryview,
-    position: int,
+def span(
+    descriptor: Segment | None,
+    index: SegmentIndex | None,
+    header_bytes: int,
+    size: int,
     window: Window,
-    rows_max: int = ROWS_MAX,
-) -> "tuple[int, int, tuple[Column, ...]]":
-    try:
-        return decode_columns(
-            chunk,
-            window.offset_min,
-            window.offset_max,
-            window.time_min_ms,
-            window.time_max_ms,
-            rows_max,
-        )
-    except BadRecord as error:
-        raise CorruptData(str(file.path), position + error.position, error.reason) from None
-
-
-def _first_position(file: SegmentFile, window: Window) -> int:
-    """Where to begin: by the index when the segment has one that matches it."""
-    index = _index(file)
-    if index is None:
-        return file.header_bytes
-    return max(
-        file.header_bytes,
+) -> tuple[int, int]:
+    """From where to where in a segment a window's records can be; by its index, if it has one."""
+    if index is None or not index.positions:
+        return header_bytes, size
+    start = max(
+        header_bytes,
         index.position_of(window.offset_min),
         index.position_of_time(window.time_min_ms),
     )
+    after = bisect_left(index.offsets, window.offset_max)
+    if descriptor is not None and descriptor.time_ordered:
+        # A point says the highest time before it: from there on all are at least that.
+        after = min(after, bisect_left(index.times, window.time_max_ms))
+    stop = index.positions[after] if after < len(index.positions) else size
+    return start, max(start, stop)
+
+
+def decode_span(
+    name: str,
+    fetch: Callable[[int, int], memoryview],
+    position: int,
+    stop: int,
+    window: Window,
+    keys: frozenset[bytes] | None = None,
+) -> "Iterator[tuple[int, tuple[Column, ...]]]":
+    """Rows and their columns between two positions of a segment; ``fetch`` gives its bytes.
+
+    Both positions are beginnings of records, or the end.
+    """
+    length = CHUNK_BYTES
+    while position < stop:
+        chunk = fetch(position, min(length, stop - position))
+        try:
+            consumed, rows, columns = decode_columns(
+                chunk,
+                window.offset_min,
+                window.offset_max,
+                window.time_min_ms,
+                window.time_max_ms,
+                ROWS_MAX,
+                keys,
+            )
+        except BadRecord as error:
+            raise CorruptData(name, position + error.position, error.reason) from None
+        if not consumed:
+            if length >= stop - position:
+                raise CorruptData(name, position, "the file ends within a record")
+            length *= 4  # one record larger than a chunk
+            continue
+        length = CHUNK_BYTES
+        position += consumed
+        if rows:
+            yield rows, columns
 
 
 def _index(file: SegmentFile) -> SegmentIndex | None:

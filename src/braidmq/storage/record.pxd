@@ -66,6 +66,7 @@ cdef class RecordBatch:
     cdef readonly Py_ssize_t count
     cdef readonly int64_t base_offset
     cdef readonly int64_t max_timestamp_ms
+    cdef readonly bint time_ordered
     cdef readonly uint8_t summary
     cdef readonly uint8_t priority_max
     cdef readonly uint8_t priority_min

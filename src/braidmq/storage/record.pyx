@@ -81,6 +81,8 @@ cdef enum:
     # The object itself, its slot in a list and the allocator's share.
     OBJECT_BYTES = 200
 
+cdef int64_t TIME_MS_MAX = 0x7fffffffffffffff // 1000
+
 
 class BadRecord(ValueError):
     """Bytes that are not a whole, intact record; ``position`` says where."""
@@ -174,6 +176,7 @@ cdef class RecordBatch:
         self.size = self.capacity = self.positions_capacity = self.count = 0
         self.base_offset = 0
         self.max_timestamp_ms = 0
+        self.time_ordered = True
         self.summary = 0
         self.priority_max = 0
         self.priority_min = 255
@@ -202,6 +205,11 @@ cdef class RecordBatch:
 
     def __len__(self):
         return self.count
+
+    @property
+    def first_timestamp_ms(self):
+        """The lowest there is, as long as the batch is ``time_ordered``; 0 for an empty batch."""
+        return self.header_at(0).timestamp_ms if self.count else 0
 
     @property
     def next_offset(self):
@@ -253,7 +261,10 @@ cdef class RecordBatch:
         self.summary |= header.flags
         self.priority_max = max(self.priority_max, header.priority)
         self.priority_min = min(self.priority_min, header.priority)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, header.timestamp_ms)
+        if header.timestamp_ms < self.max_timestamp_ms:
+            self.time_ordered = False
+        else:
+            self.max_timestamp_ms = header.timestamp_ms
         self.value_bytes += header.value_length
         self.value_bytes_max = max(self.value_bytes_max, header.value_length)
 
@@ -438,6 +449,10 @@ cdef class RecordBatch:
         self.summary |= other.summary
         self.priority_max = max(self.priority_max, other.priority_max)
         self.priority_min = min(self.priority_min, other.priority_min)
+        self.time_ordered = (
+            self.time_ordered and other.time_ordered
+            and (other.count == 0 or other.header_at(0).timestamp_ms >= self.max_timestamp_ms)
+        )
         self.max_timestamp_ms = max(self.max_timestamp_ms, other.max_timestamp_ms)
         self.value_bytes += other.value_bytes
         self.value_bytes_max = max(self.value_bytes_max, other.value_bytes_max)
@@ -455,6 +470,7 @@ cdef class RecordBatch:
         twin.count = self.count
         twin.base_offset = base_offset
         twin.max_timestamp_ms = self.max_timestamp_ms
+        twin.time_ordered = self.time_ordered
         twin.summary = self.summary
         twin.priority_max = self.priority_max
         twin.priority_min = self.priority_min
@@ -531,6 +547,14 @@ cdef class RecordBatch:
             if self.header_at(i).timestamp_ms >= timestamp_ms:
                 return i
         return self.count
+
+    def find_time_end(self, int64_t timestamp_ms):
+        """Index after the last record stamped before ``timestamp_ms``; 0 for none."""
+        cdef Py_ssize_t i
+        for i in range(self.count - 1, -1, -1):
+            if self.header_at(i).timestamp_ms < timestamp_ms:
+                return i + 1
+        return 0
 
     cdef bint is_even(self) noexcept:
         """Whether all values are of one size."""
@@ -674,13 +698,14 @@ cdef bytes empty_bytes(Py_ssize_t size):
 
 def decode_columns(
     const unsigned char[::1] data, int64_t offset_min, int64_t offset_max,
-    int64_t time_min, int64_t time_max, Py_ssize_t rows_max,
+    int64_t time_min, int64_t time_max, Py_ssize_t rows_max, object keys=None,
 ):
     """Verify and decode whole records into the buffers of Arrow columns.
 
     Takes records whose offset is in ``[offset_min, offset_max)`` and whose timestamp is in
     ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off.
-    Control records are not rows. Returns ``(bytes consumed, rows, columns)`` with the columns'
+    With ``keys`` (a set of bytes) it takes those with one of these keys alone. Control records are
+    not rows. Returns ``(bytes consumed, rows, columns)`` with the columns'
     buffers in the order of ``braidmq.storage.reader.COLUMNS``.
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
@@ -703,6 +728,7 @@ def decode_columns(
                 offset_min <= header.offset < offset_max
                 and time_min <= header.timestamp_ms < time_max
                 and not header.flags & CONTROL
+                and (keys is None or has_key(header, keys))
             ):
                 chosen[rows] = <uint32_t>at
                 rows += 1
@@ -718,22 +744,39 @@ def decode_columns(
         free(chosen)
 
 
+cdef bint has_key(const RecordHeader *header, object keys) except -1:
+    cdef const unsigned char *body = <const unsigned char *>header + header_bytes(header)
+    return bool(header.flags & KEYED) and body[:header.key_length] in keys
+
+
+cdef inline int64_t microseconds(int64_t time_ms) noexcept:
+    """As Spark and Parquet keep times; what is too far away for that is as far as they go."""
+    return min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000
+
+
 cdef tuple fill_columns(
     const unsigned char *base, const uint32_t *chosen, Py_ssize_t rows,
     Py_ssize_t key_total, Py_ssize_t envelope_total, Py_ssize_t value_total,
 ):
     cdef bytes offsets = empty_bytes(8 * rows), times = empty_bytes(8 * rows)
-    cdef bytes priorities = empty_bytes(rows), flag_bytes = empty_bytes(rows)
+    cdef bytes priorities = empty_bytes(4 * rows), flag_words = empty_bytes(4 * rows)
     cdef bytes formats = empty_bytes(rows)
     cdef bytes key_valid = bytes((rows + 7) // 8), key_ends = empty_bytes(4 * rows + 4)
     cdef bytes envelope_ends = empty_bytes(4 * rows + 4)
     cdef bytes value_valid = bytes((rows + 7) // 8), value_ends = empty_bytes(4 * rows + 4)
     cdef bytes keys = empty_bytes(key_total), envelopes = empty_bytes(envelope_total)
     cdef bytes values = empty_bytes(value_total)
+    # All zeros: most records have neither of these times.
+    cdef bytes expiry_valid = bytes((rows + 7) // 8), expiries = bytes(8 * rows)
+    cdef bytes due_valid = bytes((rows + 7) // 8), dues = bytes(8 * rows)
+    cdef uint8_t *expiry_valid_out = <uint8_t *>PyBytes_AS_STRING(expiry_valid)
+    cdef uint8_t *due_valid_out = <uint8_t *>PyBytes_AS_STRING(due_valid)
+    cdef int64_t *expiry_out = <int64_t *>PyBytes_AS_STRING(expiries)
+    cdef int64_t *due_out = <int64_t *>PyBytes_AS_STRING(dues)
     cdef int64_t *offset_out = <int64_t *>PyBytes_AS_STRING(offsets)
     cdef int64_t *time_out = <int64_t *>PyBytes_AS_STRING(times)
-    cdef uint8_t *priority_out = <uint8_t *>PyBytes_AS_STRING(priorities)
-    cdef uint8_t *flag_out = <uint8_t *>PyBytes_AS_STRING(flag_bytes)
+    cdef int32_t *priority_out = <int32_t *>PyBytes_AS_STRING(priorities)
+    cdef int32_t *flag_out = <int32_t *>PyBytes_AS_STRING(flag_words)
     cdef uint8_t *format_out = <uint8_t *>PyBytes_AS_STRING(formats)
     cdef uint8_t *key_valid_out = <uint8_t *>PyBytes_AS_STRING(key_valid)
     cdef uint8_t *value_valid_out = <uint8_t *>PyBytes_AS_STRING(value_valid)
@@ -745,6 +788,7 @@ cdef tuple fill_columns(
     cdef unsigned char *value_out = <unsigned char *>PyBytes_AS_STRING(values)
     cdef int32_t key_at = 0, envelope_at = 0, value_at = 0
     cdef const RecordHeader *header
+    cdef const RecordTiming *timing
     cdef const unsigned char *body
     cdef Py_ssize_t i
     key_end[0] = envelope_end[0] = value_end[0] = 0
@@ -752,10 +796,18 @@ cdef tuple fill_columns(
         header = <const RecordHeader *>(base + chosen[i])
         body = <const unsigned char *>header + header_bytes(header)
         offset_out[i] = header.offset
-        time_out[i] = header.timestamp_ms
+        time_out[i] = microseconds(header.timestamp_ms)
         priority_out[i] = header.priority
         flag_out[i] = header.flags
         format_out[i] = header.envelope_format
+        if header.flags & TIMED:
+            timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+            if timing.expires_at_ms:
+                expiry_valid_out[i >> 3] |= 1 << (i & 7)
+                expiry_out[i] = microseconds(timing.expires_at_ms)
+            if timing.due_at_ms:
+                due_valid_out[i >> 3] |= 1 << (i & 7)
+                due_out[i] = microseconds(timing.due_at_ms)
         if header.flags & KEYED:
             key_valid_out[i >> 3] |= 1 << (i & 7)
             memcpy(key_out + key_at, body, header.key_length)
@@ -773,7 +825,7 @@ cdef tuple fill_columns(
         envelope_end[i + 1] = envelope_at
         value_end[i + 1] = value_at
     return (
-        (None, offsets), (None, times), (None, priorities), (None, flag_bytes), (None, formats),
+        (None, offsets), (None, times), (None, priorities), (None, flag_words), (None, formats),
         (key_valid, key_ends, keys), (None, envelope_ends, envelopes),
-        (value_valid, value_ends, values),
+        (value_valid, value_ends, values), (expiry_valid, expiries), (due_valid, dues),
     )

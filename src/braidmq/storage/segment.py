@@ -148,6 +148,9 @@ class Segment(msgspec.Struct, array_like=True):
     value_bytes: int = 0
     generation: int = 0
     """How often compaction has written it anew."""
+    first_timestamp_ms: int = 0
+    time_ordered: bool = False
+    """Whether no record is stamped before the one in front of it; False where nobody looked."""
 
     @property
     def path(self) -> str:
@@ -290,6 +293,11 @@ def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interv
     index.extend(
         batch.index_points(segment.size, interval, index.last_position, segment.max_timestamp_ms)
     )
+    if not segment.records:
+        segment.first_timestamp_ms = batch.first_timestamp_ms
+        segment.time_ordered = batch.time_ordered
+    elif batch.first_timestamp_ms < segment.max_timestamp_ms or not batch.time_ordered:
+        segment.time_ordered = False
     segment.size += batch.size
     segment.end_offset = batch.next_offset
     segment.records += batch.count

@@ -564,6 +564,9 @@ class Store:
     def release(self, log: PartitionLog, offset: int) -> None:
         """Everything below ``offset`` is settled by all: memory goes at once, and segments with
         the next checkpoint. Acknowledgements are journaled already, so this seldom is."""
+        offset = min(offset, log.pinned_offset)
+        if offset <= log.start_offset:
+            return
         if log.segments and log.segments[0].end_offset <= offset:
             self.advance_start(log, offset)
         else:

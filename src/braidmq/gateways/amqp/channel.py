@@ -17,7 +17,7 @@ from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
-from braidmq.gateways.translation import amqp_envelope, amqp_parts, split_amqp
+from braidmq.gateways.translation import amqp_envelope, amqp_parts
 from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
@@ -44,6 +44,7 @@ from braidmq.wire.amqp.scan import (
     FLAG_TRANSIENT,
     FLAG_USER_ID,
 )
+from braidmq.wire.envelopes import split_amqp
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection

@@ -1,17 +1,21 @@
 """All of the HTTP gateway, put together."""
 
+from pathlib import Path
+
 import msgspec
 
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.admin import Admin
 from braidmq.gateways.http.app import App
+from braidmq.gateways.http.bulk import Bulk
 from braidmq.gateways.http.dead_letters import DeadLetters
 from braidmq.gateways.http.delayed import DelayedResource
 from braidmq.gateways.http.desk import Desk
 from braidmq.gateways.http.exchanges import Exchanges
 from braidmq.gateways.http.groups import Groups
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.leases import LeasesResource
 from braidmq.gateways.http.node import Figures, Node
 from braidmq.gateways.http.openapi import describe
 from braidmq.gateways.http.operating import MetricsSource, Operating
@@ -34,6 +38,8 @@ RESOURCES = (
     Topics,
     Publishing,
     Reading,
+    Bulk,
+    LeasesResource,
     Subscriptions,
     Groups,
     Answers,
@@ -61,7 +67,9 @@ def make_api(
     tokens: Tokens,
     health: Health,
     metrics: MetricsSource,
+    data_dir: Path | None = None,
 ) -> App:
+    """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, broker.clock)
     desk = Desk(broker, access)
     waiting = Waiting(broker)
@@ -71,6 +79,8 @@ def make_api(
         Topics(desk),
         Publishing(desk),
         Reading(desk),
+        Bulk(desk, data_dir),
+        LeasesResource(desk),
         Subscriptions(desk, waiting),
         Groups(desk, waiting),
         Answers(desk, waiting),

@@ -9,13 +9,19 @@ from braidmq.engine.errors import NotDelayed, UnknownPartition, UnknownTopic
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, Partition, show
 from braidmq.gateways.http.operations import Call, operation
-from braidmq.gateways.http.reading import Offset
+from braidmq.gateways.http.reading import OFFSET_MAX, Offset
 
 LIST_MAX = 1000
 
 
 class DelayedQuery(InNamespace, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    partition: Annotated[
+        int, Meta(ge=0, le=10_000, description="Begin in this partition: the next page")
+    ] = 0
+    after: Annotated[
+        int, Meta(ge=-1, le=OFFSET_MAX, description="In it, only offsets after this one")
+    ] = -1
 
 
 class DelayedMessages(msgspec.Struct, frozen=True):
@@ -32,7 +38,9 @@ class DelayedResource:
         """List messages that wait for their time, by partition and offset."""
         found = self._desk.readable(call, query.namespace, topic)
         engine = self._desk.broker.engine
-        waiting = engine.delayed(found, now_ms=self._desk.now_ms, limit=query.limit)
+        after = query.partition, query.after
+        now_ms = self._desk.now_ms
+        waiting = engine.delayed(found, now_ms=now_ms, limit=query.limit, after=after)
         return DelayedMessages(
             engine.count_delayed(found),
             [show(topic, each.partition, each.record) for each in waiting],

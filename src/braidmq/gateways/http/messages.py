@@ -10,10 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from braidmq.engine.envelope import AMQP, encode_headers
 from braidmq.engine.policy import PRIORITY_OF_LANE, Milliseconds
 from braidmq.gateways.http.operations import Body
-from braidmq.gateways.translation import NAMED, native_headers, split_amqp
+from braidmq.gateways.translation import native_headers
 from braidmq.model.errors import BadRequest
 from braidmq.model.limits import KEY_BYTES_MAX
 from braidmq.storage.record import Record, RecordBatch
+from braidmq.wire.envelopes import NAMED, split_amqp
 
 JSON_CONTENT = "application/json"
 BATCH_MESSAGES_MAX = 10_000

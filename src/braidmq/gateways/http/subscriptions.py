@@ -4,6 +4,8 @@ Whoever receives a message answers for it with its receipt, in time: a message n
 comes again after its visibility timeout.
 """
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from braidmq.engine.errors import BadPosition, UnknownSubscription, UnknownTopic, WrongMode
 from braidmq.engine.policy import SECOND_MS
 from braidmq.engine.receipts import receipts_of
+from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, Subscription
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, show
@@ -19,6 +22,9 @@ from braidmq.gateways.http.operations import Answer, Body, Call, operation
 from braidmq.gateways.http.waiting import WAIT_MS_MAX, Waiting
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
+
+IN_FLIGHT_MAX = 10_000
+OFFSET_MAX = (1 << 63) - 1
 
 RECEIVE_MAX = 1000
 """As many as one consumer may have in flight (catalogue row D7)."""
@@ -91,6 +97,26 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     expired: int
     dead_lettered: int
     partitions: list[PartitionLag]
+
+
+class InFlightQuery(InNamespace, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MAX)] = 1000
+    partition: Annotated[
+        int, Meta(ge=0, le=10_000, description="Begin in this partition: the next page")
+    ] = 0
+    after: Annotated[
+        int, Meta(ge=-1, le=OFFSET_MAX, description="In it, only offsets after this one")
+    ] = -1
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """A message that somebody has and has not answered for."""
+
+    partition: int
+    offset: int
+    attempts: Annotated[int, Meta(description="Deliveries so far, this one included")]
+    consumer: int
+    deadline_ms: Annotated[int, Meta(description="Then it comes again; 0: never")]
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -236,6 +262,19 @@ class Subscriptions:
 
         return Received(await self._waiting.wait(call.request, [found], take, body.wait_ms))
 
+    @operation(
+        "GET",
+        "/v1/topics/{topic}/subscriptions/{subscription}/in-flight",
+        tag="subscriptions",
+        errors=(UnknownTopic, UnknownSubscription),
+    )
+    async def list_in_flight(
+        self, call: Call, topic: str, subscription: str, query: InFlightQuery
+    ) -> list[InFlight]:
+        """List messages at consumers, by partition and offset."""
+        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        return list(islice(in_flight(found, query.partition, query.after), query.limit))
+
     def _consumer(self, subscription: Subscription) -> Consumer:
         consumer = self._consumers.get(subscription)
         engine = self._desk.broker.engine
@@ -252,6 +291,17 @@ class Subscriptions:
         for subscription, consumer in list(self._consumers.items()):
             if consumer.id not in known:
                 del self._consumers[subscription]
+
+
+def in_flight(subscription: Subscription, partition: int, after: int) -> Iterator[InFlight]:
+    for view in subscription.views[partition:]:
+        first = after + 1 if view.partition.number == partition else 0
+        for start, stop in view.state.in_state(State.IN_FLIGHT):
+            for offset in range(max(start, first), stop):
+                found = view.state.look(offset)
+                if found is not None:
+                    _, attempts, consumer, _, deadline_ms = found
+                    yield InFlight(view.partition.number, offset, attempts, consumer, deadline_ms)
 
 
 def position(text: str) -> int | str:

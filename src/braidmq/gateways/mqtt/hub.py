@@ -14,10 +14,11 @@ from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Tree, Wants
-from braidmq.gateways.translation import TOPIC_EXCHANGE, key_of_topic
+from braidmq.gateways.translation import TOPIC_EXCHANGE
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
+from braidmq.wire.envelopes import key_of_topic
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
 

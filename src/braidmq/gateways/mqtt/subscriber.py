@@ -13,9 +13,9 @@ from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.gateways.translation import split_mqtt
 from braidmq.model.errors import BraidError, StorageFailed
 from braidmq.storage.record import Record, RecordBatch
+from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import (

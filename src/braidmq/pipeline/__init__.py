@@ -1,0 +1,1 @@
+"""BraidMQ and Spark: the data source ``braid``. Needs ``pip install braidmq[spark]``."""

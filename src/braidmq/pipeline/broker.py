@@ -1,0 +1,220 @@
+"""A broker as jobs see it: its HTTP API without asyncio, patient with what passes.
+
+Spark runs driver and executors as processes of their own that come and go, and its API is
+synchronous: so is this, with one connection that is made again when it is lost.
+"""
+
+import base64
+import http.client
+import random
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from braidmq.client.errors import from_status
+from braidmq.model.errors import BraidError
+from braidmq.pipeline.errors import BrokerUnreachable
+from braidmq.pipeline.options import SourceOptions
+
+TIMEOUT_S = 60.0
+CONNECT_S_MAX = 10.0
+"""A job that has never reached its broker is told soon: most likely the address is wrong."""
+
+BACK_OFF_S, BACK_OFF_S_MAX = 0.1, 5.0
+PASSING = frozenset({429, 502, 503, 504, 507})
+"""Statuses that may be another in a moment."""
+
+Answer = TypeVar("Answer")
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    code: str = ""
+    remedy: str = ""
+
+
+class Broker:
+    def __init__(self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep):
+        parts = urlsplit(options.url)
+        self._url = options.url
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._base = parts.path.rstrip("/")
+        self._namespace = options.namespace
+        self._retry_s = options.retry_s
+        self._sleep = sleep
+        self._reached = False
+        self._connection: http.client.HTTPConnection | None = None
+        if options.token:
+            self._authorization = f"Bearer {options.token}"
+        else:
+            secret = base64.b64encode(f"{options.user}:{options.password}".encode()).decode()
+            self._authorization = f"Basic {secret}"
+
+    def __enter__(self) -> "Broker":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- asking ---
+
+    def get(self, *path: str | int, wanted: type[Answer], **query: str | int | None) -> Answer:
+        return msgspec.json.decode(self.ask("GET", path, query).body, type=wanted)
+
+    def send(
+        self, method: str, *path: str | int, body: object = None, patient: bool = True
+    ) -> bytes:
+        """``patient``: try again when it fails. Only for what may be done twice."""
+        data = msgspec.json.encode({} if body is None else body)
+        return self.ask(method, path, {}, data, patient=patient).body
+
+    def ask(
+        self,
+        method: str,
+        path: tuple[str | int, ...],
+        query: dict[str, str | int | None],
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        *,
+        patient: bool = True,
+    ) -> Reply:
+        """What the broker answers. Raises what its problem document says, or BrokerUnreachable."""
+        patience_s = self._retry_s if self._reached else min(self._retry_s, CONNECT_S_MAX)
+        deadline = time.monotonic() + (patience_s if patient else 0.0)
+        pause_s = BACK_OFF_S
+        while True:
+            try:
+                reply = self._once(method, self._target(path, query), body, headers or {})
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                refusal: BraidError = BrokerUnreachable(
+                    f"no broker answers at {self._url}: {error}"
+                )
+            else:
+                self._reached = True
+                if reply.status < 400:
+                    return reply
+                refusal = problem(reply.status, reply.body)
+                if reply.status not in PASSING:
+                    raise refusal
+            if time.monotonic() + pause_s > deadline:
+                raise refusal
+            # Not all executors at the same moment.
+            self._sleep(pause_s * (0.5 + random.random() / 2))
+            pause_s = min(pause_s * 2, BACK_OFF_S_MAX)
+
+    def _target(self, path: tuple[str | int, ...], query: dict[str, str | int | None]) -> str:
+        named = {"namespace": self._namespace, **query}
+        said = {name: str(value) for name, value in named.items() if value is not None}
+        target = f"{self._base}/v1/" + "/".join(quote(str(each), safe="") for each in path)
+        return f"{target}?{urlencode(said)}"
+
+    def _once(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+        kept = self._connection is not None
+        try:
+            return self._exchange(method, target, body, headers)
+        except (OSError, http.client.HTTPException):
+            if not kept or method == "POST":
+                raise
+            # A kept connection may be gone by now.
+            self.close()
+            return self._exchange(method, target, body, headers)
+
+    def _exchange(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+        if self._connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._connection = kind(self._host, self._port, timeout=TIMEOUT_S)
+        every = {"Authorization": self._authorization, **headers}
+        if body:
+            every["Content-Type"] = "application/json"
+        self._connection.request(method, target, body or None, every)
+        answer = self._connection.getresponse()
+        data = answer.read()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        return Reply(answer.status, named, data)
+
+
+def problem(status: int, body: bytes) -> BraidError:
+    try:
+        said = msgspec.json.decode(body, type=_Problem)
+    except msgspec.DecodeError:
+        said = _Problem(body[:200].decode("utf-8", "replace"))
+    error = from_status(status, said.detail or f"the broker answered {status}")
+    if said.code:
+        error.code = said.code  # type: ignore[misc]
+    if said.remedy:
+        error.remedy = said.remedy
+    return error
+
+
+# --- what it tells of a log: as gateways/http/bulk.py has it ---
+
+
+class SegmentInfo(msgspec.Struct, frozen=True):
+    name: str
+    base_offset: int
+    end_offset: int
+    size: int
+    header_bytes: int
+    records: int
+    max_timestamp_ms: int
+    first_timestamp_ms: int
+    time_ordered: bool
+    sealed: bool
+    generation: int
+    first_record: bytes
+
+
+class PartitionLogInfo(msgspec.Struct, frozen=True):
+    partition: int
+    id: int
+    start_offset: int
+    end_offset: int
+    stable_offset: int
+    flushed_offset: int
+    size: int
+    segments: list[SegmentInfo]
+
+
+class LogInfo(msgspec.Struct, frozen=True):
+    namespace: str
+    topic: str
+    directory: str
+    partitions: list[PartitionLogInfo]
+
+
+class PartitionTime(msgspec.Struct, frozen=True):
+    partition: int
+    offset: int
+    end: int
+
+
+def describe_log(broker: Broker, topic: str, *, segments: bool) -> LogInfo:
+    shown: Any = None if segments else "false"
+    return broker.get("topics", topic, "log", wanted=LogInfo, segments=shown)
+
+
+def find_times(broker: Broker, topic: str, time_ms: int) -> dict[int, PartitionTime]:
+    found = broker.get("topics", topic, "log", "times", wanted=list[PartitionTime], time_ms=time_ms)
+    return {each.partition: each for each in found}

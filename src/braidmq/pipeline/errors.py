@@ -1,0 +1,26 @@
+"""What can go wrong between Spark and a broker, each with a type and a remedy.
+
+They travel from executors to the driver as text, so the message has to say all.
+"""
+
+from braidmq.model.errors import BadRequest, BraidError, Kind, SetupError
+
+
+class BadOption(BadRequest):
+    code = "bad-option"
+
+
+class BrokerUnreachable(SetupError):
+    code = "broker-unreachable"
+    remedy = "Start it with `braid serve`, or mend the option url"
+
+
+class DataLoss(BraidError):
+    """What a query still had to read is gone."""
+
+    kind = Kind.STORAGE
+    code = "data-loss"
+    remedy = (
+        "Keep more (retention of the topic), read sooner, or set failOnDataLoss to false to go on"
+        " with what is there"
+    )

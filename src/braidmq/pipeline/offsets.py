@@ -1,0 +1,128 @@
+"""Where a reader stands: an offset for each partition of each topic.
+
+A stream's checkpoint keeps it as JSON, word for word, and a later version must still read it:
+
+    {"version": 1, "topics": {"orders": {"0": 1200, "1": 1180}}}
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from braidmq.model.errors import NotFound, OffsetOutOfRange
+from braidmq.pipeline.broker import LogInfo, PartitionLogInfo
+from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.options import EARLIEST, LATEST, Place, SourceOptions
+
+VERSION = 1
+
+Offsets = dict[str, dict[int, int]]
+Logs = dict[str, LogInfo]
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """Sorted: Spark takes two offsets for the same if their texts are."""
+    topics = {
+        topic: {str(number): at for number, at in sorted(partitions.items())}
+        for topic, partitions in sorted(offsets.items())
+    }
+    return {"version": VERSION, "topics": topics}
+
+
+def from_json(document: dict[str, Any]) -> Offsets:
+    version = document.get("version")
+    if version != VERSION:
+        raise BadOption(
+            f"the checkpoint has offsets of version {version!r}, this BraidMQ reads {VERSION}",
+            remedy="Go on with the BraidMQ that wrote it, or begin with a new checkpoint",
+        )
+    return {
+        topic: {int(number): at for number, at in partitions.items()}
+        for topic, partitions in document["topics"].items()
+    }
+
+
+def visible_end(log: PartitionLogInfo, options: SourceOptions) -> int:
+    """How far a query may read. The one place that knows of isolation: below ``stable_offset``
+    no transaction is open any more."""
+    return log.stable_offset if options.isolation == "read_committed" else log.end_offset
+
+
+def partitions_of(logs: Logs) -> Iterator[tuple[str, PartitionLogInfo]]:
+    for topic, log in logs.items():
+        for partition in log.partitions:
+            yield topic, partition
+
+
+def ends_of(logs: Logs, options: SourceOptions) -> Offsets:
+    found: Offsets = {topic: {} for topic in logs}
+    for topic, log in partitions_of(logs):
+        found[topic][log.partition] = visible_end(log, options)
+    return found
+
+
+def resolve(place: Place, logs: Logs, options: SourceOptions, otherwise: int) -> Offsets:
+    """A place in words or numbers as offsets. Partitions it does not name are ``otherwise``."""
+    if isinstance(place, dict) and (strangers := sorted(set(place) - set(logs))):
+        raise NotFound(f"offsets are given for topic {strangers[0]!r}, which is not read")
+    found: Offsets = {topic: {} for topic in logs}
+    for topic, log in partitions_of(logs):
+        wanted = (
+            {"earliest": EARLIEST, "latest": LATEST}.get(place)
+            if isinstance(place, str)
+            else (place.get(topic, {}).get(log.partition, otherwise))
+        )
+        assert wanted is not None
+        found[topic][log.partition] = _at(wanted, topic, log, options)
+    if isinstance(place, dict):
+        _refuse_unknown(place, found)
+    return found
+
+
+def _at(wanted: int, topic: str, log: PartitionLogInfo, options: SourceOptions) -> int:
+    end = visible_end(log, options)
+    if wanted == EARLIEST:
+        return min(log.start_offset, end)
+    if wanted == LATEST:
+        return end
+    if log.start_offset <= wanted <= end:
+        return wanted
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRange(
+            f"topic {topic!r}, partition {log.partition}: offset {wanted} is not between"
+            f" {log.start_offset} and {end}",
+            remedy="Give one that is, or set failOnDataLoss to false to take the nearest",
+        )
+    return min(max(wanted, log.start_offset), end)
+
+
+def _refuse_unknown(place: Offsets, found: Offsets) -> None:
+    for topic, partitions in place.items():
+        for number in partitions:
+            if number not in found[topic]:
+                raise NotFound(f"topic {topic!r} has no partition {number}")
+
+
+# --- limits of one trigger ---
+
+
+def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
+    """As far towards ``end`` as ``records_max`` go; each partition gets its share of them."""
+    waiting = {
+        (topic, number): max(to - start.get(topic, {}).get(number, 0), 0)
+        for topic, partitions in end.items()
+        for number, to in partitions.items()
+    }
+    total = sum(waiting.values())
+    if total <= records_max:
+        return end
+    found: Offsets = {topic: {} for topic in end}
+    left = records_max
+    # Cut down to whole numbers: what is left over goes to the first that still wait.
+    shares = {each: records_max * count // total for each, count in waiting.items()}
+    left -= sum(shares.values())
+    for (topic, number), count in waiting.items():
+        more = min(left, count - shares[topic, number])
+        left -= more
+        begin = end[topic][number] - count
+        found[topic][number] = begin + shares[topic, number] + more
+    return found

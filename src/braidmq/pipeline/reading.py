@@ -1,0 +1,188 @@
+"""What an executor does: one split in, Arrow batches out.
+
+Segments are read in place where their directory is reachable and the file is the one the broker
+means, else as ranges of bytes over HTTP. What is in no segment, and what was in one that is gone by
+now, comes from the broker as records. All of it goes through the same kernel.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from braidmq.model.errors import BraidError, NotFound
+from braidmq.model.limits import MIB
+from braidmq.pipeline.broker import Broker, SegmentInfo
+from braidmq.pipeline.columns import Rows
+from braidmq.pipeline.errors import DataLoss
+from braidmq.pipeline.leases import SplitLease
+from braidmq.pipeline.options import SourceOptions
+from braidmq.pipeline.planning import Split
+from braidmq.storage.reader import Window, decode_span, map_segment, span
+from braidmq.storage.record import HEADER_SIZE
+from braidmq.storage.segment import INDEX_SUFFIX, SUFFIX, Segment, SegmentIndex, decode_index
+
+logger = logging.getLogger(__name__)
+
+PAGE_BYTES = 8 * MIB
+
+
+class SplitReader:
+    """``bytes_read`` counts what was looked at, wherever it came from."""
+
+    def __init__(self, split: Split, options: SourceOptions) -> None:
+        self._split = split
+        self._options = options
+        self._broker = Broker(options)
+        self._rows = Rows(split.topic, split.partition)
+        self._at = split.start
+        self.bytes_read = 0
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with self._broker, SplitLease(self._split.lease, self._split.part, self._options):
+            for segment in self._split.segments:
+                if self._at < min(segment.end_offset, self._split.end):
+                    yield from self._read_segment(segment)
+            yield from self._read_records(self._split.end)
+
+    def _window(self, stop: int) -> Window:
+        wanted = self._split.window
+        return replace(
+            wanted,
+            offset_min=max(wanted.offset_min, self._at),
+            offset_max=min(wanted.offset_max, stop),
+        )
+
+    # --- segments ---
+
+    def _read_segment(self, segment: SegmentInfo) -> Iterator[pa.RecordBatch]:
+        stop = min(segment.end_offset, self._split.end)
+        window = self._window(stop)
+        if may_hold(segment, window):
+            try:
+                mapped = self._in_place(segment)
+                yield from self._decoded(segment, mapped, window)
+            except NotFound:
+                # Written anew by compaction, or dropped: the broker knows what is left of it.
+                logger.info("segment %s is gone: asking the broker", segment.name)
+                yield from self._read_records(stop)
+        self._at = stop
+
+    def _decoded(
+        self, segment: SegmentInfo, mapped: memoryview | None, window: Window
+    ) -> Iterator[pa.RecordBatch]:
+        descriptor = described(segment)
+        index = self._index(segment, descriptor, mapped is not None)
+        first, last = span(descriptor, index, segment.header_bytes, segment.size, window)
+
+        def fetch(at: int, length: int) -> memoryview:
+            self.bytes_read += length
+            return self._ranged(segment, at, length) if mapped is None else mapped[at : at + length]
+
+        for rows, columns in decode_span(
+            segment.name, fetch, first, last, window, self._split.keys
+        ):
+            batch = self._rows.batch(rows, columns)
+            yield batch
+            self._at = batch.column("offset")[rows - 1].as_py() + 1
+
+    def _in_place(self, segment: SegmentInfo) -> memoryview | None:
+        """The segment's memory, if its file is on this machine and is the one that is meant."""
+        path = Path(self._split.directory) / segment.name
+        if not self._split.directory or not path.is_file():
+            return None
+        try:
+            mapped = map_segment(path, segment.size)
+        except (OSError, BraidError):
+            return None
+        first = mapped[segment.header_bytes : segment.header_bytes + HEADER_SIZE]
+        return mapped if first == segment.first_record else None
+
+    def _ranged(self, segment: SegmentInfo, at: int, length: int) -> memoryview:
+        reply = self._broker.ask(
+            "GET",
+            ("topics", self._split.topic, "segments", segment.name),
+            {},
+            headers={"Range": f"bytes={at}-{at + length - 1}"},
+        )
+        return memoryview(reply.body)
+
+    def _index(
+        self, segment: SegmentInfo, descriptor: Segment, in_place: bool
+    ) -> SegmentIndex | None:
+        name = segment.name.removesuffix(SUFFIX) + INDEX_SUFFIX
+        if in_place and segment.sealed:
+            try:
+                found = decode_index(descriptor, (Path(self._split.directory) / name).read_bytes())
+            except OSError:
+                found = None
+            if found is not None:
+                return found
+        path = ("topics", self._split.topic, "segments", name)
+        # An unsealed segment may have grown meanwhile: then its index is not that of our part.
+        return decode_index(descriptor, self._broker.ask("GET", path, {}).body)
+
+    # --- the tail ---
+
+    def _read_records(self, stop: int) -> Iterator[pa.RecordBatch]:
+        while self._at < stop:
+            window = self._window(stop)
+            if window.offset_min >= window.offset_max:
+                return
+            reply = self._broker.ask(
+                "GET",
+                ("topics", self._split.topic, "partitions", self._split.partition, "records"),
+                {"start": self._at, "end": stop, "bytes_max": PAGE_BYTES},
+            )
+            self._check_loss(int(reply.headers["braid-start-offset"]))
+            self.bytes_read += len(reply.body)
+            page = memoryview(reply.body)
+            name = f"{self._split.topic}/{self._split.partition}"
+            for rows, columns in decode_span(
+                name,
+                lambda at, length, page=page: page[at : at + length],  # type: ignore[misc]
+                0,
+                len(page),
+                window,
+                self._split.keys,
+            ):
+                yield self._rows.batch(rows, columns)
+            self._at = int(reply.headers["braid-next-offset"])
+
+    def _check_loss(self, start_offset: int) -> None:
+        if start_offset > self._at:
+            what = (
+                f"topic {self._split.topic!r}, partition {self._split.partition}: offsets"
+                f" {self._at} to {start_offset - 1} were lost while they were read"
+            )
+            if self._options.fail_on_data_loss:
+                raise DataLoss(what)
+            logger.warning("%s; failOnDataLoss is false, so reading goes on", what)
+
+
+def may_hold(segment: SegmentInfo, window: Window) -> bool:
+    """Whether any record of a segment can be in a window, by what is known without opening it."""
+    return (
+        segment.base_offset < window.offset_max
+        and segment.end_offset > window.offset_min
+        and segment.max_timestamp_ms >= window.time_min_ms
+        and not (segment.time_ordered and segment.first_timestamp_ms >= window.time_max_ms)
+    )
+
+
+def described(segment: SegmentInfo) -> Segment:
+    """As storage describes it: an index is checked against this."""
+    return Segment(
+        0,
+        segment.base_offset,
+        segment.end_offset,
+        segment.size,
+        segment.records,
+        segment.max_timestamp_ms,
+        segment.sealed,
+        first_timestamp_ms=segment.first_timestamp_ms,
+        time_ordered=segment.time_ordered,
+        generation=segment.generation,
+    )

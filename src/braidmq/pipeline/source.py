@@ -1,0 +1,310 @@
+"""The data source ``braid`` as Spark knows it: what is read how, and by whom.
+
+Spark pickles these objects between its processes, so they hold no sockets: a ``Broker`` is made
+where it is used. Everything that matters is in the modules below; here it meets Spark's API.
+"""
+
+import atexit
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from braidmq.pipeline import leases, tables
+from braidmq.pipeline.broker import Broker
+from braidmq.pipeline.columns import SCHEMA
+from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.filters import Wanted, narrowed
+from braidmq.pipeline.leases import StreamLease
+from braidmq.pipeline.offsets import (
+    Logs,
+    Offsets,
+    ends_of,
+    from_json,
+    limited,
+    partitions_of,
+    to_json,
+)
+from braidmq.pipeline.options import EARLIEST, LATEST, SourceOptions, parse_options
+from braidmq.pipeline.planning import (
+    Split,
+    check_loss,
+    ending,
+    find_logs,
+    narrow,
+    plan,
+    starting,
+)
+from braidmq.pipeline.reading import SplitReader
+from braidmq.pipeline.typed import TypedRows
+
+MESSAGES: StructType = from_arrow_schema(SCHEMA)
+
+
+class BraidDataSource(DataSource):
+    """``spark.read.format("braid")`` and ``spark.readStream.format("braid")``."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "braid"
+
+    def schema(self) -> StructType | str:
+        """Asked for only where the user gave none."""
+        if self._options.table:
+            return tables.DDL[self._options.table]
+        if self._options.format:
+            raise BadOption(
+                f"format {self._options.format!r} needs a schema",
+                remedy='As .schema("id BIGINT, name STRING, _offset BIGINT, _corrupt BINARY")',
+            )
+        return MESSAGES
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if self._options.table:
+            return TableReader(self._options)
+        kind = FilteringReader if self._options.push_filters else BatchReader
+        return kind(self._options, self._typed(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if self._options.table:
+            raise BadOption("a table of the broker's state is no stream", remedy="Use spark.read")
+        return StreamReader(self._options, self._typed(schema))
+
+    def _typed(self, schema: StructType) -> StructType | None:
+        """The schema to decode values into; None: messages as they are."""
+        if self._options.format:
+            TypedRows(schema, self._options)  # what is wrong with it is said at once
+            return schema
+        if schema != MESSAGES:
+            raise BadOption(
+                "a schema needs a format to read the values with",
+                remedy='Give option("format", "json"), or no schema',
+            )
+        return None
+
+
+class SplitPartition(InputPartition):
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+
+
+def read_split(
+    partition: InputPartition, options: SourceOptions, typed: StructType | None
+) -> Iterator[pa.RecordBatch]:
+    """Spark asks for one partition without a value where there are none."""
+    if partition.value is None:
+        return iter(())
+    batches = SplitReader(partition.value, options).read()
+    return batches if typed is None else TypedRows(typed, options).read(batches)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, typed: StructType | None = None) -> None:
+        self.options = options
+        self.typed = typed
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with Broker(self.options) as broker:
+            logs = find_logs(broker, self.options, segments=True)
+            start = starting(broker, logs, self.options, EARLIEST)
+            end = ending(broker, logs, self.options)
+            splits = self._plan(broker, logs, start, end)
+            splits = self._leased(broker, start, splits)
+        return [SplitPartition(each) for each in splits]
+
+    def _plan(self, broker: Broker, logs: Logs, start: Offsets, end: Offsets) -> list[Split]:
+        return plan(logs, start, end, self.options)
+
+    def _leased(self, broker: Broker, start: Offsets, splits: list[Split]) -> list[Split]:
+        if not splits:
+            return []
+        name = leases.new_lease_name("batch")
+        holder = f"Spark query of {self.options.topic or self.options.topic_pattern}"
+        leases.hold(broker, name, start, self.options, holder=holder, parts=len(splits))
+        return [replace(each, lease=name, part=part) for part, each in enumerate(splits)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(partition, self.options, self.typed)
+
+
+class FilteringReader(BatchReader):
+    """Takes filters from Spark, which only has them for a reader that says so: with the option
+    pushFilters, and Spark's own spark.sql.python.filterPushdown.enabled."""
+
+    wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.wanted = narrowed(filters)
+        return filters
+
+    def _plan(self, broker: Broker, logs: Logs, start: Offsets, end: Offsets) -> list[Split]:
+        if self.wanted == Wanted():
+            return super()._plan(broker, logs, start, end)
+        start, end = narrow(broker, start, end, self.wanted.window, self.wanted.partitions)
+        return plan(logs, start, end, self.options, self.wanted.window, self.wanted.keys)
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(self.options.table)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return tables.rows_of(self.options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, typed: StructType | None = None) -> None:
+        self.options = options
+        self.typed = typed
+        self._lease: StreamLease | None = None
+        self._logs: Logs = {}
+        self._looked_s = 0.0
+        self._target: Offsets | None = None
+        """Where the query ends (availableNow); None: never."""
+
+    # --- where it stands ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        with Broker(self.options) as broker:
+            logs = find_logs(broker, self.options)
+            return to_json(starting(broker, logs, self.options, LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self.options.records_per_trigger_max:
+            return ReadMaxRows(self.options.records_per_trigger_max)
+        if self.options.bytes_per_trigger_max:
+            return ReadMaxBytes(self.options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = from_json(start)
+        with Broker(self.options) as broker:
+            if self._lease is None:
+                self._hold(broker, begin)
+            end = self._end(broker, begin)
+        known = self._known(begin, end)
+        return to_json(self._limited(known, end, limit))
+
+    def _end(self, broker: Broker, begin: Offsets) -> Offsets:
+        if self._target is not None:
+            return self._target
+        end = self._look(broker)
+        if end == begin:
+            # Spark asks again at once: others need the processor, and the broker its peace.
+            time.sleep(self.options.poll_ms / 1000)
+            end = self._look(broker)
+        return end
+
+    def _look(self, broker: Broker) -> Offsets:
+        now_s = time.monotonic()
+        if not self._logs or (now_s - self._looked_s) * 1000 >= self.options.poll_ms:
+            self._logs = find_logs(broker, self.options)
+            self._looked_s = now_s
+        return ends_of(self._logs, self.options)
+
+    def _known(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Where every partition begins; new ones at their beginning."""
+        starts = {
+            (topic, log.partition): log.start_offset for topic, log in partitions_of(self._logs)
+        }
+        return {
+            topic: {
+                number: begin.get(topic, {}).get(number, starts.get((topic, number), 0))
+                for number in partitions
+            }
+            for topic, partitions in end.items()
+        }
+
+    def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        records = 0
+        if isinstance(limit, ReadMaxRows):
+            records = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            records = max(int(limit.max_bytes / self._record_bytes()), 1)
+        if self.options.records_per_trigger_max and self.options.bytes_per_trigger_max:
+            by_bytes = int(self.options.bytes_per_trigger_max / self._record_bytes())
+            records = min(records, max(by_bytes, 1)) if records else 0
+        return limited(begin, end, records) if records else end
+
+    def _record_bytes(self) -> float:
+        """About what a record takes on disk."""
+        logs = [log for _, log in partitions_of(self._logs)]
+        records = sum(each.end_offset - each.start_offset for each in logs)
+        return max(sum(each.size for each in logs) / max(records, 1), 1.0)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with Broker(self.options) as broker:
+            self._logs = find_logs(broker, self.options)
+            self._target = ends_of(self._logs, self.options)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return to_json(ends_of(self._logs, self.options)) if self._logs else None
+
+    # --- reading ---
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        with Broker(self.options) as broker:
+            logs = find_logs(broker, self.options, segments=self.options.read_mode == "segments")
+            begin = check_loss(begin, logs, self.options)
+            if self._lease is None:
+                # A batch of an earlier run is read again, and nobody has asked for an end yet.
+                self._hold(broker, begin)
+        stop = {topic: ends for topic, ends in stop.items() if topic in logs}
+        return [SplitPartition(each) for each in plan(logs, begin, stop, self.options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(partition, self.options, self.typed)
+
+    # --- what the broker is told ---
+
+    def _hold(self, broker: Broker, begin: Offsets) -> None:
+        self._lease = StreamLease(self.options)
+        self._lease.move(broker, begin)
+        atexit.register(self.stop)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        done = from_json(end)
+        with Broker(self.options) as broker:
+            if self._lease is not None:
+                self._lease.move(broker, done)
+            if self.options.group:
+                self._report(broker, done)
+
+    def _report(self, broker: Broker, done: Offsets) -> None:
+        """The group's lag: for people alone, the query's own place is in its checkpoint."""
+        for topic, partitions in done.items():
+            path = ("topics", topic, "subscriptions", self.options.group)
+            broker.send("PUT", *path, body={})
+            offsets = [{"partition": number, "offset": at} for number, at in partitions.items()]
+            broker.send("POST", *path, "commit", body={"offsets": offsets})
+
+    def stop(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
