@@ -253,12 +253,15 @@ class Coordinator:
             outcome = Outcome(decided.commit, decided.reason, "", 0)
             raise _over(transaction.begun.name or str(transaction.number), outcome)
 
-    def require_writable(self, author: Producer | Branch) -> None:
-        """Somebody may hold on to a producer or branch that may write no more."""
+    def require_writable(self, author: Producer | Branch, now_ms: int) -> None:
+        """Somebody may hold on to a producer or branch that may write no more. Who may is alive."""
         if isinstance(author, Branch):
             self.require_open(author.transaction)
-        elif self._ledger.producers.get(author.id) is not author:
+            author.transaction.last_seen_ms = now_ms
+            return
+        if self._ledger.producers.get(author.id) is not author:
             raise ProducerFenced(f"producer {author.id} was opened by another since")
+        author.last_seen_ms = now_ms
 
     def branch(self, transaction: Transaction, name: str = "") -> Branch:
         """Where somebody publishes in a transaction, made when it is not there."""
