@@ -254,7 +254,7 @@ class Engine:
         if topic.deleted:
             self._administration.require(topic)
         if origin is not None:
-            self.transactions.require_writable(origin.author)
+            self.transactions.require_writable(origin.author, now_ms)
             return self._stamped.publish(
                 topic, batch, now_ms, origin, partition=partition, durable=durable
             )
@@ -273,7 +273,7 @@ class Engine:
         for topic in topics:
             self._administration.require(topic)
         if origin is not None:
-            self.transactions.require_writable(origin.author)
+            self.transactions.require_writable(origin.author, now_ms)
             return self._stamped.fan_out(topics, batch, now_ms, origin, durable=durable)
         if len(topics) == 1:
             return self._publishing.publish(topics[0], batch, now_ms, durable=durable)

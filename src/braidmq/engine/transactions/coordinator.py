@@ -229,18 +229,29 @@ class Coordinator:
         """An open transaction by name, for somebody who goes on with it. Raises how it ended."""
         transaction = self._ledger.by_name.get((namespace, name))
         if transaction is None:
-            outcome = self._outcome(namespace, name, owner)
+            outcome = self.outcome(namespace, name, owner)
             raise _over(name, outcome)
         self._require_owner(owner, transaction.begun.owner, name)
         transaction.last_seen_ms = now_ms
         return transaction
 
-    def _outcome(self, namespace: str, name: str, owner: str) -> Outcome:
+    def outcome(self, namespace: str, name: str, owner: str = "") -> Outcome:
+        """How a transaction ended. Raises UnknownTransaction."""
         outcome = self._ledger.outcomes.get((namespace, name))
         if outcome is None:
             raise UnknownTransaction(f"there is no transaction {name!r}")
         self._require_owner(owner, outcome.owner, name)
         return outcome
+
+    def owner_of(self, namespace: str, name: str) -> str:
+        """Whose it is, or was: for those who may do what only an owner may."""
+        transaction = self._ledger.by_name.get((namespace, name))
+        if transaction is not None:
+            return transaction.begun.owner
+        outcome = self._ledger.outcomes.get((namespace, name))
+        if outcome is None:
+            raise UnknownTransaction(f"there is no transaction {name!r}")
+        return outcome.owner
 
     def _require_owner(self, owner: str, expected: str, name: str) -> None:
         if owner != expected:
@@ -253,12 +264,15 @@ class Coordinator:
             outcome = Outcome(decided.commit, decided.reason, "", 0)
             raise _over(transaction.begun.name or str(transaction.number), outcome)
 
-    def require_writable(self, author: Producer | Branch) -> None:
-        """Somebody may hold on to a producer or branch that may write no more."""
+    def require_writable(self, author: Producer | Branch, now_ms: int) -> None:
+        """Somebody may hold on to a producer or branch that may write no more. Who may is alive."""
         if isinstance(author, Branch):
             self.require_open(author.transaction)
-        elif self._ledger.producers.get(author.id) is not author:
+            author.transaction.last_seen_ms = now_ms
+            return
+        if self._ledger.producers.get(author.id) is not author:
             raise ProducerFenced(f"producer {author.id} was opened by another since")
+        author.last_seen_ms = now_ms
 
     def branch(self, transaction: Transaction, name: str = "") -> Branch:
         """Where somebody publishes in a transaction, made when it is not there."""
@@ -340,6 +354,13 @@ class Coordinator:
             self._core.consumers[number] = Consumer(number, subscription, (Credit(),), passive=True)
         return self._core.consumers[number]
 
+    def held_by(self, consumer: Consumer) -> Transaction | None:
+        """The transaction that a consumer stands for, if it does."""
+        for each in self._ledger.transactions.values():
+            if consumer.id in each.holders.values():
+                return each
+        return None
+
     # --- ending ---
 
     def commit(
@@ -376,7 +397,7 @@ class Coordinator:
     ) -> Lsn:
         """Commit or abort by name; to do it again is answered the same."""
         if (namespace, name) not in self._ledger.by_name:
-            outcome = self._outcome(namespace, name, owner)
+            outcome = self.outcome(namespace, name, owner)
             if outcome.committed != commit:
                 raise _over(name, outcome)
             return self._core.store.journal.last_lsn

@@ -58,3 +58,17 @@ class NotInFlight(Conflict):
 
     code = "not-in-flight"
     remedy = "It will be, or was, delivered again: abort, and handle that delivery"
+
+
+EVERY = (
+    UnknownProducer,
+    ProducerFenced,
+    OutOfOrderSequence,
+    UnknownTransaction,
+    TransactionCommitted,
+    TransactionAborted,
+    NotYourTransaction,
+    UnknownBranch,
+    StaleApplication,
+    NotInFlight,
+)
