@@ -44,7 +44,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return options
 
 
-def _number(name: str, value: str) -> int:
+def number(name: str, value: str) -> int:
     if not value.isdecimal():
         raise BadOption(f"{name} is a number from 0 on, not {value!r}")
     return int(value)
@@ -56,8 +56,8 @@ _READERS: Readers = {
     "delivery": ("delivery", one_of(EXACTLY_ONCE, AT_LEAST_ONCE)),
     "keepPartition": ("keep_partition", boolean),
     "applicationId": ("application", text),
-    "applicationEpoch": ("epoch", _number),
-    "batchId": ("batch", _number),
+    "applicationEpoch": ("epoch", number),
+    "batchId": ("batch", number),
     "transactionSeconds": ("transaction_s", positive),
     "requestBytes": ("request_bytes", size),
 }
