@@ -68,7 +68,19 @@ from braidmq.client import (
     NotFound as NotFound,
 )
 from braidmq.client import (
+    NotInFlight as NotInFlight,
+)
+from braidmq.client import (
+    NotYourTransaction as NotYourTransaction,
+)
+from braidmq.client import (
+    OutOfOrderSequence as OutOfOrderSequence,
+)
+from braidmq.client import (
     Producer as Producer,
+)
+from braidmq.client import (
+    ProducerFenced as ProducerFenced,
 )
 from braidmq.client import (
     PublishError as PublishError,
@@ -78,6 +90,9 @@ from braidmq.client import (
 )
 from braidmq.client import (
     PublishRefused as PublishRefused,
+)
+from braidmq.client import (
+    StaleApplication as StaleApplication,
 )
 from braidmq.client import (
     StoredMessage as StoredMessage,
@@ -90,6 +105,30 @@ from braidmq.client import (
 )
 from braidmq.client import (
     SyncProducer as SyncProducer,
+)
+from braidmq.client import (
+    SyncTransaction as SyncTransaction,
+)
+from braidmq.client import (
+    Transaction as Transaction,
+)
+from braidmq.client import (
+    TransactionAborted as TransactionAborted,
+)
+from braidmq.client import (
+    TransactionCommitted as TransactionCommitted,
+)
+from braidmq.client import (
+    TransactionError as TransactionError,
+)
+from braidmq.client import (
+    UnknownBranch as UnknownBranch,
+)
+from braidmq.client import (
+    UnknownProducer as UnknownProducer,
+)
+from braidmq.client import (
+    UnknownTransaction as UnknownTransaction,
 )
 from braidmq.client import (
     Unroutable as Unroutable,

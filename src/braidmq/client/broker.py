@@ -7,19 +7,21 @@ lost they are attached to the next: producers send again what is unconfirmed, co
 import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from braidmq.client.address import Address
 from braidmq.client.admin import Admin
-from braidmq.client.connection import ChannelOwner, Connection
+from braidmq.client.connection import Channel, ChannelOwner, Connection
 from braidmq.client.consumer import Consumer, ConsumerOptions
 from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost
 from braidmq.client.http import HttpClient
 from braidmq.client.metadata import Metadata
 from braidmq.client.producer import Producer, ProducerOptions, Value
 from braidmq.client.reader import StoredMessage, read
+from braidmq.client.transaction import Transaction, TransactionOptions
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.methods import QueueDeclare, QueueDeclareOk
 from braidmq.wire.amqp.tables import Table
@@ -30,6 +32,9 @@ CONNECT_S_MAX = 10.0
 BACK_OFF_S_MIN = 0.05
 BACK_OFF_S_MAX = 5.0
 """A node that restarts is back within seconds; one that is away for long is asked no more often."""
+
+IDLE_MAX = 16
+"""Transactions at once that find a channel ready."""
 
 Attachment = Producer | Consumer
 
@@ -61,6 +66,8 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: BraidError | None = None
         self._producer: Producer | None = None
+        self._idle_producers: list[Producer] = []
+        """Channels that transactions were on, for the next ones."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -121,6 +128,30 @@ class Broker:
                 await producer.close()
         await self._producer.send(topic, value, exchange=exchange, **metadata)
 
+    def transaction(self, name: str = "", **options: Unpack[TransactionOptions]) -> Transaction:
+        """``async with broker.transaction() as tx: tx.publish(…); tx.ack(message)``
+
+        All of it is committed at the end, or nothing if an exception leaves it. With a name it is
+        the same transaction wherever it is begun, and is committed once.
+        """
+        return Transaction(self, name, **options)
+
+    async def take_transaction_producer(self) -> Producer:
+        while self._idle_producers:
+            producer = self._idle_producers.pop()
+            if not producer.over:
+                return producer
+        producer = Producer(self)
+        await self.attach(producer)
+        return producer
+
+    async def give_transaction_producer(self, producer: Producer) -> None:
+        producer.unbind()
+        if producer.over or producer.unconfirmed or len(self._idle_producers) >= IDLE_MAX:
+            await producer.close()
+        else:
+            self._idle_producers.append(producer)
+
     def consume(self, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """``async with broker.consume("orders", group="billing") as consumer: …``"""
         return Consumer(self, topic, **options)
@@ -154,10 +185,16 @@ class Broker:
     ) -> None:
         """A topic with one partition that keeps messages until they are acknowledged."""
         method = QueueDeclare(name, durable=durable, arguments=arguments or {})
+        async with self.short_channel(ChannelOwner()) as channel:
+            await channel.call(method, QueueDeclareOk)
+
+    @asynccontextmanager
+    async def short_channel(self, owner: ChannelOwner) -> AsyncIterator[Channel]:
+        """A channel for a few calls."""
         number = self._take_number()
         try:
-            channel = await (await self._ready()).open_channel(number, ChannelOwner())
-            await channel.call(method, QueueDeclareOk)
+            channel = await (await self._ready()).open_channel(number, owner)
+            yield channel
             await channel.close()
         finally:
             self._numbers.discard(number)

@@ -153,6 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         self.channel_max = CHANNEL_MAX
         self.can_retry = False
         """Whether the broker knows basic.retry."""
+        self.can_transact = False
+        """Whether it has our transactions and numbered producers."""
         self.blocked: str | None = None
         """Why the broker takes no publishes just now."""
         self._transport: asyncio.Transport | None = None
@@ -199,7 +201,9 @@ class Connection(asyncio.BufferedProtocol):
         self.write(PROTOCOL_HEADER)
         server = (await self._expect(ConnectionStart)).server_properties
         capabilities = server.get("capabilities")
-        self.can_retry = isinstance(capabilities, dict) and bool(capabilities.get("braid.retry"))
+        if isinstance(capabilities, dict):
+            self.can_retry = bool(capabilities.get("braid.retry"))
+            self.can_transact = bool(capabilities.get("braid.transactions"))
         self._say(start_ok("BraidMQ client", address.user, address.password, name))
         try:
             offered = await self._expect(ConnectionTune)

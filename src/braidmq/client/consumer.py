@@ -108,6 +108,11 @@ class ChannelAnswers:
         self._channel.write(frames)
         return DONE
 
+    def take(self, first: int, last: int) -> tuple[Channel | None, list[tuple[int, int]]]:
+        if self._channel is None:
+            return None, [(first, last)]
+        return self._channel, self.ledger.settle(first, last)
+
     def flush(self) -> None:
         self._due = False
         frames = self.ledger.take()

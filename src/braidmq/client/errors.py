@@ -132,13 +132,78 @@ class Unsupported(ClientError):
     code = "unsupported"
 
 
+# --- numbered producers and transactions: the codes are the broker's ---
+
+
+class TransactionError(ClientError):
+    """A producer's or a transaction's request was refused."""
+
+    code = "transaction-error"
+
+
+class UnknownProducer(TransactionError):
+    code = "unknown-producer"
+
+
+class ProducerFenced(TransactionError):
+    """Somebody else has opened this producer since: stop."""
+
+    code = "producer-fenced"
+
+
+class OutOfOrderSequence(TransactionError):
+    code = "out-of-order-sequence"
+
+
+class UnknownTransaction(TransactionError):
+    code = "unknown-transaction"
+
+
+class TransactionCommitted(TransactionError):
+    """It is over, and all it did is visible."""
+
+    code = "transaction-committed"
+
+
+class TransactionAborted(TransactionError):
+    """It is over, and nothing it did is visible."""
+
+    code = "transaction-aborted"
+    remedy = "Do its work again in a new one"
+
+
+class NotYourTransaction(TransactionError):
+    code = "not-your-transaction"
+
+
+class UnknownBranch(TransactionError):
+    code = "unknown-branch"
+
+
+class StaleApplication(TransactionError):
+    """A newer run of the application is there: stop."""
+
+    code = "stale-application"
+
+
+class NotInFlight(TransactionError):
+    """A message to be acknowledged in a transaction is not with its consumer any more."""
+
+    code = "not-in-flight"
+
+
 class HttpError(ClientError):
     """The HTTP API answered with something that has no type of its own."""
 
     code = "http-error"
 
 
+_BY_CODE: dict[str, type[BraidError]] = {
+    each.code: each for each in TransactionError.__subclasses__()
+}
+
 _BY_REPLY: dict[int, type[BraidError]] = {
+    ReplyCode.NO_ROUTE: Unroutable,
     ReplyCode.ACCESS_REFUSED: AccessRefused,
     ReplyCode.NOT_FOUND: NotFound,
     ReplyCode.RESOURCE_LOCKED: Conflict,
@@ -160,10 +225,14 @@ _BY_STATUS: dict[int, type[BraidError]] = {
 
 
 def from_reply(code: int, text: str) -> BraidError:
-    """channel.close or connection.close as an error."""
+    """channel.close or connection.close as an error. Our broker begins the text with a code of its
+    own where AMQP's says too little: ``PRECONDITION_FAILED - producer-fenced: …``."""
+    ours, _, said = text.partition(" - ")[2].partition(": ")
+    if ours in _BY_CODE:
+        return _BY_CODE[ours](said)
     return _BY_REPLY.get(code, ChannelClosed)(text)
 
 
-def from_status(status: int, text: str) -> BraidError:
-    """An HTTP status as an error."""
-    return _BY_STATUS.get(status, HttpError)(text)
+def from_status(status: int, text: str, code: str = "") -> BraidError:
+    """An HTTP status as an error, or the code of its problem document."""
+    return _BY_CODE.get(code, _BY_STATUS.get(status, HttpError))(text)

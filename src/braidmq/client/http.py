@@ -156,7 +156,7 @@ def _problem(status: int, answer: bytes) -> BraidError:
         said = msgspec.json.decode(answer, type=_Problem)
     except msgspec.DecodeError:
         said = _Problem(answer[:200].decode("utf-8", "replace"))
-    error = from_status(status, said.detail or f"HTTP status {status}")
+    error = from_status(status, said.detail or f"HTTP status {status}", said.code)
     if said.code:
         error.code = said.code  # type: ignore[misc]
     if said.remedy:

@@ -2,12 +2,15 @@
 
 from collections.abc import Awaitable, Iterator
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.client.metadata import KEY
 from braidmq.wire.amqp.client import Delivery, DeliveryRun, deliveries
 from braidmq.wire.amqp.properties import Properties, decode_properties
 from braidmq.wire.amqp.tables import FieldValue
+
+if TYPE_CHECKING:
+    from braidmq.client.connection import Channel
 
 DELIVERY_COUNT = "x-delivery-count"
 
@@ -22,6 +25,9 @@ class Answers(Protocol):
     def nack(self, first: int, last: int, delay_ms: int | None) -> Awaitable[None]: ...
 
     def reject(self, first: int, last: int) -> Awaitable[None]: ...
+
+    def take(self, first: int, last: int) -> "tuple[Channel | None, list[tuple[int, int]]]":
+        """Have a transaction answer for them: the channel, and which were not answered before."""
 
 
 class Message(Delivery):
@@ -50,6 +56,11 @@ class Message(Delivery):
         tag = self.delivery_tag
         answers: Answers = self.ledger
         return answers.reject(tag, tag)
+
+    def take_for_transaction(self) -> "tuple[Channel | None, list[tuple[int, int]]]":
+        tag = self.delivery_tag
+        answers: Answers = self.ledger
+        return answers.take(tag, tag)
 
     # --- what it says ---
 
@@ -160,3 +171,6 @@ class Batch:
 
     def reject(self) -> Awaitable[None]:
         return self._answers.reject(self._run.first_tag, self._run.last_tag)
+
+    def take_for_transaction(self) -> "tuple[Channel | None, list[tuple[int, int]]]":
+        return self._answers.take(self._run.first_tag, self._run.last_tag)

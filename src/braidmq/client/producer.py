@@ -16,6 +16,7 @@ from braidmq.client.connection import Channel, ChannelOwner
 from braidmq.client.errors import (
     Blocked,
     Closed,
+    ConnectionLost,
     Failure,
     Nacked,
     PublishError,
@@ -24,8 +25,9 @@ from braidmq.client.errors import (
     Unroutable,
     WindowFull,
 )
+from braidmq.client.identity import Identity, NumberedProducer
 from braidmq.client.metadata import NO_METADATA, BadMetadata, Metadata, encode_metadata
-from braidmq.model.errors import BraidError
+from braidmq.model.errors import BadRequest, BraidError
 from braidmq.wire.amqp.client import PublishBatch, publish_head
 from braidmq.wire.amqp.methods import (
     BasicPublish,
@@ -82,6 +84,10 @@ class ProducerOptions(TypedDict, total=False):
     """What to do while the broker takes no publishes."""
     on_error: OnError | None
     """Gets what ``put`` failed with; without it ``flush`` raises it."""
+    idempotent: bool
+    """What is sent again after the connection was lost is written once."""
+    name: str
+    """Be idempotent, and the only one of that name: whoever was it before may publish no more."""
 
 
 class _Batch:
@@ -140,8 +146,15 @@ class Producer(ChannelOwner):
         window: int = WINDOW,
         blocked: Literal["wait", "raise"] = "wait",
         on_error: OnError | None = None,
+        idempotent: bool = False,
+        name: str = "",
     ) -> None:
+        if ack == "none" and (idempotent or name):
+            raise BadRequest("a producer without confirms can't be idempotent")
         self._broker = broker
+        self._identity: Identity | None = NumberedProducer(name) if idempotent or name else None
+        self._given = 0
+        """Messages sent since it has its identity: their numbers are 0 to this."""
         self._loop = broker.loop
         self._confirms = ack != "none"
         self._batch_records = batch_records
@@ -286,6 +299,10 @@ class Producer(ChannelOwner):
             await self._channel.connection.drain()
         if self._over is not None:
             raise self._over
+        self.raise_failures()
+
+    def raise_failures(self) -> None:
+        """Raises PublishFailed with what ``put`` failed with since the last time."""
         if self._failures:
             failures, self._failures = self._failures, []
             raise PublishFailed(failures)
@@ -386,6 +403,7 @@ class Producer(ChannelOwner):
     def _send_batch(self, batch: _Batch) -> None:
         batch.first_tag = self._next_tag
         self._next_tag += batch.count
+        self._given += batch.count
         self._unconfirmed_bytes += batch.publishes.size
         if self._unconfirmed_bytes >= WINDOW_BYTES:
             self._slow = True  # puts look at the bytes too, from here on
@@ -452,12 +470,48 @@ class Producer(ChannelOwner):
         """A channel, the first or another one: what is unconfirmed is sent, maybe again."""
         if self._confirms:
             await channel.call(ConfirmSelect(), ConfirmSelectOk)
+        if self._identity is not None:
+            unsettled = sum(batch.count - batch.settled for batch in self._sent)
+            await self._identity.attach(channel, self._given - unsettled)
         self._channel = channel
         self._next_tag = 1
         for batch in list(self._sent):
             batch.first_tag = self._next_tag - batch.settled
             self._next_tag += batch.count - batch.settled
             self._write(channel, batch)
+        self._wake()
+
+    async def bind(self, identity: Identity) -> None:
+        """Publish as somebody from here on; nothing may be unconfirmed."""
+        assert not self._sent
+        self._identity, self._given = identity, 0
+        channel = await self.attached_channel()
+        try:
+            await identity.attach(channel, 0)
+        except ConnectionLost:
+            await self.attached_channel()
+
+    def unbind(self) -> None:
+        self._identity = None
+
+    def send_waiting(self) -> None:
+        """Send the open batch now."""
+        self._close_batch()
+
+    @property
+    def channel(self) -> Channel | None:
+        """Its channel, while there is one."""
+        channel = self._channel
+        return channel if channel is not None and channel.open else None
+
+    async def attached_channel(self) -> Channel:
+        """Its channel, once there is one. Raises what the producer ended with."""
+        while True:
+            if self._over is not None:
+                raise self._over
+            if (channel := self.channel) is not None:
+                return channel
+            await self._progress()
 
     @property
     def over(self) -> bool:
@@ -473,6 +527,8 @@ class Producer(ChannelOwner):
         self._over = error
         self._slow = True
         self._channel = None
+        if self._identity is not None:
+            self._identity.fail(error)
         if self._linger is not None:
             self._linger.cancel()
         for batch in (*self._sent, self._batch):
@@ -510,6 +566,9 @@ class Producer(ChannelOwner):
     def on_closed(self, error: BraidError) -> None:
         """The broker refused a publish, and ignores all that followed it."""
         self._channel = None
+        if self._identity is not None and not self._identity.outlives_channel:
+            self.fail(error)
+            return
         for batch in list(self._sent):
             refused = PublishRefused(f"the broker closed the channel: {error}")
             refused.__cause__ = error

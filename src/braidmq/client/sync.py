@@ -17,12 +17,14 @@ from typing import Any, Self, TypeVar, Unpack
 from braidmq.client.admin import Admin
 from braidmq.client.awaitables import DONE
 from braidmq.client.broker import Broker
+from braidmq.client.connection import Channel
 from braidmq.client.consumer import ChannelAnswers, Consumer, ConsumerOptions
 from braidmq.client.errors import Closed
 from braidmq.client.message import Batch, Message
 from braidmq.client.metadata import Metadata
 from braidmq.client.producer import Producer, ProducerOptions, Value
 from braidmq.client.reader import StoredMessage
+from braidmq.client.transaction import Transaction, TransactionOptions
 from braidmq.wire.amqp.tables import Table
 
 _T = TypeVar("_T")
@@ -108,6 +110,10 @@ class _ThreadAnswers:
         self._thread.hand_over(partial(self._answers.reject, first, last))
         return DONE
 
+    def take(self, first: int, last: int) -> tuple[Channel | None, list[tuple[int, int]]]:
+        """Called by transactions, in the loop's thread."""
+        return self._answers.take(first, last)
+
 
 class SyncProducer:
     """As ``Producer``. ``put`` blocks while too much is unconfirmed."""
@@ -173,6 +179,62 @@ class SyncProducer:
 
     def close(self) -> None:
         self._thread.wait_for(self._producer.close())
+
+
+class SyncTransaction:
+    """As ``Transaction``. ``publish`` blocks while too much is under way."""
+
+    def __init__(self, thread: LoopThread, transaction: Transaction) -> None:
+        self._thread = thread
+        self._transaction = transaction
+        self._producer: SyncProducer
+
+    @property
+    def name(self) -> str:
+        return self._transaction.name
+
+    def __enter__(self) -> Self:
+        self._thread.wait_for(self._transaction.__aenter__())
+        self._producer = SyncProducer(self._thread, self._transaction.producer)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.wait_for(self._transaction.__aexit__(kind, error, trace))
+
+    def publish(
+        self, topic: str, value: Value, *, exchange: str = "", **metadata: Unpack[Metadata]
+    ) -> None:
+        self._producer.put(topic, value, exchange=exchange, **metadata)
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        exchange: str = "",
+        **metadata: Unpack[Metadata],
+    ) -> None:
+        self._producer.put_many(topic, values, exchange=exchange, **metadata)
+
+    def ack(self, message: Message | Batch) -> None:
+        self._thread.wait_for(self._ack(message))
+
+    async def _ack(self, message: Message | Batch) -> None:
+        self._transaction.ack(message)
+
+    def commit(self, *, branches: Sequence[str] | None = None) -> None:
+        self._thread.wait_for(self._transaction.commit(branches=branches))
+
+    def abort(self) -> None:
+        self._thread.wait_for(self._transaction.abort())
+
+    def leave(self) -> None:
+        self._thread.wait_for(self._transaction.leave())
 
 
 class SyncConsumer:
@@ -295,6 +357,10 @@ class SyncBroker:
     ) -> None:
         thread, broker = self._running
         thread.wait_for(broker.publish(topic, value, exchange=exchange, **metadata))
+
+    def transaction(self, name: str = "", **options: Unpack[TransactionOptions]) -> SyncTransaction:
+        thread, broker = self._running
+        return SyncTransaction(thread, broker.transaction(name, **options))
 
     def consume(self, topic: str, **options: Unpack[ConsumerOptions]) -> SyncConsumer:
         thread, broker = self._running

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
+from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
 from braidmq.engine.effects import ConsumerCancelled, TopicDeleted
@@ -320,6 +320,7 @@ class Administration:
         mode: Mode = Mode.SHARED,
         start: Position = "earliest",
         durable: bool = True,
+        uncommitted: bool = False,
     ) -> Subscription:
         """The subscription of that name, made if there is none."""
         self.require(topic)
@@ -332,6 +333,7 @@ class Administration:
             name,
             mode,
             durable=durable and topic.durable,
+            uncommitted=uncommitted,
         )
         starts = [self.position(partition.log, start) for partition in topic.partitions]
         self.register_subscription(subscription)
@@ -359,26 +361,31 @@ class Administration:
             settled = OffsetSet(start)
         self.settle_cancelled(subscription, partition, settled)
         cursor = max(start, settled.floor)
-        state = DeliveryState(settled, cursor, max(cursor, partition.log.next_offset))
+        end = partition.log.next_offset if subscription.uncommitted else partition.stable_offset
+        state = DeliveryState(settled, cursor, max(cursor, end))
         view = self.attach_view(subscription, partition, state, now_ms)
         self._rebuild(view, now_ms)
         if not partition.head_timer:
             self.arm_head(partition, now_ms)
 
     def settle_cancelled(
-        self, subscription: Subscription, partition: TopicPartition, settled: OffsetSet
+        self,
+        subscription: Subscription,
+        partition: TopicPartition,
+        settled: OffsetSet,
+        *,
+        journaled: bool = True,
     ) -> None:
         """What was cancelled is delivered to nobody, whenever they come."""
-        store, key = self._core.store, (CANCELLED, partition.log.id)
-        if key not in store.acknowledged:
+        store, cancelled = self._core.store, self._core.cancelled(partition)
+        if cancelled is None:
             return
-        cancelled = store.acknowledged[key]
         ranges = [
             (max(start, settled.floor), stop)
             for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
             if stop > settled.floor
         ]
-        if ranges and subscription.durable:
+        if ranges and journaled and subscription.durable:
             store.acknowledge(subscription.id, partition.log.id, ranges)
         for start, stop in ranges:
             settled.add(start, stop)

@@ -39,6 +39,7 @@ class Clockwork:
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
         self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
         self.on_lease: Callable[[int, int], None] = lambda number, now_ms: None
+        self.on_transaction: Callable[[int, int], None] = lambda number, now_ms: None
         self._handlers: dict[int, Callable[[int, int, int, int], None]] = {
             Timer.RETRY: self._retry,
             Timer.VISIBILITY: self._overdue,
@@ -49,6 +50,7 @@ class Clockwork:
             Timer.SWEEP: self._sweep,
             Timer.GROUP: self._group,
             Timer.LEASE: self._lease,
+            Timer.TRANSACTION: self._transaction,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -96,7 +98,7 @@ class Clockwork:
         lowest = min(view.state.settled.floor for view in partition.views)
         start = max(lowest, partition.log.start_offset)
         due = 0
-        for run in self._settling.runs(partition, start, partition.log.next_offset):
+        for run in self._settling.runs(partition, start, partition.stable_offset):
             living = run.batch.find_time(now_ms - ttl_ms + 1)
             expired = Run(run.batch, run.first, min(max(living, run.first), run.stop))
             if expired.stop > expired.first:
@@ -124,6 +126,9 @@ class Clockwork:
 
     def _lease(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_lease(owner, now_ms)
+
+    def _transaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        self.on_transaction(owner, now_ms)
 
     # --- delayed messages ---
 
@@ -156,8 +161,8 @@ class Clockwork:
             for start, stop in view.state.in_state(State.DELAYED):
                 found.add(start, stop)
         if not partition.views:
-            found.add(partition.log.start_offset, partition.log.next_offset)
-            cancelled = self._core.store.acknowledged.get((CANCELLED, partition.log.id))
+            found.add(partition.log.start_offset, partition.stable_offset)
+            cancelled = self._core.cancelled(partition)
             if cancelled is not None:
                 for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]:
                     found.discard(start, stop)
@@ -185,7 +190,7 @@ class Clockwork:
             self._cancel_in(view, offset)
 
     def _is_pending(self, partition: TopicPartition, offset: int) -> bool:
-        if not 0 <= offset < partition.log.next_offset:
+        if not 0 <= offset < partition.stable_offset:
             return False
         if partition.views:
             found = (view.state.look(offset) for view in partition.views)

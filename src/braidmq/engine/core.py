@@ -24,6 +24,7 @@ from braidmq.engine.topics import (
 from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.catalogue import Change
+from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.store import COUNTERS, Store
 
 TOPICS = "topics"
@@ -56,6 +57,8 @@ class Timer(IntEnum):
     """group; a session or a revocation may be over"""
     LEASE = 9
     """lease; it may be over"""
+    TRANSACTION = 10
+    """transaction; its time or its owner's session may be over"""
 
 
 class Core:
@@ -141,11 +144,16 @@ class Core:
                 subscription.name,
                 str(subscription.mode),
                 list(starts),
+                subscription.uncommitted,
             )
             value = msgspec.msgpack.encode(record)
             self.store.change(
                 [(SUBSCRIPTIONS, str(subscription.id), value), self._counter(SUBSCRIPTIONS)]
             )
+
+    def cancelled(self, partition: TopicPartition) -> OffsetSet | None:
+        """Offsets that are delivered to nobody, whoever comes; None when there are none."""
+        return self.store.acknowledged.get((CANCELLED, partition.log.id))
 
     def touch(self, subscription: Subscription) -> None:
         """It may have something to deliver."""

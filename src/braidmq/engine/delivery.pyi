@@ -42,6 +42,14 @@ class DeliveryState:
     def published(
         self, batch: RecordBatch, base_offset: int, now_ms: int, lane_of: bytes | None = None
     ) -> None: ...
+    def told(
+        self,
+        batch: RecordBatch,
+        first: int,
+        stop: int,
+        now_ms: int,
+        lane_of: bytes | None = None,
+    ) -> None: ...
     def vacate(self, start: int, stop: int) -> None: ...
     def rebuild(
         self,
@@ -78,6 +86,9 @@ class DeliveryState:
         consumer: int = 0,
         deadline_ms: int = 0,
         not_after_ms: int = ...,
+    ) -> tuple[Ranges, int, int]: ...
+    def hand_over(
+        self, start: int, stop: int, consumer: int, holder: int
     ) -> tuple[Ranges, int, int]: ...
     def settle_early(self, start: int, stop: int) -> None: ...
     def take_out(

@@ -328,6 +328,21 @@ cdef class DeliveryState:
             self.admit(batch.header_at(i), base_offset + i, now_ms, lanes)
         self.skip_ahead()
 
+    def told(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
+             bytes lane_of=None):
+        """As ``published``, for a part of a batch that stands at its own offsets, without gaps."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *lanes = <const uint8_t *>lane_of if lane_of is not None else NULL
+        if batch.offset_of(first) != self.end:
+            raise ValueError("records arrive in order")
+        self.end = batch.offset_of(stop - 1) + 1
+        if lane_of is None and not batch.summary & TIMED:
+            self.fresh_bytes += batch.value_bytes_between(first, stop)
+            return
+        for i in range(first, stop):
+            self.admit(batch.header_at(i), batch.offset_of(i), now_ms, lanes)
+        self.skip_ahead()
+
     cdef int admit(
         self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
     ) except -1:
@@ -579,6 +594,29 @@ cdef class DeliveryState:
                             entry.consumer = 0
                     self.set_state(entry, offset, following)
             offset += 1
+        return changed.result()
+
+    def hand_over(self, int64_t start, int64_t stop, uint32_t consumer, uint32_t holder):
+        """What is in flight at ``consumer`` is ``holder``'s from now on, without a deadline.
+
+        Consumer 0: also what is ready goes to it, as if it had been its before. No delivery is
+        counted. Returns as ``apply``.
+        """
+        cdef RangeList changed = RangeList()
+        cdef int64_t offset
+        cdef Entry *entry
+        start = max(start, self.settled.floor)
+        for offset in range(start, min(stop, self.end)):
+            entry = self.find(offset)
+            if entry == NULL:
+                continue
+            if entry.state == READY and consumer == 0:
+                self.set_state(entry, offset, IN_FLIGHT)
+            elif entry.state != IN_FLIGHT or entry.consumer != consumer:
+                continue
+            entry.consumer = holder
+            entry.deadline_ms = 0
+            changed.add(offset, entry.size)
         return changed.result()
 
     def settle_early(self, int64_t start, int64_t stop):

@@ -37,6 +37,10 @@ from braidmq.engine.topics import (
     Subscription,
     Topic,
 )
+from braidmq.engine.transactions.coordinator import Coordinator
+from braidmq.engine.transactions.ledger import Ledger
+from braidmq.engine.transactions.publishing import Origin, StampedPublishing
+from braidmq.engine.transactions.stability import Stability
 from braidmq.model.ids import SubscriptionId
 from braidmq.storage.disk import Disk
 from braidmq.storage.journal import Progress
@@ -50,7 +54,12 @@ class Engine:
     """Use ``Engine.open``."""
 
     def __init__(
-        self, store: Store, notes: DeliveryNotes, now_ms: int, marks: Watermarks | None = None
+        self,
+        store: Store,
+        notes: DeliveryNotes,
+        ledger: Ledger,
+        now_ms: int,
+        marks: Watermarks | None = None,
     ) -> None:
         self.store = store
         self.core = Core(store, now_ms)
@@ -58,6 +67,8 @@ class Engine:
         self.pressure = Pressure(marks)
         self._settling = Settling(self.core)
         self._publishing = Publishing(self.core, self._settling)
+        self._stamped = StampedPublishing(self.core, self._publishing)
+        self._stability = Stability(self.core, self._settling, self._publishing)
         self._dispatching = Dispatching(self.core, self._settling)
         self._recovery = Recovery(self.core, notes)
         self._administration = Administration(
@@ -70,10 +81,21 @@ class Engine:
         self.graveyard = Graveyard(self.core, self._settling, self._publishing)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
-        self._clockwork.on_sweep = self.retainer.sweep
         self.leases = Leases(self.core)
         self.leases.on_unpinned = self.retainer.unpinned
         self._clockwork.on_lease = self.leases.expire
+        self.retainer.visible_runs = self._stability.visible_runs
+        self._clockwork.on_sweep = self._sweep
+        self.transactions = Coordinator(
+            self.core,
+            self._settling,
+            self._publishing,
+            self._stability,
+            ledger,
+            self.retainer.settle_up_to,
+        )
+        self._clockwork.on_transaction = self.transactions.expire
+        self._recovery.before_subscriptions = self.transactions.restore_claims
         self.groups = GroupCoordinator(self.core, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
         self._clockwork.on_group = self.groups.expire
@@ -91,10 +113,10 @@ class Engine:
         progress: Progress = lambda what, done, total: None,
     ) -> "Engine":
         """Recover a data directory and go on where it stopped."""
-        notes = DeliveryNotes()
-        store = Store.open(disk, settings, [notes], progress)
+        notes, ledger = DeliveryNotes(), Ledger()
+        store = Store.open(disk, settings, [notes, ledger], progress)
         try:
-            engine = cls(store, notes, now_ms, marks)
+            engine = cls(store, notes, ledger, now_ms, marks)
             engine._restore(now_ms, progress)
         except BaseException:
             store.close()
@@ -108,11 +130,16 @@ class Engine:
         self.exchanges.set_alternates()
         self.groups.restore()
         self.leases.restore(now_ms)
+        self.transactions.resume(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.
             topic.last_used_ms = now_ms
             self._administration.arm_idle(topic, now_ms)
+
+    def _sweep(self, now_ms: int) -> None:
+        self.retainer.sweep(now_ms)
+        self.transactions.sweep(now_ms)
 
     def close(self) -> None:
         self.store.close()
@@ -158,6 +185,7 @@ class Engine:
         self.exchanges.forget_topic(topic.namespace, topic.name)
         self.groups.deleted(topic)
         self.retainer.forget(topic)
+        self.transactions.forget_topic(topic)
 
     def purge(self, topic: Topic) -> int:
         self._administration.require(topic)
@@ -216,18 +244,37 @@ class Engine:
         now_ms: int,
         partition: int | None = None,
         durable: bool = True,
+        origin: Origin | None = None,
     ) -> Published:
-        """A batch for one topic. It is confirmed once ``Published.lsn`` is durable."""
+        """A batch for one topic. It is confirmed once ``Published.lsn`` is durable.
+
+        With an ``origin`` it is written once, however often it is sent, or visible only when its
+        transaction commits.
+        """
         if topic.deleted:
             self._administration.require(topic)
+        if origin is not None:
+            self.transactions.require_writable(origin.author, now_ms)
+            return self._stamped.publish(
+                topic, batch, now_ms, origin, partition=partition, durable=durable
+            )
         return self._publishing.publish(topic, batch, now_ms, partition=partition, durable=durable)
 
     def fan_out(
-        self, topics: Sequence[Topic], batch: RecordBatch, *, now_ms: int, durable: bool = True
+        self,
+        topics: Sequence[Topic],
+        batch: RecordBatch,
+        *,
+        now_ms: int,
+        durable: bool = True,
+        origin: Origin | None = None,
     ) -> Published:
         """A batch for many topics; its bytes are written once."""
         for topic in topics:
             self._administration.require(topic)
+        if origin is not None:
+            self.transactions.require_writable(origin.author, now_ms)
+            return self._stamped.fan_out(topics, batch, now_ms, origin, durable=durable)
         if len(topics) == 1:
             return self._publishing.publish(topics[0], batch, now_ms, durable=durable)
         return self._publishing.fan_out(topics, batch, now_ms, durable=durable)
@@ -243,9 +290,17 @@ class Engine:
         mode: Mode = Mode.SHARED,
         start: Position = "earliest",
         durable: bool = True,
+        uncommitted: bool = False,
     ) -> Subscription:
+        """``uncommitted``: it gets records whose transaction is still open, or was aborted."""
         return self._administration.subscribe(
-            topic, name, now_ms, mode=mode, start=start, durable=durable
+            topic,
+            name,
+            now_ms,
+            mode=mode,
+            start=start,
+            durable=durable,
+            uncommitted=uncommitted,
         )
 
     def subscription(self, topic: Topic, name: str) -> Subscription:
@@ -375,10 +430,18 @@ class Engine:
     # --- reading without a subscription ---
 
     def read(
-        self, topic: Topic, partition: int, offset: int, bytes_max: int = RUN_BYTES_MAX
+        self,
+        topic: Topic,
+        partition: int,
+        offset: int,
+        bytes_max: int = RUN_BYTES_MAX,
+        *,
+        uncommitted: bool = False,
     ) -> list[Run]:
-        """Records by offset: replay, for anybody, without touching a subscription."""
-        return self.core.partition(topic, partition).log.read(offset, bytes_max)
+        """Records by offset: replay, for anybody, without touching a subscription. Nothing behind
+        the stable offset, nor what was aborted or cancelled."""
+        found = self.core.partition(topic, partition)
+        return self._stability.read(found, offset, bytes_max, uncommitted=uncommitted)
 
     def find_offset(self, topic: Topic, partition: int, wanted: Position) -> int:
         return self._administration.position(self.core.partition(topic, partition).log, wanted)

@@ -41,7 +41,7 @@ class Graveyard:
         partition = dead.partitions[0]
         gone = self._core.store.acknowledged.get((CANCELLED, partition.log.id), ())
         start = max(start, partition.log.start_offset)
-        for record in self._settling.records(partition, start, partition.log.next_offset):
+        for record in self._settling.records(partition, start, partition.stable_offset):
             if record.offset not in gone and not record.flags & FLAG_CONTROL:
                 yield record
 

@@ -258,6 +258,18 @@ class GroupCoordinator:
             )
         self.settle_up_to(view, offset)
 
+    def committing(
+        self,
+        namespace: str,
+        name: str,
+        member_id: str,
+        generation: int,
+        topic: str,
+        partition: int,
+    ) -> PartitionView:
+        """What a member may commit an offset of: to do it in a transaction."""
+        return self._fenced(namespace, name, member_id, generation, topic, partition)[1]
+
     def _fenced(
         self,
         namespace: str,

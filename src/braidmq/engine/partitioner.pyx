@@ -61,13 +61,16 @@ cdef struct Share:
     uint32_t start
 
 
-def split(RecordBatch batch not None, int32_t partitions, int64_t round_robin):
+def split(
+    RecordBatch batch not None, int32_t partitions, int64_t round_robin, bint by_place=False
+):
     """Split ``batch`` into one new batch per partition, None where nothing goes.
 
     Keyed records go by their hash, the others round robin from ``round_robin`` on; returns the
     batches and the ``round_robin`` to pass next time. Order is kept within each partition, and a
     record's offset field is its place in its new batch. When everything goes to one partition,
-    ``batch`` itself stands there.
+    ``batch`` itself stands there. ``by_place``: a record without key goes where its place in the
+    batch says, whatever keys stand before it, so that one sent again goes there again.
     """
     cdef Share *shares
     cdef uint16_t *places
@@ -86,15 +89,32 @@ def split(RecordBatch batch not None, int32_t partitions, int64_t round_robin):
         if shares == NULL or places == NULL:
             raise MemoryError
         turn = choose_places(
-            batch, partitions, <uint32_t>(round_robin % partitions), places, shares)
+            batch, partitions, <uint32_t>(round_robin % partitions), by_place, places, shares)
         return deal(batch, partitions, places, shares), turn
     finally:
         free(places)
         free(shares)
 
 
+def places(RecordBatch batch not None, int32_t partitions, int64_t round_robin):
+    """The partition of each record, as ``split`` deals them ``by_place``."""
+    cdef array.array found = array.clone(SLOT_NUMBERS, batch.count, zero=False)
+    cdef Share *shares
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ValueError(f"between 1 and {MOST_PARTITIONS} partitions, not {partitions}")
+    shares = <Share *>calloc(partitions, sizeof(Share))
+    if shares == NULL:
+        raise MemoryError
+    choose_places(
+        batch, partitions, <uint32_t>(round_robin % partitions), True,
+        <uint16_t *>found.data.as_ushorts, shares)
+    free(shares)
+    return found
+
+
 cdef uint32_t choose_places(
-    RecordBatch batch, uint32_t partitions, uint32_t turn, uint16_t *places, Share *shares
+    RecordBatch batch, uint32_t partitions, uint32_t turn, bint by_place, uint16_t *places,
+    Share *shares,
 ) noexcept:
     """Choose each record's partition and add up what each gets; returns the next turn."""
     cdef const RecordHeader *header
@@ -106,6 +126,7 @@ cdef uint32_t choose_places(
             place = partition_of_hash(hash_of_record(header), partitions)
         else:
             place = turn
+        if by_place or not header.flags & KEYED:
             turn = turn + 1 if turn + 1 < partitions else 0
         places[i] = <uint16_t>place
         shares[place].size += record_bytes(header)

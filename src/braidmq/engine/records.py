@@ -27,3 +27,4 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
     mode: str
     starts: list[int]
     """Where it began in each partition."""
+    uncommitted: bool = False

@@ -3,6 +3,7 @@ notes, messages from the logs."""
 
 import struct
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,7 +13,7 @@ from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Cor
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
-from braidmq.engine.settling import NOTE, RESET_NOTE
+from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
 from braidmq.engine.states import State
 from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
@@ -86,6 +87,7 @@ class Recovery:
         self._core = core
         self._notes = notes
         self.administration: Administration
+        self.before_subscriptions: Callable[[], None] = lambda: None
         self._timed_from: dict[PartitionId, int] = {}
         """From where on the records of a partition that have times of their own have timers."""
 
@@ -98,6 +100,7 @@ class Recovery:
         self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
             self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord))
+        self.before_subscriptions()
         subscriptions = list(catalogue.items(SUBSCRIPTIONS))
         for done, (_, value) in enumerate(subscriptions):
             progress("subscriptions", done, len(subscriptions))
@@ -144,7 +147,12 @@ class Recovery:
         if topic is None:
             return
         subscription = Subscription(
-            SubscriptionId(record.id), topic, record.name, Mode(record.mode), durable=True
+            SubscriptionId(record.id),
+            topic,
+            record.name,
+            Mode(record.mode),
+            durable=True,
+            uncommitted=record.uncommitted,
         )
         self.administration.register_subscription(subscription)
         for partition in topic.partitions:
@@ -158,9 +166,11 @@ class Recovery:
         if settled.floor < log.start_offset:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)
+        self.administration.settle_cancelled(subscription, partition, settled, journaled=False)
         key = (subscription.id, log.id)
         cursor = max(self._notes.cursors.get(key, 0), settled.floor)
-        state = DeliveryState(settled, cursor, log.next_offset)
+        end = log.next_offset if subscription.uncommitted else partition.stable_offset
+        state = DeliveryState(settled, cursor, max(cursor, end))
         # Receipts of an earlier life must not name deliveries of this one.
         state.nonce = (now_ms << 8) & 0xFFFFFFFF
         view = self.administration.attach_view(subscription, partition, state, now_ms)
@@ -184,8 +194,8 @@ class Recovery:
             waits = was == State.WAITING and deadline > now_ms
             self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
         state.settle_early(state.cursor, state.settled.floor)
-        at = max(state.settled.floor, log.start_offset)
-        while at < log.next_offset:
+        at, end = max(state.settled.floor, log.start_offset), view.visible_end
+        while at < end:
             skipped = self._skip_plain_segment(view, at)
             if skipped:
                 at = skipped
@@ -194,17 +204,22 @@ class Recovery:
             if not found:
                 break
             for run in found:
+                stop = min(run.stop, run.batch.find(end))
+                if stop <= run.first:
+                    leave_out(state, at, end)
+                    at = end
+                    break
                 first = run.batch.offset_at(run.first)
                 leave_out(state, at, first)
-                state.rebuild(run.batch, run.first, run.stop, now_ms, lane_of)
-                last = run.batch.offset_at(run.stop - 1) + 1
-                if last - first != run.stop - run.first:
-                    for index in range(run.first + 1, run.stop):
+                state.rebuild(run.batch, run.first, stop, now_ms, lane_of)
+                last = run.batch.offset_at(stop - 1) + 1
+                if last - first != stop - run.first:
+                    for index in range(run.first + 1, stop):
                         leave_out(
                             state, run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index)
                         )
                 at = last
-        leave_out(state, at, log.next_offset)
+        leave_out(state, at, end)
         # What was left out may have closed the gap above the floor, which then passed the cursor.
         state.settle_early(state.cursor, state.settled.floor)
         for start, stop in state.settled.ranges_above_floor():
@@ -248,7 +263,8 @@ class Recovery:
         for segment in view.log.segments:
             if segment.base_offset == at:
                 dense = segment.records == segment.end_offset - segment.base_offset
-                if dense and not segment.summary & FLAG_TIMED:
+                decided = segment.end_offset <= view.visible_end
+                if dense and decided and not segment.summary & FLAG_TIMED:
                     state.rebuild_fresh(segment.value_bytes)
                     return segment.end_offset
         return 0
@@ -261,7 +277,7 @@ class Recovery:
         floor = min((view.state.settled.floor for view in partition.views), default=0)
         at = max(floor, log.start_offset)
         self._timed_from[log.id] = at
-        self._schedule_timed(partition, at, log.next_offset, now_ms)
+        self._schedule_timed(partition, at, partition.stable_offset, now_ms)
 
     def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
         log, wheel = partition.log, self._core.wheel
@@ -291,11 +307,3 @@ class Recovery:
         for subscription, _ in list(store.acknowledged):
             if subscription != CANCELLED and subscription not in self._core.subscriptions:
                 store.forget_subscription(subscription)
-
-
-def leave_out(state: DeliveryState, start: int, stop: int) -> None:
-    """No record stands at these offsets: they count as settled, or the floor would stay below
-    them for ever. Whoever counts again finds the same, so that it need not be journaled."""
-    if start < stop:
-        state.vacate(start, stop)
-        state.settled.add(start, stop)

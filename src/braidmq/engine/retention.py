@@ -4,6 +4,8 @@ Offsets never change. Retention moves the start of a log; compaction writes seal
 without the records that later ones replace, in the next checkpoint.
 """
 
+from collections.abc import Callable
+
 from braidmq.engine.compaction import mark_superseded, note_latest
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.envelope import NATIVE, decode_headers
@@ -47,6 +49,8 @@ class Retainer:
         self._looks: dict[int, _Look] = {}
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
+        self.visible_runs: Callable[[TopicPartition, int, int], list[Run]]
+        """What there is for readers between two offsets."""
         self.records_compacted = 0
         self.records_retired = 0
         core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
@@ -112,7 +116,8 @@ class Retainer:
             self._advance(partition, self._wanted_start(partition, now_ms))
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
-        start = min(start, partition.log.pinned_offset)
+        # What is not decided stays, or a transaction would not be whole; so does what is leased.
+        start = min(start, partition.stable_offset, partition.log.pinned_offset)
         if start > partition.log.start_offset:
             self.cut(partition, start)
 
@@ -191,8 +196,9 @@ class Retainer:
             most = max(most, lost)
         if not topic.subscriptions:
             for partition in topic.partitions:
-                most += partition.log.next_offset - partition.log.start_offset
-                self._core.store.advance_start(partition.log, partition.log.next_offset)
+                stop = partition.stable_offset
+                most += stop - partition.log.start_offset
+                self._core.store.advance_start(partition.log, stop)
         return most
 
     def _purge_view(self, view: PartitionView) -> int:
@@ -218,16 +224,20 @@ class Retainer:
         latest: dict[bytes, int] = {}
         marked = OffsetBits()
         sealed_end = max(segment.end_offset for segment in log.segments if segment.sealed)
-        for run in self._settling.runs(partition, log.start_offset, log.next_offset):
+        sealed_end = min(sealed_end, partition.stable_offset)
+        for run in self.visible_runs(partition, log.start_offset, partition.stable_offset):
             if header:
                 _note_latest_by_header(run, header, latest)
             else:
                 note_latest(run.batch, run.first, run.stop, latest)
-        for run in self._settling.runs(partition, log.start_offset, sealed_end):
+        for run in self.visible_runs(partition, log.start_offset, sealed_end):
             if header:
                 _mark_by_header(run, header, latest, stamped_until_ms, marked)
             else:
                 mark_superseded(run.batch, run.first, run.stop, latest, stamped_until_ms, marked)
+        cancelled = self._core.cancelled(partition)
+        for start, stop in cancelled.ranges(log.start_offset, sealed_end) if cancelled else ():
+            marked.add(start, stop)
         for view in partition.views:
             # A consumer that has a superseded message may still answer for it: it stays this time.
             for start, stop in view.state.in_state(State.IN_FLIGHT):

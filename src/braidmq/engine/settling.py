@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from braidmq.engine.core import Core, Timer
+from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
@@ -456,3 +457,11 @@ def forget_keys(view: PartitionView, ranges: Ranges) -> None:
     for start, stop in ranges:
         for offset in range(start, stop):
             keys.settled(view.partition.number, offset)
+
+
+def leave_out(state: DeliveryState, start: int, stop: int) -> None:
+    """No record stands at these offsets: they count as settled, or the floor would stay below
+    them for ever. Whoever counts again finds the same, so that it need not be journaled."""
+    if start < stop:
+        state.vacate(start, stop)
+        state.settled.add(start, stop)

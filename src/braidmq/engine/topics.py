@@ -108,7 +108,7 @@ class Topic:
 
 
 class TopicPartition:
-    __slots__ = ("head_timer", "log", "number", "topic", "views")
+    __slots__ = ("head_timer", "log", "number", "open_transactions", "topic", "views")
 
     def __init__(self, topic: Topic, number: int, log: PartitionLog) -> None:
         self.topic = topic
@@ -117,6 +117,16 @@ class TopicPartition:
         self.views: list[PartitionView] = []
         self.head_timer = 0
         """The timer for the topic's TTL; 0: not set."""
+        self.open_transactions: dict[int, int] | None = None
+        """Transactions with records here that are not decided, by number, with the first offset of
+        each: the lowest first, because offsets rise. None on most partitions."""
+
+    @property
+    def stable_offset(self) -> int:
+        """Up to here everything is decided. Subscriptions are told of nothing behind it."""
+        if self.open_transactions:
+            return next(iter(self.open_transactions.values()))
+        return self.log.next_offset
 
 
 class Credit:
@@ -222,6 +232,7 @@ class Subscription:
         "rejected",
         "rotor",
         "topic",
+        "uncommitted",
         "views",
         "watched",
     )
@@ -234,12 +245,15 @@ class Subscription:
         mode: Mode,
         *,
         durable: bool,
+        uncommitted: bool = False,
     ) -> None:
         self.id = subscription_id
         self.topic = topic
         self.name = name
         self.mode = mode
         self.durable = durable
+        self.uncommitted = uncommitted
+        """Whether it is told of records whose transaction is still open."""
         self.views: list[PartitionView] = []
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
@@ -363,6 +377,13 @@ class PartitionView:
     @property
     def partition_id(self) -> PartitionId:
         return self.partition.log.id
+
+    @property
+    def visible_end(self) -> int:
+        """How far the subscription may see."""
+        if self.subscription.uncommitted:
+            return self.partition.log.next_offset
+        return self.partition.stable_offset
 
 
 class Delivery(NamedTuple):

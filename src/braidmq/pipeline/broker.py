@@ -195,6 +195,7 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     flushed_offset: int
     size: int
     segments: list[SegmentInfo]
+    cancelled: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class LogInfo(msgspec.Struct, frozen=True):

@@ -53,20 +53,24 @@ Settled = tuple[SubscriptionId, PartitionId, int, int]
 """A subscription has settled a partition's offsets from the first number up to the second."""
 
 
-def encode_records_meta(logs: Sequence[PartitionLog], settled: Sequence[Settled]) -> bytes:
+def encode_records_meta(
+    logs: Sequence[PartitionLog], settled: Sequence[Settled], stamp: bytes = b""
+) -> bytes:
     targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
     moved = [SETTLED.pack(*each) for each in settled]
-    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved))
+    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved, stamp))
 
 
 def decode_records_meta(
     meta: bytes,
-) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]]:
-    targets, _ = RECORDS_HEAD.unpack_from(meta)
+) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], bytes]:
+    targets, moved = RECORDS_HEAD.unpack_from(meta)
     middle = RECORDS_HEAD.size + targets * TARGET.size
+    end = middle + moved * SETTLED.size
     return (
         list(TARGET.iter_unpack(meta[RECORDS_HEAD.size : middle])),
-        list(SETTLED.iter_unpack(meta[middle:])),
+        list(SETTLED.iter_unpack(meta[middle:end])),
+        meta[end:],
     )
 
 
@@ -103,7 +107,7 @@ class Participant(Protocol):
         """Begin from what ``dump`` gave."""
 
     def replay(self, kind: Kind, meta: bytes) -> None:
-        """Do again what was noted after that."""
+        """Do again what was noted after that. Of RECORDS entries only those with a stamp come."""
 
     def dump(self) -> bytes: ...
 
@@ -352,7 +356,7 @@ class Store:
         _REPLAY[Kind(entry.kind)](self, entry)
 
     def _replay_records(self, entry: Entry) -> None:
-        targets, settled = decode_records_meta(entry.meta)
+        targets, settled, stamp = decode_records_meta(entry.meta)
         # The entry's own checksum has vouched for these bytes.
         batch = RecordBatch.scan(entry.payload, base_offset=targets[0][1], verify=False)
         twins = [batch.at_offset(base_offset) for _, base_offset in targets[1:]]
@@ -360,6 +364,8 @@ class Store:
             self._replay_batch(PartitionId(partition), each)
         for subscription, partition, start, stop in settled:
             self._settle(SubscriptionId(subscription), PartitionId(partition), [(start, stop)])
+        if stamp:
+            self._by_kind[Kind.RECORDS].replay(Kind.RECORDS, entry.meta)
 
     def _replay_batch(self, partition: PartitionId, batch: RecordBatch) -> None:
         log = self.logs.get(partition)
@@ -478,15 +484,20 @@ class Store:
     # --- records and acknowledgements ---
 
     def append(
-        self, batch: RecordBatch, logs: Sequence[PartitionLog], settled: Sequence[Settled] = ()
+        self,
+        batch: RecordBatch,
+        logs: Sequence[PartitionLog],
+        settled: Sequence[Settled] = (),
+        stamp: bytes = b"",
     ) -> Lsn:
         """Append a batch to one partition, or to many with its bytes written once.
 
         ``settled`` are acknowledgements that happen in the same step, or not at all: a message
-        moves from one topic to another exactly once.
+        moves from one topic to another exactly once. ``stamp`` says whose records they are to the
+        participant that takes ``Kind.RECORDS``.
         """
         assert batch.count
-        lsn = self.journal.append(Kind.RECORDS, encode_records_meta(logs, settled), batch)
+        lsn = self.journal.append(Kind.RECORDS, encode_records_meta(logs, settled, stamp), batch)
         for subscription, partition, start, stop in settled:
             self._settle(subscription, partition, [(start, stop)])
         batch.place(logs[0].next_offset)

@@ -10,10 +10,12 @@ from braidmq.engine.publishing import Published
 from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
+from braidmq.engine.transactions.publishing import Origin
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
+from braidmq.gateways.amqp.transactions import Buffered, Numbered
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
@@ -94,7 +96,9 @@ class Channel:
         self.active = True
         self.closing = False
         self.last_queue = ""
-        self.transaction: Transaction | None = None
+        self.transaction: Buffered | None = None
+        self.numbered: Numbered | None = None
+        """Who publishes, if that is a producer of ours or a transaction."""
         self.reply_tag: str | None = None
         self.reply_address: str | None = None
         self._next_tag = 1
@@ -152,10 +156,12 @@ class Channel:
 
     def _publish_reply(self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch) -> None:
         """An answer to a direct reply-to address: from channel to channel."""
+        if self.numbered is not None:
+            self.numbered.take(batch.count)
         target = self.connection.replies.find(key)
         if flags & FLAG_MANDATORY:
             # No queue took it, delivered or not: RabbitMQ returns it all the same.
-            self._return(batch, exchange, key)
+            self.give_back(batch, exchange, key)
         if target is not None and target.reply_tag is not None:
             for index in range(batch.count):
                 record = batch.record(index)
@@ -250,6 +256,11 @@ class Channel:
         if self.transaction is not None:
             self.transaction.publishes.append((flags, exchange, key, batch, topics))
             return
+        if self.numbered is not None:
+            self.broker.settle()
+            origin = self.numbered.take(batch.count)
+            self.publish_to(flags, exchange, key, batch, topics, origin)
+            return
         if len(topics) == 1 and can_gather(topics[0], batch):
             confirming, size = None if self.confirms is None else self, batch.size
             self.broker.gather(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
@@ -281,11 +292,20 @@ class Channel:
         self._confirmed(ticket, failure)
 
     def publish_to(
-        self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]
-    ) -> bool:
-        """False when a queue refused some of it."""
+        self,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        topics: list[Topic],
+        origin: Origin | None = None,
+    ) -> None:
+        """Raises TopicFull only for who numbers its messages: what it sends again must not pass for
+        what came behind a refused one."""
         if not topics and flags & FLAG_MANDATORY:
-            self._return(batch, exchange, key)
+            self.give_back(batch, exchange, key)
+            if self.numbered is not None:
+                self.numbered.unroutable += batch.count
         count, size = batch.count, batch.size
         published = Published(None, count)
         topics = [topic for topic in topics if not topic.deleted]
@@ -296,8 +316,11 @@ class Channel:
                     batch,
                     now_ms=self.broker.now_ms(),
                     durable=not flags & FLAG_TRANSIENT,
+                    origin=origin,
                 )
             except TopicFull:
+                if origin is not None:
+                    raise
                 published = Published(None, 0)
         confirm = None
         if self.confirms is not None:
@@ -309,7 +332,6 @@ class Channel:
             )
         # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
         self.broker.touch()
-        return published.accepted == count
 
     def _published(self, size: int) -> None:
         """Publishers that are too far ahead have to wait."""
@@ -341,7 +363,8 @@ class Channel:
         found = (engine.core.topics.get((self.vhost, name)) for name in names)
         return [topic for topic in found if topic is not None]
 
-    def _return(self, batch: RecordBatch, exchange: bytes, key: bytes) -> None:
+    def give_back(self, batch: RecordBatch, exchange: bytes, key: bytes) -> None:
+        """basic.return: no queue gets these."""
         method = encode(BasicReturn(NO_ROUTE, "NO_ROUTE", exchange.decode(), key.decode()))
         for index in range(batch.count):
             record = batch.record(index)
@@ -552,14 +575,6 @@ def _reason(expiration: str | None) -> str:
     if text[:1] == "-" and text[1:].isdecimal():
         return f"{{value_negative,{text}}}"
     return "no_integer"
-
-
-class Transaction:
-    """tx: publishes and answers that wait for the commit."""
-
-    def __init__(self) -> None:
-        self.publishes: list[tuple[int, bytes, bytes, RecordBatch, list[Topic]]] = []
-        self.answers: list[tuple[str, list[UnackedRun]]] = []
 
 
 def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:

@@ -12,7 +12,8 @@ from braidmq.engine.routing.bindings import topic as to_topic
 from braidmq.engine.routing.effects import ExchangeInfo
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Credit, Mode, Topic
-from braidmq.gateways.amqp.channel import AmqpConsumer, Channel, Transaction
+from braidmq.gateways.amqp import transactions
+from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.confirms import Confirms
 from braidmq.gateways.amqp.errors import (
     access_refused,
@@ -34,6 +35,7 @@ from braidmq.gateways.amqp.queues import (
     settings_of,
 )
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
+from braidmq.gateways.amqp.transactions import Buffered
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
@@ -594,32 +596,60 @@ class Commands:
     def tx_select(self, channel: Channel, method: m.TxSelect) -> None:
         if channel.confirms is not None:
             raise precondition_failed("cannot switch from confirm to tx mode")
+        if channel.numbered is not None:
+            raise precondition_failed("the channel publishes for a producer or a transaction")
         if channel.transaction is None:
-            channel.transaction = Transaction()
+            channel.transaction = Buffered()
         self._connection.send_method(channel.number, m.TxSelectOk())
 
     def tx_commit(self, channel: Channel, method: m.TxCommit) -> None:
-        transaction = self._transaction(channel)
-        channel.transaction = None
-        for verb, runs in transaction.answers:
-            channel.answer(verb, runs)
-        taken = [channel.publish_to(*publish) for publish in transaction.publishes]
-        channel.transaction = Transaction()
-        if not all(taken):
+        buffered = self._buffered(channel)
+        channel.transaction = Buffered()
+        if not transactions.commit_buffered(channel, buffered):
             raise precondition_failed("partial tx completion")
-        self._reply(channel, m.TxCommitOk())
+        self._reply_if_kept(channel, m.TxCommitOk())
 
     def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
-        transaction = self._transaction(channel)
-        for _, runs in transaction.answers:
+        buffered = self._buffered(channel)
+        for _, runs in buffered.answers:
             channel.unacked.put_back(runs)
-        channel.transaction = Transaction()
+        channel.transaction = Buffered()
         self._connection.send_method(channel.number, m.TxRollbackOk())
 
-    def _transaction(self, channel: Channel) -> Transaction:
+    def _buffered(self, channel: Channel) -> Buffered:
         if channel.transaction is None:
             raise precondition_failed("channel is not transactional")
         return channel.transaction
+
+    def tx_begin(self, channel: Channel, method: m.TxBegin) -> None:
+        # Not kept yet: if it is lost with the node, whoever goes on with it is told so.
+        name = transactions.begin(channel, method)
+        self._connection.send_method(channel.number, m.TxBeginOk(name))
+
+    def tx_ack(self, channel: Channel, method: m.TxAck) -> None:
+        transactions.acknowledge(channel, method)
+
+    def tx_end(self, channel: Channel, method: m.TxEnd) -> None:
+        transactions.end(channel, method)
+        self._reply_if_kept(channel, m.TxEndOk())
+
+    def tx_heartbeat(self, channel: Channel, method: m.TxHeartbeat) -> None:
+        transactions.heartbeat(channel)
+
+    def tx_producer(self, channel: Channel, method: m.TxProducer) -> None:
+        producer = transactions.attach_producer(channel, method)
+        self._reply_if_kept(channel, m.TxProducerOk(producer.id, producer.epoch))
+
+    def _reply_if_kept(self, channel: Channel, answer: m.Method) -> None:
+        """Answer once it is on disk, and never if it can't be."""
+
+        def kept(failure: Exception | None) -> None:
+            if failure is None:
+                self._connection.send_method(channel.number, answer)
+            else:
+                self._connection.close(ConnectionError_(ReplyCode.INTERNAL_ERROR, str(failure)))
+
+        self._broker.when_durable(self._broker.engine.store.journal.last_lsn, kept)
 
     def channel_flow(self, channel: Channel, method: m.ChannelFlow) -> None:
         if not method.active:
@@ -663,6 +693,11 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.TxSelect: Commands.tx_select,
     m.TxCommit: Commands.tx_commit,
     m.TxRollback: Commands.tx_rollback,
+    m.TxBegin: Commands.tx_begin,
+    m.TxAck: Commands.tx_ack,
+    m.TxEnd: Commands.tx_end,
+    m.TxHeartbeat: Commands.tx_heartbeat,
+    m.TxProducer: Commands.tx_producer,
     m.ChannelFlow: Commands.channel_flow,
     m.AccessRequest: Commands.access_request,
 }

@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 from braidmq.engine.errors import ExclusiveConsumer, MessageTooLarge
+from braidmq.engine.transactions.errors import EVERY as TRANSACTION_ERRORS
 from braidmq.model.errors import BraidError, Kind
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_
@@ -54,6 +55,9 @@ def translate(error: BraidError) -> AmqpError:
     code = _BY_KIND.get(error.kind)
     if code is None:
         return ConnectionError_(ReplyCode.INTERNAL_ERROR, str(error))
+    if isinstance(error, TRANSACTION_ERRORS):
+        # AMQP has four codes for all there is: the text begins with ours, for our client.
+        return ChannelError(code, f"{error.code}: {error.args[0]}")
     return ChannelError(code, str(error))
 
 

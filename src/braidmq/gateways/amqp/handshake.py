@@ -18,6 +18,7 @@ CAPABILITIES: Table = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
     "braid.retry": True,
+    "braid.transactions": True,
 }
 
 

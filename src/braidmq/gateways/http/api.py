@@ -22,6 +22,7 @@ from braidmq.gateways.http.openapi import describe
 from braidmq.gateways.http.operating import MetricsSource, Operating
 from braidmq.gateways.http.operations import operations_of
 from braidmq.gateways.http.policies import Policies
+from braidmq.gateways.http.producers import Producers
 from braidmq.gateways.http.publishing import Publishing
 from braidmq.gateways.http.reading import Reading
 from braidmq.gateways.http.receipts import Answers
@@ -29,6 +30,7 @@ from braidmq.gateways.http.streams import MetricsStream
 from braidmq.gateways.http.subscriptions import Subscriptions
 from braidmq.gateways.http.templates import Templates
 from braidmq.gateways.http.topics import Topics
+from braidmq.gateways.http.transactions import Transactions
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
@@ -38,6 +40,8 @@ RESOURCES = (
     Health,
     Topics,
     Publishing,
+    Producers,
+    Transactions,
     Reading,
     Bulk,
     BulkPublishing,
@@ -80,6 +84,8 @@ def make_api(
         health,
         Topics(desk),
         Publishing(desk),
+        Producers(desk),
+        Transactions(desk),
         Reading(desk),
         Bulk(desk, data_dir),
         BulkPublishing(desk),

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Partition
 from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.origins import PublishHeaders, origin_of
 from braidmq.gateways.http.publishing import ERRORS, PlacedRun, PublishedBatch, require_fits
 from braidmq.model.errors import BadRequest
 from braidmq.model.limits import MIB
@@ -43,12 +44,13 @@ class BulkPublishing:
         body_bytes_max=RECORDS_BYTES_MAX,
     )
     async def publish_records(
-        self, call: Call, topic: str, query: IntoPartition, body: bytes
+        self, call: Call, topic: str, query: IntoPartition, headers: PublishHeaders, body: bytes
     ) -> PublishedBatch:
         """Publish records that are encoded already.
 
         Their times are kept. A topic that becomes full on the way takes the first that fit, and
-        `refused` names the others; one that is full already answers 429.
+        `refused` names the others; one that is full already answers 429. With a sequence, which is
+        the first record's, or in a transaction, all are taken or none.
         """
         self._desk.enter(call, query.namespace).need_write(topic)
         engine = self._desk.engine()
@@ -59,7 +61,10 @@ class BulkPublishing:
         partition = None if query.partition is UNSET else query.partition
         if partition is not None:
             engine.core.partition(target, partition)
-        done = engine.publish(target, batch, now_ms=self._desk.now_ms, partition=partition)
+        origin = origin_of(self._desk, call, query.namespace, headers)
+        done = engine.publish(
+            target, batch, now_ms=self._desk.now_ms, partition=partition, origin=origin
+        )
         await self._desk.done()
         runs = [PlacedRun(*run) for run in done.placed]
         refused = list(range(done.accepted, batch.count))

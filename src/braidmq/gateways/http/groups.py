@@ -36,6 +36,11 @@ from braidmq.engine.topics import Consumer, Mode, Subscription
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, Partition
 from braidmq.gateways.http.operations import Body, Call, operation
+from braidmq.gateways.http.origins import (
+    TRANSACTION_ERRORS,
+    TransactionHeaders,
+    find_transaction,
+)
 from braidmq.gateways.http.reading import OFFSET_MAX
 from braidmq.gateways.http.subscriptions import (
     Limit,
@@ -431,33 +436,48 @@ class Groups:
         "/v1/groups/{group}/members/{member}/commit",
         tag="groups",
         statuses=(204,),
-        errors=(UnknownGroup, UnknownTopic, UnknownPartition, StaleGeneration, BadPosition),
+        errors=(
+            UnknownGroup,
+            UnknownTopic,
+            UnknownPartition,
+            StaleGeneration,
+            BadPosition,
+            *TRANSACTION_ERRORS,
+        ),
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=(
             {"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 1200}]},
         ),
     )
     async def commit(
-        self, call: Call, group: str, member: str, query: InNamespace, body: CommitBody
+        self,
+        call: Call,
+        group: str,
+        member: str,
+        query: InNamespace,
+        headers: TransactionHeaders,
+        body: CommitBody,
     ) -> None:
         """Settle all messages before an offset, in each of some partitions.
 
         Each counts by itself: those before one that is refused are committed. A member that is no
-        more, or that lost a partition since its generation, gets 409.
+        more, or that lost a partition since its generation, gets 409. In a transaction they are
+        settled when that commits.
         """
         self._enter_group(call, query.namespace, group)
-        groups = self._desk.engine().groups
+        engine = self._desk.engine()
+        transaction = None
+        if headers.transaction is not UNSET:
+            name = headers.transaction
+            transaction = find_transaction(self._desk, call, query.namespace, name)
         try:
             for each in body.offsets:
-                groups.commit(
-                    query.namespace,
-                    group,
-                    member,
-                    body.generation,
-                    each.topic,
-                    each.partition,
-                    each.offset,
-                )
+                place = (group, member, body.generation, each.topic, each.partition)
+                if transaction is None:
+                    engine.groups.commit(query.namespace, *place, each.offset)
+                else:
+                    view = engine.groups.committing(query.namespace, *place)
+                    engine.transactions.commit_offset(transaction, view, each.offset)
         except UnknownMember as error:
             # A zombie: its session is over, and others have what it had.
             raise StaleGeneration(str(error.args[0]), remedy=UnknownMember.remedy) from None

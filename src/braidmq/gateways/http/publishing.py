@@ -1,7 +1,7 @@
 """Publishing: one message, a batch, or bytes as they are. 2xx means that they are on disk."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -21,8 +21,9 @@ from braidmq.gateways.http.messages import (
     encode,
 )
 from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.origins import ORIGIN_ERRORS, PublishHeaders, origin_of
 from braidmq.gateways.http.problems import DiskLow, MemoryLow
-from braidmq.model.errors import BadRequest, RecordTooLarge
+from braidmq.model.errors import BadRequest, BraidError, RecordTooLarge
 from braidmq.model.limits import MIB
 from braidmq.storage.record import RecordBatch
 
@@ -34,7 +35,7 @@ RAW_BYTES_MAX = 128 * MIB
 
 USER_HEADER = "braid-header-"
 
-ERRORS = (
+ERRORS: tuple[type[BraidError], ...] = (
     UnknownTopic,
     UnknownPartition,
     MessageTooLarge,
@@ -42,15 +43,20 @@ ERRORS = (
     TopicFull,
     MemoryLow,
     DiskLow,
+    *ORIGIN_ERRORS,
 )
 
 
+Duplicate = Annotated[bool, Meta(description="It was there already, and nothing was written")]
+
+
 class Placed(msgspec.Struct, frozen=True):
-    """Where a message went."""
+    """Where a message went; null where that of a duplicate is not known any more."""
 
     topic: str
-    partition: int
-    offset: int
+    partition: int | None
+    offset: int | None
+    duplicate: Duplicate = False
 
 
 class PlacedRun(msgspec.Struct, frozen=True):
@@ -69,9 +75,10 @@ class PublishedBatch(msgspec.Struct, frozen=True):
         list[int],
         Meta(description="Places in the request of those not taken: the topic became full"),
     ]
+    duplicate: Duplicate = False
 
 
-class RawHeaders(msgspec.Struct, frozen=True, kw_only=True):
+class RawHeaders(PublishHeaders, frozen=True, kw_only=True):
     """Metadata of a raw message; values are percent-encoded where they are not plain ASCII."""
 
     content_type: Annotated[str, Meta(description="Kept with the message")] | UnsetType = (
@@ -109,9 +116,15 @@ class Publishing:
             {"value_base64": "AAEC", "delay_ms": 60_000, "priority": "high"},
         ),
     )
-    async def publish(self, call: Call, topic: str, query: InNamespace, body: NewMessage) -> Placed:
-        """Publish one message."""
-        return await self._publish_one(call, query.namespace, topic, body)
+    async def publish(
+        self, call: Call, topic: str, query: InNamespace, headers: PublishHeaders, body: NewMessage
+    ) -> Placed:
+        """Publish one message.
+
+        With a producer and a sequence it is written once, however often it is sent. In a
+        transaction it is visible when that commits.
+        """
+        return await self._publish_one(call, query.namespace, topic, headers, body)
 
     @operation(
         "POST",
@@ -123,18 +136,20 @@ class Publishing:
         examples=({"messages": [{"value": "one", "key": "a"}, {"value": "two", "key": "b"}]},),
     )
     async def publish_batch(
-        self, call: Call, topic: str, query: InNamespace, body: NewMessages
+        self, call: Call, topic: str, query: InNamespace, headers: PublishHeaders, body: NewMessages
     ) -> PublishedBatch:
         """Publish many messages.
 
         They are taken in order. A topic that becomes full on the way takes those that fit, and
-        `refused` names the others; one that is full already answers 429.
+        `refused` names the others; one that is full already answers 429. With a sequence, which is
+        the first message's, or in a transaction, all are taken or none.
         """
         target = self._target(call, query.namespace, topic)
-        runs, refused = self._append(call, target, body.messages)
+        done = self._append(call, target, body.messages, headers)
         await self._desk.done()
-        count = len(body.messages) - len(refused)
-        return PublishedBatch(topic, count, [PlacedRun(*run) for run in runs], refused)
+        count = len(body.messages) - len(done.refused)
+        runs = [PlacedRun(*run) for run in done.placed]
+        return PublishedBatch(topic, count, runs, done.refused, done.duplicate)
 
     @operation(
         "POST",
@@ -152,16 +167,17 @@ class Publishing:
         Metadata comes in headers; `Braid-Header-Name: value` gives the message a header `name`.
         """
         return await self._publish_one(
-            call, query.namespace, topic, raw_message(call, headers, body)
+            call, query.namespace, topic, headers, raw_message(call, headers, body)
         )
 
     async def _publish_one(
-        self, call: Call, namespace: str, name: str, message: NewMessage
+        self, call: Call, namespace: str, name: str, headers: PublishHeaders, message: NewMessage
     ) -> Placed:
         target = self._target(call, namespace, name)
-        ((partition, offset, _),), _ = self._append(call, target, [message])
+        done = self._append(call, target, [message], headers)
         await self._desk.done()
-        return Placed(name, partition, offset)
+        partition, offset = done.placed[0][:2] if done.placed else (None, None)
+        return Placed(name, partition, offset, done.duplicate)
 
     def _target(self, call: Call, namespace: str, name: str) -> Topic:
         self._desk.enter(call, namespace).need_write(name)
@@ -170,11 +186,11 @@ class Publishing:
         return target
 
     def _append(
-        self, call: Call, topic: Topic, messages: Sequence[NewMessage]
-    ) -> tuple[list[tuple[int, int, int]], list[int]]:
-        """Where they went, and the places of those that did not fit."""
+        self, call: Call, topic: Topic, messages: Sequence[NewMessage], headers: PublishHeaders
+    ) -> "Appended":
         now_ms, user = self._desk.now_ms, call.user.name
         engine = self._desk.broker.engine
+        origin = origin_of(self._desk, call, topic.namespace, headers)
         # All are encoded before any is published: a bad one must not leave half a batch behind.
         batches = [
             (number, places, encode(grouped, now_ms, user))
@@ -184,19 +200,30 @@ class Publishing:
             if number is not None:
                 engine.core.partition(topic, number)
             require_fits(topic, batch)
+        if len(batches) > 1 and origin is not None and origin.sequence >= 0:
+            raise BadRequest("messages with a sequence go to one partition, or none is named")
+        before = sum(each.log.next_offset for each in topic.partitions)
         placed: list[tuple[int, int, int]] = []
         refused: list[int] = []
         full: TopicFull | None = None
         for number, places, batch in batches:
             try:
-                done = engine.publish(topic, batch, now_ms=now_ms, partition=number)
+                done = engine.publish(topic, batch, now_ms=now_ms, partition=number, origin=origin)
             except TopicFull as error:
                 full, done = error, Published(None, 0)
             placed += done.placed
             refused += places[done.accepted :]
         if full is not None and not placed:
             raise full
-        return placed, sorted(refused)
+        written = sum(each.log.next_offset for each in topic.partitions) > before
+        return Appended(placed, sorted(refused), not written and not refused)
+
+
+class Appended(NamedTuple):
+    placed: list[tuple[int, int, int]]
+    refused: list[int]
+    """Places of those that did not fit."""
+    duplicate: bool
 
 
 def require_fits(topic: Topic, batch: RecordBatch) -> None:
@@ -210,7 +237,7 @@ def require_fits(topic: Topic, batch: RecordBatch) -> None:
 
 def raw_message(call: Call, headers: RawHeaders, body: bytes) -> NewMessage:
     given: dict[str, Any] = {}
-    for field in headers.__struct_fields__:
+    for field in set(headers.__struct_fields__) - set(PublishHeaders.__struct_fields__):
         value = getattr(headers, field)
         if value is not UNSET:
             given[field] = _unquoted(value) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, Partition, show
 from braidmq.gateways.http.operations import BINARY, Call, operation
 from braidmq.gateways.http.problems import NO_STORE
-from braidmq.gateways.http.subscriptions import Position, position
+from braidmq.gateways.http.subscriptions import Isolation, Position, position
 from braidmq.model.errors import NotFound, OffsetOutOfRange
 from braidmq.model.limits import MIB
 from braidmq.storage.record import FLAG_CONTROL, Record
@@ -37,12 +37,16 @@ class ReadQuery(InNamespace, frozen=True):
     bytes_max: Annotated[
         int, Meta(ge=1, le=READ_BYTES_MAX, description="Stop after about this much")
     ] = MIB
+    isolation: Isolation = "read_committed"
 
 
 class ReadMessages(msgspec.Struct, frozen=True):
     messages: list[Message]
     next_offset: Annotated[int, Meta(description="Where to read on")]
-    end_offset: Annotated[int, Meta(description="The offset the next message gets")]
+    end_offset: Annotated[
+        int,
+        Meta(description="Where there is nothing more to read: the end, or an open transaction"),
+    ]
 
 
 class Reading:
@@ -65,18 +69,32 @@ class Reading:
         found = self._desk.readable(call, query.namespace, topic)
         engine = self._desk.broker.engine
         at = engine.find_offset(found, partition, position(query.start))
-        end = found.partitions[partition].log.next_offset
-        records, at = self._records(found, partition, at, query.limit, query.bytes_max)
+        uncommitted = query.isolation == "read_uncommitted"
+        end = self._end(found, partition, uncommitted)
+        records, at = self._records(found, partition, at, query.limit, query.bytes_max, uncommitted)
         return ReadMessages([show(topic, partition, each) for each in records], at, end)
 
+    def _end(self, topic: Topic, partition: int, uncommitted: bool) -> int:
+        """Where reading ends for now."""
+        found = topic.partitions[partition]
+        return found.log.next_offset if uncommitted else found.stable_offset
+
     def _records(
-        self, topic: Topic, partition: int, at: int, limit: int, bytes_max: int
+        self,
+        topic: Topic,
+        partition: int,
+        at: int,
+        limit: int,
+        bytes_max: int,
+        uncommitted: bool = False,
     ) -> tuple[list[Record], int]:
         """Records from ``at`` on, and where to go on."""
-        end = topic.partitions[partition].log.next_offset
+        end = self._end(topic, partition, uncommitted)
         records: list[Record] = []
         while at < end and len(records) < limit and bytes_max > 0:
-            runs = self._desk.broker.engine.read(topic, partition, at, bytes_max)
+            runs = self._desk.broker.engine.read(
+                topic, partition, at, bytes_max, uncommitted=uncommitted
+            )
             if not runs:
                 return records, end  # the rest is gone
             for run in runs:

@@ -10,8 +10,15 @@ from braidmq.engine import receipts as engine_receipts
 from braidmq.engine.errors import BadReceipt, StaleReceipt, UnknownSubscription
 from braidmq.engine.policy import Milliseconds
 from braidmq.engine.topics import Consumer, PartitionView
+from braidmq.engine.transactions.errors import NotInFlight
+from braidmq.engine.transactions.ledger import Transaction
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.operations import Body, Call, operation
+from braidmq.gateways.http.origins import (
+    TRANSACTION_ERRORS,
+    TransactionHeaders,
+    find_transaction,
+)
 from braidmq.gateways.http.subscriptions import VISIBILITY_MS_MAX
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.model.errors import BraidError, NotFound
@@ -91,9 +98,23 @@ class Answers:
 
     # --- one ---
 
-    @operation("POST", "/v1/receipts/{receipt}/ack", tag="receipts", statuses=(204,), errors=ERRORS)
-    async def ack(self, call: Call, receipt: Receipt, query: InNamespace) -> None:
-        """Acknowledge a message: it is done with."""
+    @operation(
+        "POST",
+        "/v1/receipts/{receipt}/ack",
+        tag="receipts",
+        statuses=(204,),
+        errors=(*ERRORS, *TRANSACTION_ERRORS, NotInFlight),
+    )
+    async def ack(
+        self, call: Call, receipt: Receipt, query: InNamespace, headers: TransactionHeaders
+    ) -> None:
+        """Acknowledge a message: it is done with.
+
+        In a transaction: when that commits. An abort gives it back.
+        """
+        if headers.transaction is not UNSET:
+            await self._ack_in(call, query.namespace, headers.transaction, [receipt])
+            return
         await self._answer_one(call, query.namespace, receipt, self._ack)
 
     @operation(
@@ -143,13 +164,23 @@ class Answers:
     # --- many ---
 
     @operation(
-        "POST", "/v1/receipts/ack", tag="receipts", errors=(NotFound,), body_bytes_max=8 * MIB
+        "POST",
+        "/v1/receipts/ack",
+        tag="receipts",
+        errors=(NotFound, *TRANSACTION_ERRORS, StaleReceipt, NotInFlight),
+        body_bytes_max=8 * MIB,
     )
-    async def ack_many(self, call: Call, query: InNamespace, body: AckMany) -> Settled:
+    async def ack_many(
+        self, call: Call, query: InNamespace, headers: TransactionHeaders, body: AckMany
+    ) -> Settled:
         """Acknowledge many messages.
 
-        Receipts that do not count are named in the answer; the others do.
+        Receipts that do not count are named in the answer; the others do. In a transaction all of
+        them count, when that commits, or one that does not is the answer.
         """
+        if headers.transaction is not UNSET:
+            count = await self._ack_in(call, query.namespace, headers.transaction, body.receipts)
+            return Settled(count, [])
         return await self._answer_many(call, query.namespace, body.receipts, self._ack)
 
     @operation(
@@ -223,9 +254,32 @@ class Answers:
         await self._desk.done()
         return Settled(len(held), failed)
 
-    def _held(self, call: Call, namespace: str, receipt: str) -> Held:
+    async def _ack_in(
+        self, call: Call, namespace: str, transaction: str, receipts: list[str]
+    ) -> int:
+        """Those that are the transaction's already count again."""
+        self._desk.enter(call, namespace)
+        found = find_transaction(self._desk, call, namespace, transaction)
+        held = [self._held(call, namespace, each, found) for each in dict.fromkeys(receipts)]
+        mine = set(found.holders.values())
+        acknowledge = self._desk.broker.engine.transactions.acknowledge
+        self._perform(
+            [each for each in held if each[0].id not in mine],
+            lambda consumer, view, start, stop: acknowledge(found, consumer, view, start, stop),
+        )
+        await self._desk.done()
+        return len(held)
+
+    def _held(
+        self, call: Call, namespace: str, receipt: str, transaction: Transaction | None = None
+    ) -> Held:
         self._desk.enter(call, namespace).need_read(engine_receipts.parse(receipt).topic)
-        return self._desk.engine().redeem(receipt, namespace)
+        engine = self._desk.engine()
+        held = engine.redeem(receipt, namespace)
+        holder = engine.transactions.held_by(held[0])
+        if holder is not None and holder is not transaction:
+            raise StaleReceipt(f"the message of receipt {receipt!r} is a transaction's")
+        return held
 
     def _perform(self, held: list[Held], verb: Verb) -> None:
         """In runs: messages that were received together are answered for together."""

@@ -51,12 +51,19 @@ VisibilityMs = Annotated[
 ]
 
 
+Isolation = Annotated[
+    Literal["read_committed", "read_uncommitted"],
+    Meta(description="Whether messages of open transactions are there; of aborted ones, never"),
+]
+
+
 class NewSubscription(Body, frozen=True):
     mode: Annotated[
         Literal["shared", "single-active", "exclusive", "key-ordered"],
         Meta(description="Who gets which message"),
     ] = "shared"
     start: Position = "earliest"
+    isolation: Isolation = "read_committed"
 
 
 class SeekBody(Body, frozen=True):
@@ -193,6 +200,7 @@ class Subscriptions:
             now_ms=self._desk.now_ms,
             mode=Mode(body.mode),
             start=position(body.start),
+            uncommitted=body.isolation == "read_uncommitted",
         )
         await self._desk.done()
         return described(made, self._waiting)

@@ -423,6 +423,69 @@ class TxRollbackOk(Method, frozen=True):
     pass
 
 
+# --- numbered publishing and transactions of ours ---
+
+
+class TxBegin(Method, frozen=True):
+    """From here on the channel publishes in a branch of a transaction, which is begun unless
+    ``join`` says that it must be there. ``sequence`` is the number of the next message."""
+
+    name: str = ""
+    branch: str = ""
+    join: bool = False
+    sequence: int = 0
+    timeout_ms: int = 0
+    session_ms: int = 0
+    producer: int = 0
+    epoch: int = 0
+    application: str = ""
+    application_epoch: int = 0
+    application_sequence: int = 0
+
+
+class TxBeginOk(Method, frozen=True):
+    name: str = ""
+
+
+class TxAck(Method, frozen=True):
+    """Deliveries of a channel of this connection are acknowledged when the transaction commits."""
+
+    channel: int = 0
+    first_tag: int = 0
+    last_tag: int = 0
+
+
+class TxEnd(Method, frozen=True):
+    """``chosen``: only the branches in ``arguments["branches"]`` count."""
+
+    commit: bool = False
+    chosen: bool = False
+    arguments: Table = {}
+
+
+class TxEndOk(Method, frozen=True):
+    pass
+
+
+class TxHeartbeat(Method, frozen=True):
+    """Whoever has the channel's transaction is still there."""
+
+
+class TxProducer(Method, frozen=True):
+    """From here on the channel's messages are numbered, from ``sequence`` on: as those of a
+    producer, or of a new one where that is 0."""
+
+    name: str = ""
+    producer: int = 0
+    epoch: int = 0
+    sequence: int = 0
+
+
+class TxProducerOk(Method, frozen=True):
+    producer: int = 0
+    epoch: int = 0
+
+
 # --- the table ---
 
 
@@ -556,6 +619,19 @@ METHODS: Final[tuple[MethodSpec, ...]] = (
 EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
     MethodSpec(_60, 200, "basic.retry", BasicRetry,
                "first_tag:longlong last_tag:longlong delayed:bit delay_ms:longlong"),
+
+    MethodSpec(_90, 200, "tx.begin", TxBegin,
+               "name:shortstr branch:shortstr join:bit sequence:longlong timeout_ms:longlong "
+               "session_ms:longlong producer:longlong epoch:short application:shortstr "
+               "application_epoch:longlong application_sequence:longlong", (TxBeginOk,)),
+    MethodSpec(_90, 201, "tx.begin-ok", TxBeginOk, "name:shortstr"),
+    MethodSpec(_90, 202, "tx.ack", TxAck, "channel:short first_tag:longlong last_tag:longlong"),
+    MethodSpec(_90, 204, "tx.end", TxEnd, "commit:bit chosen:bit arguments:table", (TxEndOk,)),
+    MethodSpec(_90, 205, "tx.end-ok", TxEndOk, ""),
+    MethodSpec(_90, 206, "tx.heartbeat", TxHeartbeat, ""),
+    MethodSpec(_90, 210, "tx.producer", TxProducer,
+               "name:shortstr producer:longlong epoch:short sequence:longlong", (TxProducerOk,)),
+    MethodSpec(_90, 211, "tx.producer-ok", TxProducerOk, "producer:longlong epoch:short"),
 )
 """Methods that AMQP does not have."""
 # fmt: on

@@ -1,0 +1,246 @@
+"""Transactions: publishes and acknowledgements that all count, or none of them.
+
+A transaction is the broker's, by its name. When the connection is lost it goes on with the next
+one, unless messages were acknowledged in it: their deliveries ended with the connection.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+
+from braidmq.client.connection import Channel, ChannelOwner
+from braidmq.client.errors import (
+    AlreadySettled,
+    Closed,
+    ConnectionLost,
+    NotInFlight,
+    TransactionAborted,
+    TransactionCommitted,
+)
+from braidmq.client.identity import Application, TransactionBranch
+from braidmq.client.message import Batch, Message
+from braidmq.client.metadata import Metadata
+from braidmq.client.producer import Producer, Value
+from braidmq.model.errors import BraidError
+from braidmq.wire.amqp.methods import TxAck, TxBegin, TxBeginOk, TxEnd, TxEndOk, TxHeartbeat
+from braidmq.wire.amqp.tables import Table
+
+if TYPE_CHECKING:
+    from braidmq.client.broker import Broker
+
+HEARTBEAT_S = 3.0
+"""A tenth of the time after which a silent owner's transaction is aborted."""
+
+
+class TransactionOptions(TypedDict, total=False):
+    branch: str
+    """Where this program publishes in it, if several do: the commit may choose among them."""
+    join: bool
+    """It must be there; else it is begun if it is not."""
+    timeout_ms: int
+    """How long it may take altogether; 60 s unless said."""
+    session_ms: int
+    """How long nothing may be heard of it; 30 s unless said."""
+    application: Application | None
+    """Raises TransactionCommitted when this application has committed that sequence already."""
+
+
+class Transaction:
+    """Use ``broker.transaction()``."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        name: str = "",
+        *,
+        branch: str = "",
+        join: bool = False,
+        timeout_ms: int = 0,
+        session_ms: int = 0,
+        application: Application | None = None,
+    ) -> None:
+        self.name = name or uuid.uuid4().hex
+        self._broker = broker
+        about = application or Application(name="", epoch=0, sequence=0)
+        self._begin = TxBegin(
+            self.name,
+            branch,
+            join,
+            timeout_ms=timeout_ms,
+            session_ms=session_ms,
+            application=about["name"],
+            application_epoch=about["epoch"],
+            application_sequence=about["sequence"],
+        )
+        self._producer: Producer | None = None
+        self._branch: TransactionBranch
+        self._beat: asyncio.TimerHandle | None = None
+        self._acks: list[tuple[Channel, int, int]] = []
+
+    async def __aenter__(self) -> Self:
+        """Raises TransactionCommitted, for one of that name that is, and what else is wrong."""
+        self._branch = TransactionBranch(self._begin, self._broker.loop)
+        producer = await self._broker.take_transaction_producer()
+        try:
+            await producer.bind(self._branch)
+        except BaseException:
+            await self._broker.detach(producer)
+            raise
+        self._producer = producer
+        self._next_beat()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._producer is None:
+            return  # it was committed, aborted or left inside
+        if kind is None:
+            await self.commit()
+            return
+        # What happened inside is the news; the broker's time-out does the rest.
+        with suppress(BraidError):
+            await self.abort()
+
+    # --- what happens in it ---
+
+    def publish(
+        self, topic: str, value: Value, *, exchange: str = "", **metadata: Unpack[Metadata]
+    ) -> Awaitable[None]:
+        """Publish a message. Await it: that waits while too much is under way.
+
+        A topic that is not there, or full, is raised by the commit at the latest.
+        """
+        return self._open.put(topic, value, exchange=exchange, **metadata)
+
+    async def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        exchange: str = "",
+        **metadata: Unpack[Metadata],
+    ) -> None:
+        """As ``publish``, for messages with the same metadata."""
+        await self._open.put_many(topic, values, exchange=exchange, **metadata)
+
+    def ack(self, message: Message | Batch) -> None:
+        """Acknowledge a message, or all of a batch, with the commit. An abort gives it back.
+
+        It must be one of a consumer of the same broker object.
+        """
+        producer = self._open
+        channel, ranges = message.take_for_transaction()
+        if not ranges:
+            raise AlreadySettled("the message was answered before")
+        mine = producer.channel
+        if channel is None or mine is None or channel.connection is not mine.connection:
+            raise NotInFlight("the message's connection is gone: it is delivered again")
+        self._branch.unsure = True
+        if not self._acks:
+            self._broker.loop.call_soon(self._send_acks)
+        for first, last in ranges:
+            if self._acks and self._acks[-1][0] is channel and self._acks[-1][2] == first - 1:
+                first = self._acks.pop()[1]
+            self._acks.append((channel, first, last))
+
+    def _send_acks(self) -> None:
+        acks, self._acks = self._acks, []
+        mine = self._producer.channel if self._producer is not None else None
+        for channel, first, last in acks if mine is not None else ():
+            assert mine is not None
+            mine.send(TxAck(channel.number, first, last))
+
+    @property
+    def _open(self) -> Producer:
+        if self._producer is None:
+            raise Closed("the transaction is over")
+        return self._producer
+
+    @property
+    def producer(self) -> Producer:
+        """What it publishes with."""
+        return self._open
+
+    # --- its end ---
+
+    async def commit(self, *, branches: Sequence[str] | None = None) -> None:
+        """Make all of it visible, or what some branches published; it is on disk on return."""
+        producer, said = self._open, False
+        arguments: Table = {"branches": list(branches)} if branches is not None else {}
+        end = TxEnd(True, branches is not None, arguments)
+        try:
+            while True:
+                channel = await producer.attached_channel()
+                try:
+                    self._send_acks()
+                    producer.send_waiting()
+                    producer.raise_failures()
+                    said = True
+                    await channel.call(end, TxEndOk)
+                    break
+                except ConnectionLost:
+                    continue
+        except TransactionCommitted:
+            await self._drop(producer)
+            if not said:
+                raise  # by somebody else, without what was still on its way
+            return  # the answer was lost with its connection
+        except BaseException:
+            await self._drop(producer)
+            await self._abort_elsewhere()
+            raise
+        await self._finish(producer)
+
+    async def abort(self) -> None:
+        """Nothing of it will be seen; what it acknowledged is delivered again."""
+        producer = self._open
+        await self._drop(producer)
+        await self._abort_elsewhere()
+
+    async def leave(self) -> None:
+        """Stop publishing in it, and leave it to somebody else to commit: by its name."""
+        producer = self._open
+        self._send_acks()
+        await producer.flush()
+        await self._drop(producer)
+
+    async def _finish(self, producer: Producer) -> None:
+        self._stop()
+        await self._broker.give_transaction_producer(producer)
+
+    async def _drop(self, producer: Producer) -> None:
+        self._stop()
+        producer.fail(Closed("the transaction is over"))
+        await self._broker.detach(producer)
+
+    def _stop(self) -> None:
+        self._producer = None
+        if self._beat is not None:
+            self._beat.cancel()
+
+    async def _abort_elsewhere(self) -> None:
+        """On a channel of its own: that of a transaction that failed may be gone."""
+        async with self._broker.short_channel(ChannelOwner()) as channel:
+            try:
+                await channel.call(TxBegin(self.name, self._begin.branch, join=True), TxBeginOk)
+                await channel.call(TxEnd(False), TxEndOk)
+            except TransactionAborted:
+                pass
+
+    # --- signs of life ---
+
+    def _next_beat(self) -> None:
+        self._beat = self._broker.loop.call_later(HEARTBEAT_S, self._on_beat)
+
+    def _on_beat(self) -> None:
+        channel = self._producer.channel if self._producer is not None else None
+        if channel is not None:
+            channel.send(TxHeartbeat())
+        self._next_beat()

@@ -1,0 +1,1 @@
+"""Who published what, once; and what becomes visible together or not at all."""

@@ -1,0 +1,615 @@
+"""Transactions: begin, publish, acknowledge, then all of it or nothing.
+
+A transaction belongs to its name, not to a connection: whoever may, publishes in it, and somebody
+else commits it. Several may publish at once, each in a branch of its own, and the commit says which
+of them count. Ending it twice in the same way is answered the same.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from braidmq.engine.core import CANCELLED, Core, Timer
+from braidmq.engine.errors import BadPosition
+from braidmq.engine.publishing import Publishing
+from braidmq.engine.settling import Settling, forget_keys
+from braidmq.engine.states import Event
+from braidmq.engine.topics import Consumer, Credit, PartitionView, Topic, TopicPartition
+from braidmq.engine.transactions.entries import (
+    Acknowledged,
+    Application,
+    Begun,
+    BranchAdded,
+    Completed,
+    OffsetCommitted,
+    Prepared,
+    ProducerForgotten,
+    ProducerSet,
+    Stamp,
+    StampKind,
+    TransactionEntry,
+    encode_entry,
+)
+from braidmq.engine.transactions.errors import (
+    NotInFlight,
+    NotYourTransaction,
+    ProducerFenced,
+    StaleApplication,
+    TransactionAborted,
+    TransactionCommitted,
+    UnknownBranch,
+    UnknownProducer,
+    UnknownTransaction,
+)
+from braidmq.engine.transactions.ledger import Branch, Ledger, Outcome, Producer, Transaction
+from braidmq.engine.transactions.stability import Stability
+from braidmq.model.errors import BraidError
+from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
+from braidmq.storage.journal import Kind
+from braidmq.storage.record import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
+from braidmq.storage.store import Settled
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS = 60_000
+SESSION_MS = 30_000
+"""Catalogue row I2: how long a transaction may take, and how long its owner may be silent."""
+
+PRODUCER_IDLE_MS = 7 * 24 * 60 * 60 * 1000
+EPOCH_MAX = 0x7FFF
+
+TIMED_OUT = "timeout"
+SILENT = "session"
+FENCED = "fenced"
+ASKED = "aborted"
+
+
+class Held(NamedTuple):
+    """A partition with records of an open transaction."""
+
+    topic: Topic
+    partition: int
+    first_offset: int
+    behind: int
+    """Records that readers don't get because of it; 0 when an older one is in the way first."""
+
+
+class Coordinator:
+    def __init__(
+        self,
+        core: Core,
+        settling: Settling,
+        publishing: Publishing,
+        stability: Stability,
+        ledger: Ledger,
+        settle_up_to: Callable[[PartitionView, int], None],
+    ) -> None:
+        self._core = core
+        self._settling = settling
+        self._publishing = publishing
+        self._stability = stability
+        self._ledger = ledger
+        self._settle_up_to = settle_up_to
+        self.committed = 0
+        self.aborted = 0
+        publishing.on_stamped = self._stamped
+
+    def _note(self, entry: TransactionEntry) -> Lsn:
+        lsn = self._core.store.note(Kind.TRANSACTION, encode_entry(entry))
+        self._ledger.apply(entry)
+        return lsn
+
+    def _stamped(self, targets: Sequence[tuple[TopicPartition, int]], stamp: Stamp) -> None:
+        self._ledger.stamped([(target.log.id, base) for target, base in targets], stamp)
+        if stamp.kind == StampKind.IN_TRANSACTION:
+            for target, base in targets:
+                self._stability.hold_back(target, stamp.transaction, base)
+
+    # --- producers ---
+
+    def open_producer(
+        self, namespace: str, name: str = "", *, owner: str = "", now_ms: int
+    ) -> tuple[Producer, Lsn]:
+        """A producer to number messages with. One that has a name has a new epoch each time, and
+        whatever an earlier instance left undecided is aborted."""
+        known = self._ledger.producers_by_name.get((namespace, name)) if name else None
+        if known is None or known.epoch == EPOCH_MAX:
+            number, epoch = self._ledger.next_producer, 0
+        else:
+            if known.owner != owner:
+                raise NotYourTransaction(f"producer {name!r} belongs to another user")
+            number, epoch = known.id, known.epoch + 1
+        if known is not None:
+            for transaction in list(self._ledger.transactions.values()):
+                if transaction.begun.producer == known.id:
+                    self.abort(transaction, now_ms=now_ms, reason=FENCED)
+        lsn = self._note(ProducerSet(number, epoch, namespace, name, owner))
+        producer = self._ledger.producers[number]
+        producer.last_seen_ms = now_ms
+        return producer, lsn
+
+    def producer(self, namespace: str, number: int, epoch: int, *, now_ms: int) -> Producer:
+        """Raises UnknownProducer or ProducerFenced."""
+        producer = self._ledger.producers.get(number)
+        if producer is None or producer.namespace != namespace:
+            raise UnknownProducer(f"there is no producer {number} in namespace {namespace!r}")
+        if epoch < producer.epoch:
+            raise ProducerFenced(
+                f"producer {number} is at epoch {producer.epoch}; {epoch} may write no more"
+            )
+        if epoch > producer.epoch:
+            raise UnknownProducer(f"producer {number} has not come to epoch {epoch}")
+        producer.last_seen_ms = now_ms
+        return producer
+
+    def sweep(self, now_ms: int) -> None:
+        """Producers that nobody has used for long are forgotten."""
+        for producer in list(self._ledger.producers.values()):
+            if now_ms - producer.last_seen_ms >= PRODUCER_IDLE_MS:
+                self._note(ProducerForgotten(producer.id))
+
+    # --- beginning and finding ---
+
+    def begin(
+        self,
+        namespace: str,
+        name: str = "",
+        *,
+        now_ms: int,
+        owner: str = "",
+        producer: Producer | None = None,
+        application: Application | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        session_ms: int = SESSION_MS,
+    ) -> tuple[Transaction, Lsn | None]:
+        """The open transaction of that name, begun if there is none.
+
+        Raises TransactionCommitted for one that is over and went well.
+        """
+        ledger, key = self._ledger, (namespace, name)
+        if name and key in ledger.by_name:
+            transaction = ledger.by_name[key]
+            self._require_owner(owner, transaction.begun.owner, name)
+            transaction.last_seen_ms = now_ms
+            return transaction, None
+        outcome = ledger.outcomes.get(key) if name else None
+        if outcome is not None and outcome.committed:
+            self._require_owner(owner, outcome.owner, name)
+            raise TransactionCommitted(f"transaction {name!r} is committed already")
+        self._check_application(namespace, application)
+        if producer is not None:
+            self._abort_unfinished(producer, now_ms)
+        number = ledger.next_transaction
+        lsn = self._note(
+            Begun(
+                number,
+                namespace,
+                name,
+                owner,
+                producer.id if producer is not None else 0,
+                application,
+                now_ms,
+                timeout_ms,
+                session_ms,
+            )
+        )
+        transaction = ledger.transactions[number]
+        self._arm(transaction)
+        return transaction, lsn
+
+    def _abort_unfinished(self, producer: Producer, now_ms: int) -> None:
+        """A producer has one transaction at a time: it has given up the one before."""
+        for each in list(self._ledger.transactions.values()):
+            if each.begun.producer == producer.id:
+                self.abort(each, now_ms=now_ms)
+
+    def _check_application(self, namespace: str, application: Application | None) -> None:
+        if application is None:
+            return
+        last = self._ledger.applications.get((namespace, application.name))
+        if last is None or (application.epoch, application.sequence) > last:
+            return
+        if application.epoch < last[0]:
+            raise StaleApplication(
+                f"application {application.name!r} is at epoch {last[0]}, "
+                f"and {application.epoch} is over"
+            )
+        raise TransactionCommitted(
+            f"application {application.name!r} has committed {last[1]} already, "
+            f"and does not commit {application.sequence} again"
+        )
+
+    def last_committed(self, namespace: str, application: str) -> tuple[int, int] | None:
+        """Epoch and number of the last transaction an application has committed."""
+        return self._ledger.applications.get((namespace, application))
+
+    def find(self, namespace: str, name: str, *, now_ms: int, owner: str = "") -> Transaction:
+        """An open transaction by name, for somebody who goes on with it. Raises how it ended."""
+        transaction = self._ledger.by_name.get((namespace, name))
+        if transaction is None:
+            outcome = self.outcome(namespace, name, owner)
+            raise _over(name, outcome)
+        self._require_owner(owner, transaction.begun.owner, name)
+        transaction.last_seen_ms = now_ms
+        return transaction
+
+    def outcome(self, namespace: str, name: str, owner: str = "") -> Outcome:
+        """How a transaction ended. Raises UnknownTransaction."""
+        outcome = self._ledger.outcomes.get((namespace, name))
+        if outcome is None:
+            raise UnknownTransaction(f"there is no transaction {name!r}")
+        self._require_owner(owner, outcome.owner, name)
+        return outcome
+
+    def owner_of(self, namespace: str, name: str) -> str:
+        """Whose it is, or was: for those who may do what only an owner may."""
+        transaction = self._ledger.by_name.get((namespace, name))
+        if transaction is not None:
+            return transaction.begun.owner
+        outcome = self._ledger.outcomes.get((namespace, name))
+        if outcome is None:
+            raise UnknownTransaction(f"there is no transaction {name!r}")
+        return outcome.owner
+
+    def _require_owner(self, owner: str, expected: str, name: str) -> None:
+        if owner != expected:
+            raise NotYourTransaction(f"transaction {name!r} belongs to another user")
+
+    def require_open(self, transaction: Transaction) -> None:
+        """Somebody may hold on to a transaction that is over."""
+        if transaction.prepared is not None:
+            decided = transaction.prepared
+            outcome = Outcome(decided.commit, decided.reason, "", 0)
+            raise _over(transaction.begun.name or str(transaction.number), outcome)
+
+    def require_writable(self, author: Producer | Branch, now_ms: int) -> None:
+        """Somebody may hold on to a producer or branch that may write no more. Who may is alive."""
+        if isinstance(author, Branch):
+            self.require_open(author.transaction)
+            author.transaction.last_seen_ms = now_ms
+            return
+        if self._ledger.producers.get(author.id) is not author:
+            raise ProducerFenced(f"producer {author.id} was opened by another since")
+        author.last_seen_ms = now_ms
+
+    def branch(self, transaction: Transaction, name: str = "") -> Branch:
+        """Where somebody publishes in a transaction, made when it is not there."""
+        self.require_open(transaction)
+        found = transaction.branches.get(name)
+        if found is None:
+            index = len(transaction.branches)
+            self._note(BranchAdded(transaction.number, index, name))
+            found = transaction.branches[name]
+        return found
+
+    def transactions(self, namespace: str | None = None) -> list[Transaction]:
+        """Those that are open, the oldest first."""
+        every = self._ledger.transactions.values()
+        return [each for each in every if namespace in (None, each.begun.namespace)]
+
+    def held(self, transaction: Transaction) -> list[Held]:
+        """Where it has records, and how many readers miss because of it."""
+        found = []
+        for number in transaction.partitions:
+            partition = self._core.partitions.get(number)
+            if partition is None or not partition.open_transactions:
+                continue
+            first = partition.open_transactions.get(transaction.number)
+            if first is None:
+                continue
+            in_the_way = first == partition.stable_offset
+            behind = partition.log.next_offset - first if in_the_way else 0
+            found.append(Held(partition.topic, partition.number, first, behind))
+        return found
+
+    # --- acknowledging in a transaction ---
+
+    def acknowledge(
+        self,
+        transaction: Transaction,
+        consumer: Consumer,
+        view: PartitionView,
+        start: int,
+        stop: int,
+    ) -> int:
+        """Settle messages in flight at a consumer when the transaction commits.
+
+        Until then they are the transaction's: they don't time out, and outlive their consumer.
+        """
+        self.require_open(transaction)
+        holder = self._holder(transaction, view)
+        ranges, count, size = view.state.hand_over(start, stop, consumer.id, holder.id)
+        if not count:
+            raise NotInFlight(
+                f"{view.log.label}: nothing from {start} to {stop - 1} is at this consumer"
+            )
+        self._settling.give_back(consumer, count, size)
+        holder.took(count, size)
+        self._core.touch(view.subscription)
+        self._note(
+            Acknowledged(transaction.number, view.subscription.id, view.partition_id, ranges)
+        )
+        return count
+
+    def commit_offset(self, transaction: Transaction, view: PartitionView, offset: int) -> None:
+        """Settle everything below an offset when the transaction commits."""
+        self.require_open(transaction)
+        if not 0 <= offset <= view.state.end:
+            raise BadPosition(
+                f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
+            )
+        self._note(
+            OffsetCommitted(transaction.number, view.subscription.id, view.partition_id, offset)
+        )
+
+    def _holder(self, transaction: Transaction, view: PartitionView) -> Consumer:
+        """The consumer that stands for a transaction at a subscription: it is served nothing."""
+        subscription = view.subscription
+        number = transaction.holders.get(subscription.id)
+        if number is None or number not in self._core.consumers:
+            number = self._core.next_id("consumer")
+            transaction.holders[subscription.id] = number
+            self._core.consumers[number] = Consumer(number, subscription, (Credit(),), passive=True)
+        return self._core.consumers[number]
+
+    def held_by(self, consumer: Consumer) -> Transaction | None:
+        """The transaction that a consumer stands for, if it does."""
+        for each in self._ledger.transactions.values():
+            if consumer.id in each.holders.values():
+                return each
+        return None
+
+    # --- ending ---
+
+    def commit(
+        self, transaction: Transaction, *, now_ms: int, branches: Sequence[str] | None = None
+    ) -> Lsn:
+        """Make all of it visible, or all of some branches and nothing of the others."""
+        self.require_open(transaction)
+        self._check_application(transaction.begun.namespace, transaction.begun.application)
+        winners = list(transaction.branches) if branches is None else branches
+        for name in winners:
+            if name not in transaction.branches:
+                raise UnknownBranch(f"no branch {name!r} has published in this transaction")
+        numbers = [transaction.branches[name].index for name in winners]
+        self._note(Prepared(transaction.number, True, "", numbers))
+        self.committed += 1
+        return self._finish(transaction, now_ms)
+
+    def abort(self, transaction: Transaction, *, now_ms: int, reason: str = ASKED) -> Lsn:
+        """Nothing of it is ever visible; what it acknowledged is delivered again."""
+        self.require_open(transaction)
+        self._note(Prepared(transaction.number, False, reason, []))
+        self.aborted += 1
+        return self._finish(transaction, now_ms)
+
+    def end(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        commit: bool,
+        now_ms: int,
+        owner: str = "",
+        branches: Sequence[str] | None = None,
+    ) -> Lsn:
+        """Commit or abort by name; to do it again is answered the same."""
+        if (namespace, name) not in self._ledger.by_name:
+            outcome = self.outcome(namespace, name, owner)
+            if outcome.committed != commit:
+                raise _over(name, outcome)
+            return self._core.store.journal.last_lsn
+        transaction = self.find(namespace, name, owner=owner, now_ms=now_ms)
+        if commit:
+            return self.commit(transaction, now_ms=now_ms, branches=branches)
+        return self.abort(transaction, now_ms=now_ms)
+
+    def _finish(self, transaction: Transaction, now_ms: int) -> Lsn:
+        """Carry out what is decided; after a crash, what is left of it."""
+        decided = transaction.prepared
+        assert decided is not None
+        answered = self._answer(transaction) if decided.commit else []
+        partitions = [
+            self._core.partitions[number]
+            for number in transaction.partitions
+            if number in self._core.partitions
+        ]
+        settled = [*answered, *self._cancel(transaction, partitions)]
+        if partitions:
+            self._publishing.append(
+                partitions,
+                _marker(transaction, now_ms),
+                now_ms,
+                settled=settled,
+                stamp=Stamp(
+                    kind=StampKind.COMMIT_MARKER if decided.commit else StampKind.ABORT_MARKER,
+                    transaction=transaction.number,
+                    records=1,
+                ),
+            )
+        else:
+            for subscription, number, start, stop in settled:
+                self._core.store.acknowledge(subscription, number, [(start, stop)])
+        self._after_answers(answered)
+        if decided.commit:
+            self._commit_offsets(transaction)
+        else:
+            self._give_back(transaction, now_ms)
+        for holder in transaction.holders.values():
+            self._core.consumers.pop(holder, None)
+        for partition in partitions:
+            self._stability.decided(partition, transaction.number, now_ms)
+        self._core.wheel.cancel(transaction.timer)
+        _log_end(transaction)
+        return self._note(Completed(transaction.number, now_ms))
+
+    def _cancel(
+        self, transaction: Transaction, partitions: Sequence[TopicPartition]
+    ) -> list[Settled]:
+        """Records that nobody gets: markers, and those of branches that lost."""
+        here = {partition.log.id: partition for partition in partitions}
+        ranges = [
+            (number, start, stop)
+            for branch in transaction.losers()
+            for number, claimed in branch.claims.items()
+            for start, stop in claimed
+            if number in here
+        ]
+        for partition in partitions:
+            at = partition.log.next_offset
+            ranges.append((partition.log.id, at, at + 1))
+        settled: list[Settled] = []
+        for number, start, stop in ranges:
+            if here[number].topic.durable:
+                settled.append((CANCELLED, number, start, stop))
+            else:
+                self._core.store.offsets_of(CANCELLED, number).add(start, stop)
+        return settled
+
+    def _view(self, subscription: int, partition: int) -> PartitionView | None:
+        found = self._core.subscriptions.get(SubscriptionId(subscription))
+        for view in found.views if found is not None else ():
+            if view.partition_id == partition:
+                return view
+        return None
+
+    def _answer(self, transaction: Transaction) -> list[Settled]:
+        """Messages acknowledged in the transaction, as far as they are still its own."""
+        settled: list[Settled] = []
+        for entry in transaction.acknowledged:
+            view = self._view(entry.subscription, entry.partition)
+            if view is None:
+                continue
+            holder = self._holder(transaction, view)
+            for start, stop in entry.ranges:
+                ranges, count, size = view.state.apply(Event.ACK, start, stop, holder.id)
+                holder.gave_back(count, size)
+                view.subscription.acked += count
+                for low, high in ranges:
+                    if view.subscription.durable:
+                        settled.append((view.subscription.id, view.partition_id, low, high))
+                    else:
+                        view.state.settled.add(low, high)
+        return settled
+
+    def _after_answers(self, answered: Sequence[Settled]) -> None:
+        for subscription, partition, start, stop in answered:
+            view = self._view(subscription, partition)
+            assert view is not None
+            self._settling.release(view.partition)
+            if view.subscription.keys is not None:
+                forget_keys(view, [(start, stop)])
+            self._core.touch(view.subscription)
+
+    def _commit_offsets(self, transaction: Transaction) -> None:
+        for (subscription, partition), offset in transaction.offsets.items():
+            view = self._view(subscription, partition)
+            if view is not None:
+                self._settle_up_to(view, min(offset, view.state.end))
+
+    def _give_back(self, transaction: Transaction, now_ms: int) -> None:
+        """What an aborted transaction had acknowledged is ready again, in its old place."""
+        for number in transaction.holders.values():
+            holder = self._core.consumers.get(number)
+            if holder is not None:
+                self._settling.disconnect(holder, now_ms)
+
+    # --- time ---
+
+    def _arm(self, transaction: Transaction) -> None:
+        begun = transaction.begun
+        due = min(begun.started_ms + begun.timeout_ms, transaction.last_seen_ms + begun.session_ms)
+        transaction.timer = self._core.wheel.schedule(due, Timer.TRANSACTION, transaction.number)
+
+    def expire(self, number: int, now_ms: int) -> None:
+        """A transaction's timer fired; signs of life only move its deadline."""
+        transaction = self._ledger.transactions.get(number)
+        if transaction is None:
+            return
+        begun = transaction.begun
+        if now_ms >= begun.started_ms + begun.timeout_ms:
+            self.abort(transaction, now_ms=now_ms, reason=TIMED_OUT)
+        elif now_ms >= transaction.last_seen_ms + begun.session_ms:
+            self.abort(transaction, now_ms=now_ms, reason=SILENT)
+        else:
+            self._arm(transaction)
+
+    # --- coming back ---
+
+    def restore_claims(self) -> None:
+        """Before subscriptions are brought back: how far each may see."""
+        firsts = sorted(
+            (min(start for start, _ in ranges), number, transaction.number)
+            for transaction in self._ledger.transactions.values()
+            for branch in transaction.branches.values()
+            for number, ranges in branch.claims.items()
+            if number in self._core.partitions
+        )
+        for first, number, transaction in firsts:
+            self._stability.hold_back(self._core.partitions[number], transaction, first)
+
+    def resume(self, now_ms: int) -> None:
+        """Afterwards: what is decided is finished, what is not goes on."""
+        for producer in self._ledger.producers.values():
+            producer.last_seen_ms = now_ms
+        for transaction in list(self._ledger.transactions.values()):
+            for entry in transaction.acknowledged:
+                view = self._view(entry.subscription, entry.partition)
+                if view is None:
+                    continue
+                holder = self._holder(transaction, view)
+                for start, stop in entry.ranges:
+                    _, count, size = view.state.hand_over(start, stop, 0, holder.id)
+                    holder.took(count, size)
+            transaction.last_seen_ms = now_ms
+            if transaction.prepared is not None:
+                self._finish(transaction, now_ms)
+            else:
+                self._arm(transaction)
+
+    def forget_topic(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            self._ledger.forget_partition(partition.log.id)
+
+
+def _over(name: str, outcome: Outcome) -> BraidError:
+    if outcome.committed:
+        return TransactionCommitted(f"transaction {name!r} is committed")
+    if outcome.reason == FENCED:
+        return ProducerFenced(f"the producer of transaction {name!r} was opened by another")
+    return TransactionAborted(f"transaction {name!r} was aborted: {outcome.reason}")
+
+
+def _marker(transaction: Transaction, now_ms: int) -> RecordBatch:
+    """What stands at the end of a transaction in each of its partitions: whether it is committed,
+    its number and name, and by partition the offsets that nobody gets."""
+    decided = transaction.prepared
+    assert decided is not None
+    losses: dict[PartitionId, list[tuple[int, int]]] = {}
+    for branch in transaction.losers():
+        for partition, ranges in branch.claims.items():
+            losses.setdefault(partition, []).extend(ranges)
+    value = msgspec.msgpack.encode(
+        (decided.commit, transaction.number, transaction.begun.name, losses)
+    )
+    marker = RecordBatch()
+    flags = FLAG_CONTROL | FLAG_COMMIT if decided.commit else FLAG_CONTROL
+    marker.append(value, flags=flags, timestamp_ms=now_ms)
+    return marker
+
+
+def _log_end(transaction: Transaction) -> None:
+    decided = transaction.prepared
+    assert decided is not None
+    level = logging.DEBUG if decided.commit or decided.reason == ASKED else logging.WARNING
+    logger.log(
+        level,
+        "transaction committed" if decided.commit else "transaction aborted",
+        extra={
+            "namespace": transaction.begun.namespace,
+            "transaction": transaction.begun.name or transaction.number,
+            "reason": decided.reason,
+        },
+    )

@@ -1,0 +1,59 @@
+"""Producers that number their messages, so that none is written twice."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.engine.transactions.errors import NotYourTransaction
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.operations import Body, Call, operation
+from braidmq.gateways.http.origins import NAME_CHARACTERS_MAX
+from braidmq.model.errors import NotFound
+
+
+class NewProducer(Body, frozen=True):
+    name: Annotated[
+        str,
+        Meta(
+            max_length=NAME_CHARACTERS_MAX,
+            description="Whoever opens it again has a new epoch, and those before may write no"
+            " more. Without one, it is a producer nobody can take over",
+        ),
+    ] = ""
+
+
+class ProducerInfo(msgspec.Struct, frozen=True):
+    producer_id: int
+    epoch: int
+    name: str
+
+
+class Producers:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation(
+        "POST",
+        "/v1/producers",
+        tag="transactions",
+        statuses=(201,),
+        errors=(NotFound, NotYourTransaction),
+        examples=({}, {"name": "billing-1"}),
+    )
+    async def open_producer(
+        self, call: Call, query: InNamespace, body: NewProducer
+    ) -> ProducerInfo:
+        """Open a producer.
+
+        Publish with its id and epoch in `Braid-Producer-Id` and `Braid-Producer-Epoch`, and number
+        the messages of each topic from 0 on with `Braid-Sequence`: one that is sent again is
+        answered as the first time, and written once. An open transaction of an earlier epoch is
+        aborted.
+        """
+        self._desk.enter(call, query.namespace)
+        producer, lsn = self._desk.engine().transactions.open_producer(
+            query.namespace, body.name, owner=call.user.name, now_ms=self._desk.now_ms
+        )
+        await self._desk.broker.durable(lsn)
+        return ProducerInfo(producer.id, producer.epoch, producer.name)
