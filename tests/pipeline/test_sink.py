@@ -6,10 +6,12 @@ import pyarrow as pa
 import pytest
 from braid_topics import Topics
 
+from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.encoding import check_columns, encode
-from braidmq.pipeline.errors import BadOption, TopicFull
+from braidmq.pipeline.errors import BadOption, StaleCheckpoint, TopicFull
 from braidmq.pipeline.sink import BatchWriter
 from braidmq.pipeline.sink_options import parse_sink_options
+from braidmq.pipeline.transactions import Stage, Transactions
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 THEN = datetime(2021, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
@@ -104,6 +106,92 @@ class TestAtLeastOnce:
         topics.api.put(f"/v1/topics/{topic}/subscriptions/s", json={}).raise_for_status()
         with pytest.raises(TopicFull, match="took 2 of 3"):
             writer(topics, topic=topic, delivery="at_least_once").write(iter([messages()]))
+
+
+class TestExactlyOnce:
+    def values(self, topics: Topics, topic: str) -> list[bytes]:
+        return [row["value"] for row in topics.read(topic=topic)]
+
+    def rows(self, *values: str) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"value": list(values)})
+
+    def test_nothing_is_seen_before_the_commit(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+        staged = [sink.write(iter([self.rows("a", "b")])), sink.write(iter([]))]
+        assert self.values(topics, topic) == []
+        sink.commit(staged)
+        assert self.values(topics, topic) == [b"a", b"b"]
+        sink.commit(staged)
+        assert self.values(topics, topic) == [b"a", b"b"]
+
+    def test_only_winning_attempts_count(self, topics: Topics) -> None:
+        topic = topics.create(partitions=2)
+        sink = writer(topics, topic=topic)
+        sink.write(iter([self.rows("lost")]))
+        sink.commit([sink.write(iter([self.rows("won")])), None])
+        assert self.values(topics, topic) == [b"won"]
+
+    def test_an_abort_discards(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+        sink.abort([sink.write(iter([self.rows("a")])), None])
+        writer(topics, topic=topic, delivery="at_least_once").write(iter([self.rows("b")]))
+        assert self.values(topics, topic) == [b"b"]
+
+    def test_an_abort_after_a_commit_that_took_effect_discards_nothing(
+        self, topics: Topics
+    ) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+        staged = [sink.write(iter([self.rows("a")]))]
+        sink.commit(staged)
+        sink.abort(staged)
+        assert self.values(topics, topic) == [b"a"]
+
+    def test_a_batch_done_again_writes_nothing(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        for _ in range(3):
+            sink = writer(topics, topic=topic, applicationId=f"app-{topic}", batchId=4)
+            staged = [sink.write(iter([self.rows("a", "b")]))]
+            sink.commit(staged)
+        assert self.values(topics, topic) == [b"a", b"b"]
+
+    def test_a_driver_that_takes_over_leaves_out_what_the_other_staged(
+        self, topics: Topics
+    ) -> None:
+        topic = topics.create(partitions=1)
+        application = {"applicationId": f"app-{topic}", "batchId": 0}
+        dead = writer(topics, topic=topic, **application)
+        dead.write(iter([self.rows("a")]))
+        sink = writer(topics, topic=topic, **application)
+        staged = [sink.write(iter([self.rows("a")]))]
+        dead.write(iter([self.rows("a")]))
+        sink.commit(staged)
+        assert self.values(topics, topic) == [b"a"]
+
+    def test_numbers_that_begin_again_are_refused(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        name = f"app-{topic}"
+        sink = writer(topics, topic=topic, applicationId=name, batchId=7)
+        sink.commit([sink.write(iter([self.rows("a")]))])
+        with pytest.raises(StaleCheckpoint, match="batch 7"):
+            writer(topics, topic=topic, applicationId=name, batchId=0).write(iter([self.rows("b")]))
+        new = writer(topics, topic=topic, applicationId=name, applicationEpoch=1, batchId=0)
+        new.commit([new.write(iter([self.rows("c")]))])
+        assert self.values(topics, topic) == [b"a", b"c"]
+
+    def test_a_request_sent_twice_counts_once(self, topics: Topics) -> None:
+        topic = topics.create(partitions=3)
+        options = parse_sink_options({"url": topics.node.http_url, "topic": topic})
+        (chunk,) = encode([self.rows("a", "b", "c", "d")], options)
+        with Broker(options) as broker:
+            transactions = Transactions(broker, 60)
+            assert transactions.begin(f"twice-{topic}", None)
+            for _ in range(2):
+                Stage(broker, f"twice-{topic}", "one").publish(chunk)
+            transactions.commit(f"twice-{topic}", ["one"], None)
+        assert sorted(self.values(topics, topic)) == [b"a", b"b", b"c", b"d"]
 
 
 class TestBadInput:
