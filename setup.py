@@ -19,6 +19,7 @@ KERNELS = {
     "braidmq.storage.offset_set": [],
     "braidmq.client.awaitables": [],
     "braidmq.wire.header_columns": [],
+    "braidmq.wire.record_rows": [],
     "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],

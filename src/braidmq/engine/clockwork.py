@@ -38,8 +38,8 @@ class Clockwork:
         self._administration = administration
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
         self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
-        self.on_transaction: Callable[[int, int], None] = lambda number, now_ms: None
         self.on_lease: Callable[[int, int], None] = lambda number, now_ms: None
+        self.on_transaction: Callable[[int, int], None] = lambda number, now_ms: None
         self._handlers: dict[int, Callable[[int, int, int, int], None]] = {
             Timer.RETRY: self._retry,
             Timer.VISIBILITY: self._overdue,
@@ -49,8 +49,8 @@ class Clockwork:
             Timer.IDLE: self._idle,
             Timer.SWEEP: self._sweep,
             Timer.GROUP: self._group,
-            Timer.TRANSACTION: self._transaction,
             Timer.LEASE: self._lease,
+            Timer.TRANSACTION: self._transaction,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -124,11 +124,11 @@ class Clockwork:
     def _group(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_group(owner, now_ms)
 
-    def _transaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
-        self.on_transaction(owner, now_ms)
-
     def _lease(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_lease(owner, now_ms)
+
+    def _transaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        self.on_transaction(owner, now_ms)
 
     # --- delayed messages ---
 

@@ -55,10 +55,10 @@ class Timer(IntEnum):
     """the node; retention and compaction in the background"""
     GROUP = 8
     """group; a session or a revocation may be over"""
-    TRANSACTION = 9
-    """transaction; its time or its owner's session may be over"""
-    LEASE = 10
+    LEASE = 9
     """lease; it may be over"""
+    TRANSACTION = 10
+    """transaction; its time or its owner's session may be over"""
 
 
 class Core:

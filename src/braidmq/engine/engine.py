@@ -81,6 +81,9 @@ class Engine:
         self.graveyard = Graveyard(self.core, self._settling, self._publishing)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
+        self.leases = Leases(self.core)
+        self.leases.on_unpinned = self.retainer.unpinned
+        self._clockwork.on_lease = self.leases.expire
         self.retainer.visible_runs = self._stability.visible_runs
         self._clockwork.on_sweep = self._sweep
         self.transactions = Coordinator(
@@ -93,9 +96,6 @@ class Engine:
         )
         self._clockwork.on_transaction = self.transactions.expire
         self._recovery.before_subscriptions = self.transactions.restore_claims
-        self.leases = Leases(self.core)
-        self.leases.on_unpinned = self.retainer.unpinned
-        self._clockwork.on_lease = self.leases.expire
         self.groups = GroupCoordinator(self.core, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
         self._clockwork.on_group = self.groups.expire
@@ -129,8 +129,8 @@ class Engine:
         self._recovery.run(now_ms, progress)
         self.exchanges.set_alternates()
         self.groups.restore()
-        self.transactions.resume(now_ms)
         self.leases.restore(now_ms)
+        self.transactions.resume(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.

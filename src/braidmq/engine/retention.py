@@ -116,7 +116,7 @@ class Retainer:
             self._advance(partition, self._wanted_start(partition, now_ms))
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
-        # What is not decided stays, or a transaction would not be whole.
+        # What is not decided stays, or a transaction would not be whole; so does what is leased.
         start = min(start, partition.stable_offset, partition.log.pinned_offset)
         if start > partition.log.start_offset:
             self.cut(partition, start)

@@ -18,7 +18,7 @@ import msgspec
 from braidmq.client.errors import from_status
 from braidmq.model.errors import BraidError
 from braidmq.pipeline.errors import BrokerUnreachable
-from braidmq.pipeline.options import SourceOptions
+from braidmq.pipeline.options import BrokerOptions
 
 TIMEOUT_S = 60.0
 CONNECT_S_MAX = 10.0
@@ -44,7 +44,7 @@ class _Problem(msgspec.Struct):
 
 
 class Broker:
-    def __init__(self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep):
+    def __init__(self, options: BrokerOptions, *, sleep: Callable[[float], None] = time.sleep):
         parts = urlsplit(options.url)
         self._url = options.url
         self._secure = parts.scheme == "https"
@@ -147,7 +147,7 @@ class Broker:
             self._connection = kind(self._host, self._port, timeout=TIMEOUT_S)
         every = {"Authorization": self._authorization, **headers}
         if body:
-            every["Content-Type"] = "application/json"
+            every.setdefault("Content-Type", "application/json")
         self._connection.request(method, target, body or None, every)
         answer = self._connection.getresponse()
         data = answer.read()
@@ -195,6 +195,7 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     flushed_offset: int
     size: int
     segments: list[SegmentInfo]
+    cancelled: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class LogInfo(msgspec.Struct, frozen=True):

@@ -24,3 +24,20 @@ class DataLoss(BraidError):
         "Keep more (retention of the topic), read sooner, or set failOnDataLoss to false to go on"
         " with what is there"
     )
+
+
+class StaleCheckpoint(BraidError):
+    """A query begins again with numbers that its application has used up."""
+
+    kind = Kind.CONFLICT
+    code = "stale-checkpoint"
+    remedy = (
+        "With a new checkpoint give the application a new applicationEpoch; with an old one from a"
+        " backup, what it would write is in the topic already"
+    )
+
+
+class TopicFull(BraidError):
+    kind = Kind.REFUSED
+    code = "topic-full"
+    remedy = "Let its consumers catch up, or raise its limits"

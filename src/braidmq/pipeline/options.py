@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,15 +23,24 @@ Place = Literal["earliest", "latest"] | dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
 
 Reader = Callable[[str, str], object]
+Readers = dict[str, tuple[str, Reader]]
+"""Option as users write it → where it goes, and how it is read."""
 
 
 @dataclass(frozen=True)
-class SourceOptions:
+class BrokerOptions:
+    """Which broker, as whom, and how patiently."""
+
     url: str = "http://127.0.0.1:8080"
     user: str = "guest"
     password: str = field(default="guest", repr=False)
     token: str = field(default="", repr=False)
     namespace: str = "/"
+    retry_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class SourceOptions(BrokerOptions):
     topic: str = ""
     topic_pattern: str = ""
     starting_offsets: Place | None = None
@@ -46,7 +55,6 @@ class SourceOptions:
     isolation: str = "read_committed"
     split_bytes: int = 64 * MIB
     lease_s: int = 120
-    retry_s: float = 60.0
     poll_ms: int = 100
     push_filters: bool = False
     format: str = ""
@@ -56,17 +64,22 @@ class SourceOptions:
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Raises BadOption, naming the option as users write it."""
+    return _checked(SourceOptions(**read_options(given, _READERS)))
+
+
+def read_options(given: Mapping[str, str], readers: Readers) -> dict[str, Any]:
+    """Options by attribute. Raises BadOption."""
     options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(set(options) - {name.lower() for name in _READERS} - _SPARKS)
+    unknown = sorted(set(options) - {name.lower() for name in readers} - _SPARKS)
     if unknown:
         raise BadOption(
-            f"there is no option {unknown[0]!r}", remedy=f"There are: {', '.join(sorted(_READERS))}"
+            f"there is no option {unknown[0]!r}", remedy=f"There are: {', '.join(sorted(readers))}"
         )
-    values: dict[str, object] = {}
-    for name, (attribute, read) in _READERS.items():
+    values: dict[str, Any] = {}
+    for name, (attribute, read) in readers.items():
         if name.lower() in options:
             values[attribute] = read(name, options[name.lower()].strip())
-    return _checked(SourceOptions(**values))  # type: ignore[arg-type]
+    return values
 
 
 def _checked(options: SourceOptions) -> SourceOptions:
@@ -84,7 +97,7 @@ def _checked(options: SourceOptions) -> SourceOptions:
 # --- one reader a kind of option ---
 
 
-def _text(name: str, value: str) -> str:
+def text(name: str, value: str) -> str:
     return value
 
 
@@ -94,13 +107,13 @@ def _url(name: str, value: str) -> str:
     return value.rstrip("/")
 
 
-def _bool(name: str, value: str) -> bool:
+def boolean(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise BadOption(f"{name} is true or false, not {value!r}")
     return value.lower() == "true"
 
 
-def _positive(name: str, value: str) -> int:
+def positive(name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
         raise BadOption(f"{name} is a number above 0, not {value!r}")
     return int(value)
@@ -109,11 +122,11 @@ def _positive(name: str, value: str) -> int:
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def _bytes(name: str, value: str) -> int:
+def size(name: str, value: str) -> int:
     """``64m`` is 64 MiB, as Spark writes sizes."""
     number = value.lower().removesuffix("b")
     unit = _SIZES.get(number[-1:], 1)
-    return _positive(name, number[:-1] if unit > 1 else number) * unit
+    return positive(name, number[:-1] if unit > 1 else number) * unit
 
 
 def _time(name: str, value: str) -> int:
@@ -144,7 +157,7 @@ def _place(name: str, value: str) -> Place:
     return found
 
 
-def _one_of(*words: str) -> Reader:
+def one_of(*words: str) -> Reader:
     def read(name: str, value: str) -> str:
         if value.lower() not in words:
             raise BadOption(f"{name} is one of {', '.join(words)}, not {value!r}")
@@ -153,31 +166,34 @@ def _one_of(*words: str) -> Reader:
     return read
 
 
-_READERS: dict[str, tuple[str, Reader]] = {
+BROKER_READERS: Readers = {
     "url": ("url", _url),
-    "user": ("user", _text),
-    "password": ("password", _text),
-    "token": ("token", _text),
-    "namespace": ("namespace", _text),
-    "topic": ("topic", _text),
-    "topicPattern": ("topic_pattern", _text),
+    "user": ("user", text),
+    "password": ("password", text),
+    "token": ("token", text),
+    "namespace": ("namespace", text),
+    "retrySeconds": ("retry_s", positive),
+}
+
+_READERS: Readers = {
+    **BROKER_READERS,
+    "topic": ("topic", text),
+    "topicPattern": ("topic_pattern", text),
     "startingOffsets": ("starting_offsets", _place),
     "endingOffsets": ("ending_offsets", _place),
     "startingTimestamp": ("starting_timestamp_ms", _time),
     "endingTimestamp": ("ending_timestamp_ms", _time),
-    "maxRecordsPerTrigger": ("records_per_trigger_max", _positive),
-    "maxBytesPerTrigger": ("bytes_per_trigger_max", _bytes),
-    "readMode": ("read_mode", _one_of(*READ_MODES)),
-    "failOnDataLoss": ("fail_on_data_loss", _bool),
-    "group": ("group", _text),
-    "isolation": ("isolation", _one_of(*ISOLATIONS)),
-    "splitBytes": ("split_bytes", _bytes),
-    "leaseSeconds": ("lease_s", _positive),
-    "retrySeconds": ("retry_s", _positive),
-    "pollMilliseconds": ("poll_ms", _positive),
-    "pushFilters": ("push_filters", _bool),
-    "format": ("format", _text),
-    "deadLetterTopic": ("dead_letter_topic", _text),
-    "table": ("table", _one_of(*TABLES)),
+    "maxRecordsPerTrigger": ("records_per_trigger_max", positive),
+    "maxBytesPerTrigger": ("bytes_per_trigger_max", size),
+    "readMode": ("read_mode", one_of(*READ_MODES)),
+    "failOnDataLoss": ("fail_on_data_loss", boolean),
+    "group": ("group", text),
+    "isolation": ("isolation", one_of(*ISOLATIONS)),
+    "splitBytes": ("split_bytes", size),
+    "leaseSeconds": ("lease_s", positive),
+    "pollMilliseconds": ("poll_ms", positive),
+    "pushFilters": ("push_filters", boolean),
+    "format": ("format", text),
+    "deadLetterTopic": ("dead_letter_topic", text),
+    "table": ("table", one_of(*TABLES)),
 }
-"""Option as users write it → where it goes, and how it is read."""

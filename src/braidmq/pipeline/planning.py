@@ -54,6 +54,8 @@ class Split:
     """In the order of offsets; records beyond the last come from the broker."""
     window: Window = field(default_factory=Window)
     keys: frozenset[bytes] | None = None
+    cancelled: tuple[tuple[int, int], ...] = ()
+    """What is for nobody to read: aborted transactions, say."""
     lease: str = ""
     part: int = -1
 
@@ -209,7 +211,8 @@ def _split(
     log: LogInfo, number: int, start: int, end: int, options: SourceOptions
 ) -> Iterator[Split]:
     partition = next(each for each in log.partitions if each.partition == number)
-    whole = Split(log.topic, number, start, end, log.directory)
+    cancelled = tuple(partition.cancelled)
+    whole = Split(log.topic, number, start, end, log.directory, cancelled=cancelled)
     pieces = list(_pieces(partition, start, end, options.read_mode == "segments"))
     taken: list[_Piece] = []
     size = 0
@@ -257,9 +260,11 @@ def _small_enough(pieces: list[_Piece], split_bytes: int) -> Iterator[_Piece]:
 
 
 def _made(whole: Split, pieces: list[_Piece]) -> Split:
+    start, end = pieces[0].start, pieces[-1].end
     return replace(
         whole,
-        start=pieces[0].start,
-        end=pieces[-1].end,
+        start=start,
+        end=end,
+        cancelled=tuple(each for each in whole.cancelled if each[0] < end and each[1] > start),
         segments=tuple(each.segment for each in pieces if each.segment is not None),
     )

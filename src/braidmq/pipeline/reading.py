@@ -6,10 +6,11 @@ now, comes from the broker as records. All of it goes through the same kernel.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pyarrow as pa
 
 from braidmq.model.errors import BraidError, NotFound
@@ -41,6 +42,13 @@ class SplitReader:
         self.bytes_read = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        cancelled = self._split.cancelled
+        for batch in self._read_all():
+            wanted = without(batch, cancelled) if cancelled else batch
+            if wanted.num_rows:
+                yield wanted
+
+    def _read_all(self) -> Iterator[pa.RecordBatch]:
         with self._broker, SplitLease(self._split.lease, self._split.part, self._options):
             for segment in self._split.segments:
                 if self._at < min(segment.end_offset, self._split.end):
@@ -160,6 +168,15 @@ class SplitReader:
             if self._options.fail_on_data_loss:
                 raise DataLoss(what)
             logger.warning("%s; failOnDataLoss is false, so reading goes on", what)
+
+
+def without(batch: pa.RecordBatch, cancelled: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """The rows whose offsets are in none of these ranges, which are sorted and apart."""
+    offsets = batch.column("offset").to_numpy()
+    starts, stops = numpy.array(cancelled, numpy.int64).T
+    before = numpy.searchsorted(starts, offsets, "right") - 1
+    gone = (before >= 0) & (offsets < stops[before])
+    return batch.filter(pa.array(~gone)) if gone.any() else batch
 
 
 def may_hold(segment: SegmentInfo, window: Window) -> bool:

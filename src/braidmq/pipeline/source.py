@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -31,6 +33,7 @@ from pyspark.sql.types import StructType
 from braidmq.pipeline import leases, tables
 from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.columns import SCHEMA
+from braidmq.pipeline.encoding import check_columns
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.filters import Wanted, narrowed
 from braidmq.pipeline.leases import StreamLease
@@ -54,6 +57,8 @@ from braidmq.pipeline.planning import (
     starting,
 )
 from braidmq.pipeline.reading import SplitReader
+from braidmq.pipeline.sink import BatchWriter, StreamWriter
+from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options
 from braidmq.pipeline.typed import TypedRows
 
 MESSAGES: StructType = from_arrow_schema(SCHEMA)
@@ -64,7 +69,11 @@ class BraidDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = parse_options(options)
+        self._given = dict(options)
+
+    @property
+    def _options(self) -> SourceOptions:
+        return parse_options(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -91,6 +100,19 @@ class BraidDataSource(DataSource):
         if self._options.table:
             raise BadOption("a table of the broker's state is no stream", remedy="Use spark.read")
         return StreamReader(self._options, self._typed(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise BadOption("a topic is only appended to", remedy='Use .mode("append")')
+        return BatchWriter(self._sink_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(self._sink_options(schema))
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        options = parse_sink_options(self._given)
+        check_columns(schema.fieldNames(), options)
+        return options
 
     def _typed(self, schema: StructType) -> StructType | None:
         """The schema to decode values into; None: messages as they are."""
@@ -270,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         with Broker(self.options) as broker:
-            logs = find_logs(broker, self.options, segments=self.options.read_mode == "segments")
+            logs = find_logs(broker, self.options, segments=True)
             begin = check_loss(begin, logs, self.options)
             if self._lease is None:
                 # A batch of an earlier run is read again, and nobody has asked for an end yet.

@@ -9,6 +9,7 @@ from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.admin import Admin
 from braidmq.gateways.http.app import App
 from braidmq.gateways.http.bulk import Bulk
+from braidmq.gateways.http.bulk_publishing import BulkPublishing
 from braidmq.gateways.http.dead_letters import DeadLetters
 from braidmq.gateways.http.delayed import DelayedResource
 from braidmq.gateways.http.desk import Desk
@@ -43,6 +44,7 @@ RESOURCES = (
     Transactions,
     Reading,
     Bulk,
+    BulkPublishing,
     LeasesResource,
     Subscriptions,
     Groups,
@@ -86,6 +88,7 @@ def make_api(
         Transactions(desk),
         Reading(desk),
         Bulk(desk, data_dir),
+        BulkPublishing(desk),
         LeasesResource(desk),
         Subscriptions(desk, waiting),
         Groups(desk, waiting),

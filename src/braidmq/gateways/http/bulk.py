@@ -93,6 +93,10 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     flushed_offset: Annotated[int, Meta(description="What lies below is in segments")]
     size: Annotated[int, Meta(description="Bytes: about what it takes, segments and memory")]
     segments: list[SegmentInfo]
+    cancelled: Annotated[
+        list[tuple[int, int]],
+        Meta(description="With segments: from, to; what lies in between is for nobody to read"),
+    ]
 
 
 class LogInfo(msgspec.Struct, frozen=True):
@@ -142,11 +146,20 @@ class Bulk:
             id=log.id,
             start_offset=log.start_offset,
             end_offset=log.next_offset,
-            stable_offset=log.next_offset,
+            stable_offset=partition.stable_offset,
             flushed_offset=log.flushed_offset,
             size=sum(each.size for each in segments) + log.unflushed_bytes,
             segments=[self._segment(each) for each in segments] if with_segments else [],
+            cancelled=self._cancelled(partition) if with_segments else [],
         )
+
+    def _cancelled(self, partition: TopicPartition) -> list[tuple[int, int]]:
+        found = self._desk.broker.engine.core.cancelled(partition)
+        if found is None:
+            return []
+        start, end = partition.log.start_offset, partition.log.next_offset
+        below = [(start, found.floor)] if found.floor > start else []
+        return below + found.ranges(max(start, found.floor), end)
 
     def _segment(self, each: Segment) -> SegmentInfo:
         header_bytes, first_record = self._first_record(each)

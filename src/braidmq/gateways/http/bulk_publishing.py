@@ -1,0 +1,83 @@
+"""Publishing in bulk: records as the log stores them, encoded by who sends them (Spark).
+
+The node only checks them: nothing a publisher sends can make it write what it could not read.
+"""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from braidmq.gateways.http.desk import Desk, InNamespace
+from braidmq.gateways.http.messages import Partition
+from braidmq.gateways.http.operations import Call, operation
+from braidmq.gateways.http.origins import PublishHeaders, origin_of
+from braidmq.gateways.http.publishing import ERRORS, PlacedRun, PublishedBatch, require_fits
+from braidmq.model.errors import BadRequest
+from braidmq.model.limits import MIB
+from braidmq.storage.record import BadRecord, RecordBatch
+from braidmq.wire.record_rows import check_rows
+
+RECORDS_BYTES_MAX = 16 * MIB
+
+
+class BadRecords(BadRequest):
+    code = "bad-records"
+    remedy = "Send whole records as storage/record.pyx has them, numbered from 0, headers native"
+
+
+class IntoPartition(InNamespace, frozen=True):
+    partition: Annotated[Partition, Meta(description="Otherwise each goes where its key says")] | (
+        UnsetType
+    ) = UNSET
+
+
+class BulkPublishing:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/records",
+        tag="bulk",
+        statuses=(201,),
+        errors=(*ERRORS, BadRecords),
+        body_bytes_max=RECORDS_BYTES_MAX,
+    )
+    async def publish_records(
+        self, call: Call, topic: str, query: IntoPartition, headers: PublishHeaders, body: bytes
+    ) -> PublishedBatch:
+        """Publish records that are encoded already.
+
+        Their times are kept. A topic that becomes full on the way takes the first that fit, and
+        `refused` names the others; one that is full already answers 429. With a sequence, which is
+        the first record's, or in a transaction, all are taken or none.
+        """
+        self._desk.enter(call, query.namespace).need_write(topic)
+        engine = self._desk.engine()
+        target = engine.topic(query.namespace, topic)
+        self._desk.require_room()
+        batch = checked(body)
+        require_fits(target, batch)
+        partition = None if query.partition is UNSET else query.partition
+        if partition is not None:
+            engine.core.partition(target, partition)
+        origin = origin_of(self._desk, call, query.namespace, headers)
+        done = engine.publish(
+            target, batch, now_ms=self._desk.now_ms, partition=partition, origin=origin
+        )
+        await self._desk.done()
+        runs = [PlacedRun(*run) for run in done.placed]
+        refused = list(range(done.accepted, batch.count))
+        return PublishedBatch(topic, done.accepted, runs, refused)
+
+
+def checked(body: bytes) -> RecordBatch:
+    """Raises BadRecords."""
+    try:
+        batch = RecordBatch.scan(body, base_offset=0)
+        check_rows(batch)
+    except BadRecord as error:
+        raise BadRecords(str(error)) from None
+    if batch.size != len(body) or not batch.count:
+        raise BadRecords(f"{len(body)} bytes are not whole records")
+    return batch

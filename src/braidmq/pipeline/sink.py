@@ -1,0 +1,153 @@
+"""Writing to the broker: what ``df.write.format("braid")`` does, on executors and the driver.
+
+Exactly once: all tasks of a batch publish in one transaction, which is named after the batch, so
+that whoever does the batch again meets it there. Each attempt at a task has a branch of its own,
+and the driver's commit names those that count. The broker keeps the last batch an application has
+committed, and answers a repetition with that.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from braidmq.pipeline.broker import Broker
+from braidmq.pipeline.encoding import encode
+from braidmq.pipeline.sink_options import AT_LEAST_ONCE, SinkOptions
+from braidmq.pipeline.transactions import Stage, Step, Transactions, send_records
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+"""Local properties of a task. Spark has them for itself: tests/pipeline pins them."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has done."""
+
+    rows: int
+    transaction: str = ""
+    branch: str = ""
+    """Empty: it had nothing to write, or the batch is committed already."""
+    step: Step | None = None
+
+
+class Sink:
+    """What both kinds of writing share; ``options`` and the transaction are all they need."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def publish(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """At least once: a task that is tried again writes again."""
+        rows = 0
+        with Broker(self.options) as broker:
+            for chunk in encode(batches, self.options):
+                send_records(broker, chunk, {})
+                rows += chunk.rows
+        return Staged(rows)
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], transaction: str, step: Step | None
+    ) -> Staged:
+        rows = 0
+        branch = _branch()
+        with Broker(self.options) as broker:
+            stage: Stage | None = None
+            for chunk in encode(batches, self.options):
+                if stage is None:
+                    # Not before there is something: most tasks of a small batch have nothing.
+                    if not Transactions(broker, self.options.transaction_s).begin(
+                        transaction, step
+                    ):
+                        _drain(batches)
+                        return Staged(0, transaction, step=step)
+                    stage = Stage(broker, transaction, branch)
+                stage.publish(chunk)
+                rows += chunk.rows
+        return Staged(rows, transaction, branch if rows else "", step)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = [each for each in messages if isinstance(each, Staged) and each.branch]
+        if not staged:
+            return
+        one = staged[0]
+        with Broker(self.options) as broker:
+            transactions = Transactions(broker, self.options.transaction_s)
+            transactions.commit(one.transaction, [each.branch for each in staged], one.step)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        names = {each.transaction for each in messages if isinstance(each, Staged)} - {""}
+        with Broker(self.options) as broker:
+            for name in names:
+                Transactions(broker, self.options.transaction_s).abort(name)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self._step = (
+            Step(options.application, options.epoch, options.batch or 0)
+            if options.application
+            else None
+        )
+        self._transaction = _name(self._step) if self._step else f"spark-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        sink = Sink(self.options)
+        if self.options.delivery == AT_LEAST_ONCE:
+            return sink.publish(iterator)
+        return sink.stage(iterator, self._transaction, self._step)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+        Sink(self.options).commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+        Sink(self.options).abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        sink = Sink(self.options)
+        if self.options.delivery == AT_LEAST_ONCE:
+            return sink.publish(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
+        assert batch is not None
+        application = self.options.application or f"spark-{query}"
+        step = Step(application, self.options.epoch, int(batch))
+        return sink.stage(iterator, _name(step), step)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
+        Sink(self.options).commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
+        Sink(self.options).abort(messages)
+
+
+def _name(step: Step) -> str:
+    return f"{step.application}/{step.epoch}/{step.sequence}"
+
+
+def _branch() -> str:
+    """Of one attempt at one task: numbers of Spark begin again when its driver does."""
+    context = TaskContext.get()
+    part = "local" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"
+    return f"{part}-{uuid.uuid4().hex[:12]}"
+
+
+def _drain(batches: Iterator[pa.RecordBatch]) -> None:
+    """Spark wants its rows taken, wanted or not."""
+    for _ in batches:
+        pass

@@ -1,0 +1,19 @@
+from braidmq.storage.disk import Buffer
+from braidmq.storage.record import RecordBatch
+
+Column = tuple[tuple[Buffer | None, ...], int]
+
+def encode_rows(
+    first: int,
+    stop: int,
+    value: Column,
+    timestamp_ms: Column,
+    key: Column | None = None,
+    headers: Column | None = None,
+    names: Column | None = None,
+    header_values: Column | None = None,
+    priority: Column | None = None,
+    due_at_ms: Column | None = None,
+    expires_at_ms: Column | None = None,
+) -> RecordBatch: ...
+def check_rows(batch: RecordBatch) -> None: ...

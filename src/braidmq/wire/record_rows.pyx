@@ -1,0 +1,238 @@
+"""Rows of Arrow columns as records, and records from outside: what bulk publishers send.
+
+The other way round than ``header_columns``: a publisher encodes its columns here into a batch as
+the log stores it, and the node that gets the bytes checks here all that ``RecordBatch.scan`` does
+not.
+"""
+
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from braidmq.storage.record cimport (
+    COMMIT,
+    CONTROL,
+    TIMED,
+    TRANSACTIONAL,
+    RecordBatch,
+    RecordHeader,
+    RecordTiming,
+    header_bytes,
+)
+
+from braidmq.storage.record import BadRecord
+
+cdef enum:
+    NATIVE = 0
+    HEADERS_MAX = 0xffff
+    NAME_BYTES_MAX = 0xffff
+
+cdef int64_t TIME_MS_MAX = 0x7fffffffffffffff // 1000
+
+
+cdef class Column:
+    """An Arrow array: its buffers, and at which of their elements it begins."""
+
+    cdef const uint8_t *valid
+    cdef const unsigned char *second
+    cdef const unsigned char *third
+    cdef Py_ssize_t first
+    cdef list held
+
+    def __cinit__(self, tuple buffers, Py_ssize_t first):
+        self.held = []
+        self.first = first
+        self.valid = <const uint8_t *>self.memory(buffers[0])
+        self.second = self.memory(buffers[1])
+        self.third = self.memory(buffers[2]) if len(buffers) > 2 else NULL
+
+    cdef const unsigned char *memory(self, buffer) except? NULL:
+        if buffer is None:
+            return NULL
+        view = memoryview(buffer)
+        self.held.append(view)
+        return <const unsigned char *>PyMemoryView_GET_BUFFER(view).buf
+
+    cdef inline bint is_null(self, Py_ssize_t row) noexcept:
+        cdef Py_ssize_t at = self.first + row
+        return self.valid != NULL and not (self.valid[at >> 3] >> (at & 7)) & 1
+
+    cdef inline int32_t start(self, Py_ssize_t row) noexcept:
+        return (<const int32_t *>self.second)[self.first + row]
+
+    cdef inline Py_ssize_t length(self, Py_ssize_t row) noexcept:
+        return self.start(row + 1) - self.start(row)
+
+    cdef inline const unsigned char *data(self, Py_ssize_t row) noexcept:
+        """Never NULL: that would mean that there is nothing."""
+        return <const unsigned char *>b"" if self.third == NULL else self.third + self.start(row)
+
+    cdef inline int64_t number(self, Py_ssize_t row) noexcept:
+        return (<const int64_t *>self.second)[self.first + row]
+
+
+cdef class Envelope:
+    """Native headers of one row after the other, in the same memory."""
+
+    cdef unsigned char *data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t capacity
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int grow(self, Py_ssize_t length) except -1:
+        cdef Py_ssize_t wanted = self.size + length
+        cdef void *grown
+        if wanted > self.capacity:
+            wanted = max(wanted, self.capacity * 2, 1024)
+            grown = realloc(self.data, wanted)
+            if grown == NULL:
+                raise MemoryError
+            self.data = <unsigned char *>grown
+            self.capacity = wanted
+        return 0
+
+    cdef int put(self, const void *more, Py_ssize_t length) except -1:
+        self.grow(length)
+        if length:
+            memcpy(self.data + self.size, more, length)
+        self.size += length
+        return 0
+
+    cdef int fill(self, Column names, Column values, Py_ssize_t start, Py_ssize_t stop) except -1:
+        """``wire/envelopes.py`` has the format. A header without a name is left out."""
+        cdef Py_ssize_t at
+        cdef uint16_t count = 0, name_length
+        cdef uint32_t length
+        self.size = 0
+        if stop - start > HEADERS_MAX:
+            raise OverflowError(f"a message has at most {HEADERS_MAX} headers")
+        self.put(&count, 2)
+        for at in range(start, stop):
+            if names.is_null(at):
+                continue
+            if names.length(at) > NAME_BYTES_MAX:
+                raise OverflowError(f"a header's name has at most {NAME_BYTES_MAX} bytes")
+            name_length = <uint16_t>names.length(at)
+            length = 0 if values.is_null(at) else <uint32_t>values.length(at)
+            self.put(&name_length, 2)
+            self.put(names.data(at), name_length)
+            self.put(&length, 4)
+            self.put(values.data(at), length)
+            count += 1
+        memcpy(self.data, &count, 2)
+        if not count:
+            self.size = 0
+        return 0
+
+
+cdef Column column(given):
+    return None if given is None else Column(given[0], given[1])
+
+
+def encode_rows(
+    Py_ssize_t first, Py_ssize_t stop, value, timestamp_ms, key=None, headers=None, names=None,
+    header_values=None, priority=None, due_at_ms=None, expires_at_ms=None,
+):
+    """Rows from ``first`` to ``stop`` as a batch. Each column is its buffers and the number of its
+    first element; key, value and those of headers are of bytes, all others of 64 bits."""
+    cdef RecordBatch batch = RecordBatch()
+    cdef Column value_column = column(value), time_column = column(timestamp_ms)
+    cdef Column key_column = column(key), list_column = column(headers)
+    cdef Column name_column = column(names), header_column = column(header_values)
+    cdef Column priority_column = column(priority), due_column = column(due_at_ms)
+    cdef Column expiry_column = column(expires_at_ms)
+    cdef Envelope envelope = Envelope()
+    cdef const unsigned char *key_data
+    cdef const unsigned char *value_data
+    cdef Py_ssize_t row, key_length, value_length
+    for row in range(first, stop):
+        key_data = value_data = NULL
+        key_length = value_length = envelope.size = 0
+        if key_column is not None and not key_column.is_null(row):
+            key_data, key_length = key_column.data(row), key_column.length(row)
+        if not value_column.is_null(row):
+            value_data, value_length = value_column.data(row), value_column.length(row)
+        if list_column is not None and not list_column.is_null(row) and list_column.length(row):
+            envelope.fill(
+                name_column, header_column, list_column.start(row), list_column.start(row + 1))
+        batch.put(
+            key_data, key_length,
+            envelope.data, envelope.size,
+            value_data, value_length,
+            NATIVE, 0, 0 if priority_column is None else <uint8_t>priority_column.number(row),
+            time_column.number(row),
+            0 if expiry_column is None else expiry_column.number(row),
+            0 if due_column is None else due_column.number(row),
+        )
+    return batch
+
+
+# --- at the node ---
+
+
+cdef bint is_text(const unsigned char *data, Py_ssize_t length):
+    cdef Py_ssize_t at
+    for at in range(length):
+        if data[at] & 0x80:
+            break
+    else:
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<const char *>data, length, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+cdef bint headers_are_whole(const unsigned char *data, Py_ssize_t size):
+    cdef uint16_t count, name_length
+    cdef uint32_t length
+    cdef Py_ssize_t at = 2, i
+    if size < 2:
+        return size == 0
+    memcpy(&count, data, 2)
+    for i in range(count):
+        if at + 2 > size:
+            return False
+        memcpy(&name_length, data + at, 2)
+        at += 2
+        if at + name_length + 4 > size or not is_text(data + at, name_length):
+            return False
+        at += name_length
+        memcpy(&length, data + at, 4)
+        at += 4 + <Py_ssize_t>length
+        if at > size:
+            return False
+    return at == size
+
+
+def check_rows(RecordBatch batch not None):
+    """Raise ``BadRecord`` for what a publisher may not send: marks of the broker itself, other
+    envelopes than native headers, times out of range."""
+    cdef Py_ssize_t i
+    cdef RecordHeader *header
+    cdef RecordTiming *timing
+    if batch.summary & (CONTROL | COMMIT | TRANSACTIONAL):
+        raise BadRecord(0, "marks of transactions are the broker's")
+    for i in range(batch.count):
+        header = batch.header_at(i)
+        if header.offset != i:
+            raise BadRecord(batch.positions[i], "records are numbered from 0")
+        if header.envelope_format != NATIVE:
+            raise BadRecord(batch.positions[i], "only native headers are taken")
+        if not 0 <= header.timestamp_ms <= TIME_MS_MAX:
+            raise BadRecord(batch.positions[i], "a timestamp is out of range")
+        if header.flags & TIMED:
+            timing = <RecordTiming *>(header + 1)
+            if not (0 <= timing.due_at_ms <= TIME_MS_MAX
+                    and 0 <= timing.expires_at_ms <= TIME_MS_MAX):
+                raise BadRecord(batch.positions[i], "a time is out of range")
+        if header.envelope_length and not headers_are_whole(
+            <unsigned char *>header + header_bytes(header) + header.key_length,
+            header.envelope_length,
+        ):
+            raise BadRecord(batch.positions[i], "headers can't be read")
