@@ -245,9 +245,10 @@ class Journal:
             if self._buffer.size or self._spans:
                 self._set_span_aside(self._buffer.take(self.durable_lsn))
             spans, self._spans = self._spans, []
-            self._taken_lsn = self._buffer.next_lsn - 1
         if not spans:
             return False
+        # Of the spans, not of the buffer, which may have more by now.
+        self._taken_lsn = spans[-1].entries.next_lsn - 1
         started = time.perf_counter()
         try:
             self._write(spans)
@@ -256,8 +257,7 @@ class Journal:
             return False
         self.commit_seconds.observe(time.perf_counter() - started)
         self.commits += 1
-        # The buffer may have more by now: what was written ends here.
-        self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
+        self.durable_lsn = Lsn(self._taken_lsn)
         return True
 
     def _write(self, spans: list[Span]) -> None:

@@ -21,9 +21,9 @@ from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import Arrival, make_arrival
 from braidmq.gateways.mqtt.queue_names import QUEUE, Address, is_queue, parse
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.gateways.translation import split_mqtt
 from braidmq.model.errors import BadRequest, BraidError, NotFound, StorageFailed
 from braidmq.storage.record import Record
+from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties, decode_properties
 

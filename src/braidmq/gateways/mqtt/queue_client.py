@@ -25,10 +25,10 @@ from braidmq.gateways.translation import (
     mqtt_properties,
     native_headers,
     number_in,
-    split_mqtt,
 )
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.storage.record import Record
+from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import Request

@@ -5,7 +5,6 @@ first use, with the defaults of its kind unless a template says otherwise.
 """
 
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS
-from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Mode, Subscription, Topic
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.errors import refusal
@@ -149,7 +148,7 @@ def _records(arrival: Arrival, publisher: Session | None) -> RecordBatch:
 
 
 def _anchor(topic: Topic, batch: RecordBatch) -> Anchor:
-    if batch.count > 1 or not is_journaled(topic):
+    if batch.count > 1 or not topic.journaled:
         return NO_ANCHOR
     log = topic.partition_of(batch.record(0).key).log
     return log.id, log.next_offset
