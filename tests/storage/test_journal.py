@@ -196,6 +196,35 @@ def test_nobody_is_released_while_the_sync_runs() -> None:
     assert journal.commits == 2
 
 
+def test_what_nobody_waits_for_causes_no_sync_of_its_own() -> None:
+    disk = FaultyDisk()
+    journal = new_journal(disk)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        inside.set()
+        assert go_on.wait(10)
+
+    disk.slow_sync = slow
+    posted: SimpleQueue = SimpleQueue()
+    committer = Committer(SimpleNamespace(journal=journal), posted.put)  # type: ignore[arg-type]
+    first = append(journal)
+    journal.wait(first, lambda _: None)
+    assert journal.is_awaited
+    committer.wake()
+    assert inside.wait(10)
+    assert not journal.is_awaited
+    left = append(journal)
+    go_on.set()
+    posted.get(timeout=10)()
+    committer.stop()
+    assert journal.commits == 1
+    assert first <= journal.durable_lsn < left
+    # It goes with the next one, for whoever that is.
+    assert journal.commit()
+    assert journal.durable_lsn >= left
+
+
 def test_many_entries_one_write_one_sync() -> None:
     disk = RecordingDisk(MemoryDisk())
     journal = new_journal(disk)

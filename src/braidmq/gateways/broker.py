@@ -25,7 +25,8 @@ from braidmq.storage.workers import Workers
 logger = logging.getLogger(__name__)
 
 LAZY_COMMIT_S = 0.05
-"""Acknowledgements and delivery notes that nobody waits for go to disk at the latest after this."""
+"""Acknowledgements and delivery notes that nobody waits for go to disk at the latest after twice
+this: a commit that others wait for takes them along, and then nothing is done for them."""
 
 PRESSURE_EVERY_S = 0.5
 
@@ -60,6 +61,7 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._lazy: asyncio.TimerHandle | None = None
+        self._lazy_lsn = 0
         self._disk_free_bytes = engine.store.disk.free_bytes("")
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
@@ -155,12 +157,16 @@ class Broker:
         journal = self.engine.store.journal
         if journal.is_awaited or self.engine.store.wants_checkpoint():
             self._workers.wake()
-        if journal.last_lsn > journal.durable_lsn and self._lazy is None:
+        is_behind = journal.last_lsn > journal.durable_lsn and journal.failure is None
+        if is_behind and self._lazy is None:
+            self._lazy_lsn = journal.last_lsn
             self._lazy = self.loop.call_later(LAZY_COMMIT_S, self._commit_lazily)
 
     def _commit_lazily(self) -> None:
         self._lazy = None
-        self._workers.wake()
+        if self.engine.store.journal.durable_lsn < self._lazy_lsn:
+            self._workers.wake()
+        self._commit()
 
     def _arm(self, now_ms: int) -> None:
         """One loop timer for the whole wheel, set to its next tick."""

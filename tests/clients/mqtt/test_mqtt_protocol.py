@@ -202,10 +202,10 @@ def test_nobody_subscribed(node: LiveNode, name: str) -> None:
 def test_publishes_to_the_brokers_topics_are_refused(node: LiveNode) -> None:
     with RawMqtt(node) as client:
         client.connect()
-        for topic in ("$SYS/broker/uptime", "$queue/orders", "$share/g/t"):
+        for topic in ("$SYS/broker/uptime", "$mqtt/session/x", "$share/g/t"):
             assert client.answer(client.publish(topic, b"", 1)) == Reason.TOPIC_NAME_INVALID
-        assert client.subscribe("$queue/orders", "ok") == (Reason.TOPIC_FILTER_INVALID, 0)
-        client.publish("$queue/orders", b"")
+        assert client.subscribe("$mqtt/orders", "ok") == (Reason.TOPIC_FILTER_INVALID, 0)
+        client.publish("$mqtt/orders", b"")
         assert client.closing() == Reason.TOPIC_NAME_INVALID
 
 

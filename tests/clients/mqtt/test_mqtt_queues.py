@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import pika
 import pytest
 from queue_worker import Worker, quiet, said, user
 from raw_mqtt import RawMqtt
@@ -385,6 +386,41 @@ def test_a_request_is_answered_in_one_step(node: LiveNode, name: str) -> None:
         assert asking.ask(f"{name}/stats")["stats"]["groups"][0]["depth"] == 0
 
 
+def test_who_asks_over_amqp_gets_the_answer_in_its_queue(node: LiveNode, name: str) -> None:
+    where = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"])
+    with pika.BlockingConnection(where) as connection, Worker(node) as answering:
+        channel = connection.channel()
+        channel.queue_declare(f"{name}.answers")
+        answering.connect()
+        answering.join(name, "auth")
+        asked = pika.BasicProperties(reply_to=f"{name}.answers", correlation_id="17")
+        channel.basic_publish("", name, b"token?", asked)
+        request = answering.message()
+        assert request.properties.correlation_data == b"17"
+        answering.publish(
+            f"$queue/{name}/$reply",
+            b"valid",
+            properties=user(message_id=said(request)["message-id"]),
+        )
+        _, properties, body = next(channel.consume(f"{name}.answers", inactivity_timeout=20))
+        assert (properties.correlation_id, body) == ("17", b"valid")
+
+
+def test_a_packet_id_of_queues_acknowledges_nothing_else(node: LiveNode, name: str) -> None:
+    with RawMqtt(node) as client:
+        client.connect(name, **KEPT)
+        client.subscribe(name, qos=1)
+        sent = client.publish(name, b"kept", 1)
+        packets = [client.packet() for _ in range(2)]
+        (message,) = [each for each in packets if isinstance(each, Publish)]
+        assert sent.packet_id
+        client.send(PubAck(message.packet_id + 0x7FFF))
+        assert quiet(client)
+    with RawMqtt(node) as client:
+        client.connect(name, **KEPT)
+        assert client.message().payload == b"kept"
+
+
 # --- administration ---
 
 
@@ -446,6 +482,7 @@ def test_queues_are_made_and_changed(node: LiveNode, name: str) -> None:
         ("create", b'{"name": "x", "colour": 1}', "bad-request"),
         ("create", b'{"name": "$queue/x/$ack"}', "bad-request"),
         ("create", b'{"name": "$internal"}', "mqtt-error"),
+        ("create", b'{"name": "dlq/x"}', "bad-request"),
         ("create", b'{"name": "x", "ordering": "strict", "partitions": 3}', "illegal-policy"),
         ("create", b'{"name": "x", "limits": {"message_ttl": "soon"}}', "bad-request"),
         ("create", b'{"name": "x", "performance": {"batch_size": 0}}', "bad-request"),

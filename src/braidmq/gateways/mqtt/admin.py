@@ -20,6 +20,7 @@ from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import Arrival, make_arrival
 from braidmq.gateways.mqtt.queue_names import QUEUE, Address, is_queue, parse
+from braidmq.gateways.mqtt.queues import batch_size
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BadRequest, BraidError, NotFound, StorageFailed
 from braidmq.storage.record import Record
@@ -110,11 +111,13 @@ class Admin:
         if not isinstance(config.name, str):
             raise BadRequest("a queue needs a name")
         address = _address(config.name)
+        if address.dead:
+            raise BadRequest(f"{config.name!r} comes with its queue")
         connection.grants.need_configure(address.name)
-        settings, batch_size = queue_config.settings_of(config), queue_config.batch_size_of(config)
+        settings, size = queue_config.settings_of(config), queue_config.batch_size_of(config)
         engine, now_ms = self._broker.engine, self._broker.now_ms()
         topic = engine.core.topics.get((connection.namespace, address.name))
-        if topic is not None and topic.settings == settings and batch_size == _batch_size(topic):
+        if topic is not None and topic.settings == settings and size == batch_size(topic):
             return {"queue": self._shown(topic)}
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
@@ -124,7 +127,7 @@ class Admin:
             settings,
             now_ms=now_ms,
             kind="queue",
-            attributes={"mqtt": {"batch_size": batch_size}} if batch_size else None,
+            attributes={"mqtt": {"batch_size": size}} if size else None,
         )
         return {"queue": self._shown(topic)}
 
@@ -138,10 +141,12 @@ class Admin:
         if payload:
             config = queue_config.read(payload)
             changed = merge(topic.settings, queue_config.settings_of(config))
-            batch_size = queue_config.batch_size_of(config)
-            if batch_size is not None:
-                topic.attributes["mqtt"] = {"batch_size": batch_size}
-            self._broker.engine.alter_topic(topic, changed, now_ms=self._broker.now_ms())
+            size = queue_config.batch_size_of(config)
+            engine = self._broker.engine
+            engine.alter_topic(topic, changed, now_ms=self._broker.now_ms())
+            if size is not None:
+                topic.attributes["mqtt"] = {"batch_size": size}
+                engine.core.save_topic(topic)
         return {"queue": self._shown(topic)}
 
     def _stats(self, connection: "MqttConnection", address: Address) -> dict[str, Any]:
@@ -155,7 +160,7 @@ class Admin:
         return topic
 
     def _shown(self, topic: Topic) -> dict[str, Any]:
-        return queue_config.shown(topic, _batch_size(topic) or self._gateway.settings.queue_batch)
+        return queue_config.shown(topic, batch_size(topic) or self._gateway.settings.queue_batch)
 
     def _counted(self, topic: Topic) -> dict[str, Any]:
         dead = self._broker.engine.graveyard.topic_for(topic)
@@ -239,11 +244,6 @@ def _address(name: str) -> Address:
     if address.verb:
         raise BadRequest(f"{name!r} is no name of a queue")
     return address
-
-
-def _batch_size(topic: Topic) -> int | None:
-    found: int | None = topic.attributes.get("mqtt", {}).get("batch_size")
-    return found
 
 
 def _group(subscription: EngineSubscription) -> dict[str, Any]:

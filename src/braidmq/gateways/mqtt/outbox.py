@@ -256,11 +256,13 @@ class Outbox:
         if self._consumer is None or self._consumer.subscription.topic.deleted:
             return
         view = self._view
-        if len(packet_ids) == 1 or _are_sequential(packet_ids):
+        if _are_sequential(packet_ids):
             start = _offset_of(view, packet_ids[0])
             self._engine.ack(self._consumer, view, start, start + len(packet_ids))
         else:
             for packet_id in packet_ids:
+                if packet_id > ID_MAX:
+                    continue  # of a queue that this client has nothing of any more
                 offset = _offset_of(view, packet_id)
                 self._engine.ack(self._consumer, view, offset, offset + 1)
         if self._crowded:
@@ -269,7 +271,9 @@ class Outbox:
         self._broker.touch()
 
     def is_in_flight(self, packet_id: int) -> bool:
-        if self._consumer is None or self._consumer.subscription.topic.deleted:
+        if packet_id > ID_MAX or self._consumer is None:
+            return False
+        if self._consumer.subscription.topic.deleted:
             return False
         found = self._view.state.look(_offset_of(self._view, packet_id))
         return found is not None and found[0] == State.IN_FLIGHT
@@ -284,8 +288,8 @@ def id_of(offset: int) -> int:
 
 
 def _are_sequential(packet_ids: "array[int]") -> bool:
-    first = packet_ids[0]
-    return first <= ID_MAX and packet_ids == sequential_ids(first, len(packet_ids), ID_MAX)
+    first, count = packet_ids[0], len(packet_ids)
+    return first <= ID_MAX and (count == 1 or packet_ids == sequential_ids(first, count, ID_MAX))
 
 
 def _offset_of(view: PartitionView, packet_id: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from braidmq.engine.envelope import MQTT
-from braidmq.engine.topics import Credit
+from braidmq.engine.topics import Credit, Subscription
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.errors import refusal, translate
 from braidmq.gateways.mqtt.hub import Routed
@@ -18,6 +18,7 @@ from braidmq.gateways.mqtt.queue_consumer import (
 )
 from braidmq.gateways.mqtt.queue_names import QUEUE, Address, default_group, parse
 from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.gateways.mqtt.queues import batch_size
 from braidmq.gateways.translation import (
     DELAY_MS,
     MESSAGE_ID,
@@ -74,23 +75,23 @@ class QueueClient:
         address = parse(topic, Reason.TOPIC_FILTER_INVALID)
         if address.verb:
             raise MqttError(Reason.TOPIC_FILTER_INVALID, f"{topic!r}: answers are for publishing")
+        session, limit = connection.session, connection.settings.subscriptions_max
+        used = len(session.subscriptions) + len(session.queues)
+        if request.filter not in session.queues and used >= limit:
+            raise MqttError(Reason.QUOTA_EXCEEDED, "as many subscriptions as a session may have")
         record = self._record(request, shared, given)
         try:
             self._group(address, record.group)
         except BraidError as error:
             raise translate(error) from None
-        session, limit = connection.session, connection.settings.subscriptions_max
-        used = len(session.subscriptions) + len(session.queues)
-        if request.filter not in session.queues and used >= limit:
-            raise MqttError(Reason.QUOTA_EXCEEDED, "as many subscriptions as a session may have")
         session.queues[request.filter] = record
         return record
 
-    def _group(self, address: Address, group: str) -> "tuple[str, str]":
+    def _group(self, address: Address, group: str) -> Subscription:
         namespace, grants = self.connection.namespace, self.connection.grants
         grants.need_read(self._queues.name_of(namespace, address))
         topic = self._queues.open(namespace, address, grants)
-        return topic.name, self._queues.group(topic, group).name
+        return self._queues.group(topic, group)
 
     def _record(self, request: Request, shared: Shared | None, given: Properties) -> QueueRecord:
         connection = self.connection
@@ -120,14 +121,9 @@ class QueueClient:
         old = self._consumers.pop(record.filter, None)
         if old is not None:
             self._retire(old)
-        address = parse(record.topic)
-        self._group(address, record.group)
-        topic = self._queues.find(self.connection.namespace, address)
-        assert topic is not None
-        limit = topic.attributes.get("mqtt", {}).get("batch_size")
-        limit = limit or self.connection.settings.queue_batch
+        subscription = self._group(parse(record.topic), record.group)
+        limit = batch_size(subscription.topic) or self.connection.settings.queue_batch
         credits = [self.connection.credit, Credit(limit)]
-        subscription = topic.subscriptions[record.group]
         self._consumers[record.filter] = QueueConsumer(self, record, subscription, credits)
 
     def attach_all(self, records: Iterable[QueueRecord]) -> None:

@@ -12,7 +12,7 @@ from braidmq.gateways.mqtt.queue_names import DEAD, DEAD_SUFFIX, QUEUE, is_queue
 from braidmq.model.errors import BadRequest
 
 UNITS_MS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
-DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d)")
+DURATION = re.compile(r"([0-9]{1,16})(ms|s|m|h|d)")
 Duration = str
 """``90s``, ``1h30m``: numbers with their units."""
 

@@ -138,6 +138,12 @@ class Queues:
         return Routed(lsn, True)
 
 
+def batch_size(topic: Topic) -> int | None:
+    """Messages that one consumer may have unanswered, if the queue says that."""
+    found: int | None = topic.attributes.get("mqtt", {}).get("batch_size")
+    return found
+
+
 def _records(arrival: Arrival, publisher: Session | None) -> RecordBatch:
     """The messages as records of a queue: some user properties are fields of a record."""
     if not arrival.flags & FLAG_USER_PROPERTIES:
