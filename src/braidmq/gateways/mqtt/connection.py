@@ -23,6 +23,7 @@ from braidmq.security.records import ROOT_NAMESPACE
 from braidmq.storage.disk import Buffer
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
+    ClientIdInvalid,
     MqttError,
     ProtocolError,
     UnsupportedVersion,
@@ -207,7 +208,7 @@ class MqttConnection:
         elif kind == Kind.PUBCOMP:
             self._subscriber.completed(packet_ids)
         else:
-            self.session.outbox.acknowledge(packet_ids)
+            self._subscriber.acknowledged(packet_ids)
 
     def _handle_packet(self, packet: Packet) -> None:
         match packet:
@@ -350,7 +351,8 @@ class MqttConnection:
                 # 3.14.2.2.2
                 raise ProtocolError("a session that was to end with its connection can't be kept")
             self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
-        self._leave(with_will=packet.reason == Reason.DISCONNECT_WITH_WILL)
+        # MQTT-3.14.4-3: only a normal end discards the will.
+        self._leave(with_will=packet.reason != Reason.SUCCESS)
         self.flush()
         self._hang_up()
 
@@ -369,8 +371,9 @@ class MqttConnection:
             properties = Properties(reason_string=str(error))
         if self.speaks_v5:
             self.send(encode(ConnAck(False, error.reason, properties)))
-        elif isinstance(error, UnsupportedVersion):
-            # Its version is unknown, and so is the answer it understands: most know 3.1.1's.
+        elif isinstance(error, UnsupportedVersion | ClientIdInvalid):
+            # Its version is unknown, and so is the answer it understands: most know 3.1.1's, and
+            # only a client of 3.1.1 can lack a client id.
             self.send(encode(ConnAck(False, error.reason), Version.V3_1_1))
         elif self.version and error.return_code is not None:
             self.send(encode(ConnAck(False, error.reason), self.version))

@@ -58,6 +58,8 @@ class Outbox:
         self._crowded = False
         self.released: set[int] = set()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
+        self.unreceived: set[int] = set()
+        """Those it has on this connection and not confirmed at all."""
 
     @property
     def name(self) -> str:
@@ -134,6 +136,7 @@ class Outbox:
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
+        self.unreceived.clear()
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._engine.detach(consumer, now_ms=self._broker.now_ms())
             self._broker.touch()
@@ -218,6 +221,7 @@ class Outbox:
             properties = wants.properties
         while first < stop:
             start = batch.offset_at(first)
+            ids = sequential_ids(id_of(start), stop - first) if qos else None
             data, end = render_publishes(
                 batch,
                 first,
@@ -226,13 +230,15 @@ class Outbox:
                 qos=qos,
                 retain=retain,
                 dup=delivery.attempts > 1 and qos > 0,
-                packet_ids=sequential_ids(id_of(start), stop - first) if qos else None,
+                packet_ids=ids,
                 properties=properties,
                 now_ms=self._broker.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
                 port.send(data)
+            if qos == 2 and ids is not None:
+                self.unreceived.update(ids[: end - first])
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
             if end < stop:
