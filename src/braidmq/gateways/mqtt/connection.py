@@ -6,7 +6,10 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from braidmq.engine.effects import Level
+from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
@@ -27,6 +30,7 @@ from braidmq.wire.mqtt.errors import (
     MqttError,
     ProtocolError,
     UnsupportedVersion,
+    UseAnotherServer,
     scan_error,
 )
 from braidmq.wire.mqtt.packets import (
@@ -37,12 +41,14 @@ from braidmq.wire.mqtt.packets import (
     Packet,
     PingReq,
     PingResp,
+    SubAck,
     Subscribe,
+    UnsubAck,
     Unsubscribe,
     decode,
     encode,
 )
-from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVER, Scanner
 
 if TYPE_CHECKING:
@@ -53,6 +59,9 @@ HANDSHAKE_S = 10
 CONNECT_BYTES_MAX = 256 * 1024
 """Of strangers no larger packet is taken: client id, will and password fit."""
 UNLIMITED = 0x7FFFFFFF
+
+Telling = ConnAck | Disconnect | SubAck | UnsubAck
+"""Packets that may have a reason string."""
 
 
 class Transport(Protocol):
@@ -87,6 +96,8 @@ class MqttConnection:
         self.version = 0
         self.speaks_v5 = False
         self.packet_bytes_max = PACKET_BYTES_ANY
+        self.aliases: Aliases | None = None
+        """Of topics, for a client that takes any."""
         self.namespace = ROOT_NAMESPACE
         self.user = ""
         self.client_id = ""
@@ -239,6 +250,10 @@ class MqttConnection:
             )
         self.with_reasons = given.request_problem_information != 0
         self.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
+        if given.topic_alias_maximum:
+            self.aliases = Aliases(given.topic_alias_maximum)
+        if self.settings.redirect:
+            raise UseAnotherServer(self.settings.redirect, self.speaks_v5)
         self.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
         if packet.will is not None and packet.will.qos > self.settings.maximum_qos:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
@@ -304,7 +319,7 @@ class MqttConnection:
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
-        self.send(encode(self._connack(packet, present, expiry_s), self.version))
+        self.send_packet(self._connack(packet, present, expiry_s))
         self.session.outbox.attach(self, given.receive_maximum or PACKET_ID_MAX)
         await self.broker.durable(self.sessions.save(self.session))
         if self._closed:
@@ -366,11 +381,10 @@ class MqttConnection:
         self._say_goodbye(error.reason, str(error))
 
     def _refuse(self, error: MqttError) -> None:
-        properties = NO_PROPERTIES
-        if self.with_reasons:
-            properties = Properties(reason_string=str(error))
         if self.speaks_v5:
-            self.send(encode(ConnAck(False, error.reason, properties)))
+            reference = error.server if isinstance(error, UseAnotherServer) else None
+            properties = Properties(server_reference=reference)
+            self.send_packet(ConnAck(False, error.reason, properties), str(error))
         elif isinstance(error, UnsupportedVersion | ClientIdInvalid):
             # Its version is unknown, and so is the answer it understands: most know 3.1.1's, and
             # only a client of 3.1.1 can lack a client id.
@@ -393,10 +407,7 @@ class MqttConnection:
         if self._closed:
             return
         if self.speaks_v5:
-            properties = NO_PROPERTIES
-            if self.with_reasons and text:
-                properties = Properties(reason_string=text)
-            self.send(encode(Disconnect(reason, properties)))
+            self.send_packet(Disconnect(reason), text)
         self._held = False
         self.flush()
         self._leave(with_will=True)
@@ -437,6 +448,19 @@ class MqttConnection:
         self._out_bytes += len(data)
         self.broker.flush_later(self)
 
+    def send_packet(self, packet: Telling, text: str = "") -> None:
+        """With a reason string, if it is wanted and there is room for it. Nothing goes out that is
+        larger than the client takes (MQTT-3.1.2-24)."""
+        if text and self.speaks_v5 and self.with_reasons:
+            properties = replace(packet.properties, reason_string=text)
+            data = encode(replace(packet, properties=properties), self.version)
+            if len(data) <= self.packet_bytes_max:
+                self.send(data)
+                return
+        data = encode(packet, self.version)
+        if len(data) <= self.packet_bytes_max:
+            self.send(data)
+
     def flush(self) -> None:
         if not self._out or self._held:
             return
@@ -451,7 +475,8 @@ class MqttConnection:
             self.fail(translate(failure))
             return
         answer.done = True
-        data = self.answers.ready(self.version, self.with_reasons)
+        limit = self.packet_bytes_max if self.with_reasons else 0
+        data = self.answers.ready(self.version, limit)
         if data:
             self.send(data)
 

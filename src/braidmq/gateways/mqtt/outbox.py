@@ -14,7 +14,8 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
-from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
+from braidmq.gateways.mqtt.aliases import Aliases
+from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind
@@ -41,6 +42,7 @@ class Port(Protocol):
 
     version: int
     packet_bytes_max: int
+    aliases: Aliases | None
 
     def send(self, data: bytes) -> None: ...
 
@@ -215,10 +217,13 @@ class Outbox:
         assert port is not None
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
         wants = None if retain else session.tree.plan(topic).delivery(session)
+        if wants is not None and flags & FLAG_OWN:
+            wants = wants.local
         if wants is not None:
             qos = min(qos, wants.qos)
             retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
             properties = wants.properties
+        alias, is_set = (0, False) if port.aliases is None else port.aliases.look(topic)
         while first < stop:
             start = batch.offset_at(first)
             ids = sequential_ids(id_of(start), stop - first) if qos else None
@@ -232,11 +237,16 @@ class Outbox:
                 dup=delivery.attempts > 1 and qos > 0,
                 packet_ids=ids,
                 properties=properties,
+                topic_alias=alias,
+                alias_is_set=is_set,
                 now_ms=self._broker.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
                 port.send(data)
+                if alias and not is_set and port.aliases is not None:
+                    port.aliases.sent(topic, alias)
+                    is_set = True
             if qos == 2 and ids is not None:
                 self.unreceived.update(ids[: end - first])
             if not qos and end > first:

@@ -21,7 +21,6 @@ from braidmq.wire.mqtt.packets import (
     Subscribe,
     UnsubAck,
     Unsubscribe,
-    encode,
 )
 from braidmq.wire.mqtt.properties import decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
@@ -56,8 +55,7 @@ class Subscriber:
             if failure is not None:
                 connection.fail(translate(failure))
                 return
-            answer = SubAck(packet.packet_id, tuple(reasons))
-            connection.send(encode(answer, connection.version))
+            connection.send_packet(SubAck(packet.packet_id, tuple(reasons)))
             for each in wanted:
                 self._send_retained(each)
 
@@ -105,8 +103,7 @@ class Subscriber:
 
         def kept(failure: StorageFailed | None) -> None:
             if failure is None:
-                answer = UnsubAck(packet.packet_id, reasons)
-                connection.send(encode(answer, connection.version))
+                connection.send_packet(UnsubAck(packet.packet_id, reasons))
 
         connection.broker.when_durable(connection.sessions.save(connection.session), kept)
 
