@@ -232,7 +232,9 @@ class Dispatching:
             start = first_offset
             if end <= run.first:
                 break
-            for live in self._living(view, Run(run.batch, run.first, end), now_ms):
+            whole = Run(run.batch, run.first, end)
+            kept = attempts > 0 and view.subscription.keeps_sent
+            for live in self._unbroken(view, whole) if kept else self._living(view, whole, now_ms):
                 given += self._give(view, consumer, live, attempts, now_ms, out)
             start = run.batch.offset_at(end - 1) + 1
             if start >= stop:

@@ -28,6 +28,13 @@ _TWO_RECEIVERS = (
     " drops it as a duplicate for clients of 3.1.1 only"
 )
 _NOT_FOUND = "0x92 is for packet identifiers that are not known (3.6.2.1, 3.7.2.1)"
+_NOBODY = (
+    "3.5.2.1 has 0x10 for PUBREC as 3.4.2.1 has it for PUBACK; Mosquitto says it in PUBACK only"
+)
+_SENT = (
+    "MQTT-4.4.0-1, MQTT-4.3.3-7: what was sent and not answered is sent again, and does not expire"
+    " any more; Mosquitto lets it"
+)
 _SYS = (
     "a publish that is refused: 0x90 says that it is the name (3.4.2.1); in 3.1.1 MQTT-3.3.5-2"
     " leaves a false acknowledgement or the end of the connection, and we lose nothing in silence"
@@ -96,9 +103,7 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     **_both("malformed.pingresp_from_a_client", _NOT_FOR_CLIENTS),
     **_both("malformed.suback_from_a_client", _NOT_FOR_CLIENTS),
     **_both("malformed.unsuback_from_a_client", _NOT_FOR_CLIENTS),
-    "publishing.nobody_subscribed.v5": (
-        "3.5.2.1 has 0x10 for PUBREC as 3.4.2.1 has it for PUBACK; Mosquitto says it in PUBACK only"
-    ),
+    "publishing.nobody_subscribed.v5": _NOBODY,
     "publishing.qos_2_pubrel_twice.v5": _NOT_FOUND,
     "publishing.pubrel_of_an_unknown_id.v5": _NOT_FOUND,
     "publishing.pubrec_of_an_unknown_id.v5": _NOT_FOUND,
@@ -132,6 +137,10 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "publishing.user_property_that_is_not_utf8.v5": _TELLS_WHY,
     **_both("publishing.topic_with_control_character", _UNICODE),
     **_both("publishing.topic_with_non_character", _UNICODE),
+    "publishing.content_type_that_is_not_utf8.v5": _TELLS_WHY,
+    "publishing.qos_2_that_expires_is_completed.v5": _NOBODY,
+    "sessions.qos_1_expired_when_sent_again.v5": _SENT,
+    "sessions.qos_2_expired_when_sent_again.v5": _SENT,
     "sessions.puback_for_a_message_of_qos_2.v5": _TELLS_WHY,
     "sessions.puback_behind_pubrec.v5": _TELLS_WHY,
     "sessions.pubrec_for_a_message_of_qos_1.v5": _TELLS_WHY,

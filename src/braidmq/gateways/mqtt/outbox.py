@@ -96,6 +96,8 @@ class Outbox:
             )
         if SUBSCRIPTION not in topic.subscriptions:
             self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable)
+        # MQTT-4.3.3-7: the client may hold its packet id, and waits for the rest.
+        topic.subscriptions[SUBSCRIPTION].keeps_sent = True
         return topic
 
     def reopen(self) -> None:

@@ -226,6 +226,8 @@ def what_follows_a_refused_connect_is_not_processed(s: Stage) -> Observation:
 
 CONNECTS: dict[str, dict[str, Any]] = {
     "reserved_flag": {"flags": 1},
+    "will_flag_and_no_will": {"flags": 4},
+    "will_topic_that_is_not_utf8": {"will": {**WILL, "topic": b"\xff"}},
     "will_qos_without_will": {"flags": 1 << 3},
     "will_retain_without_will": {"flags": 1 << 5},
     "will_of_qos_3": {"will": {**WILL, "qos": 3}},

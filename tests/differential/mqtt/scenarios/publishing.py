@@ -182,6 +182,7 @@ WRONG_V5: dict[str, dict[str, Any]] = {
     "content_type_twice": {"props": {"content_type": ["a", "a"]}},
     "response_topic_with_wildcards": {"props": {"response_topic": "a/#"}},
     "response_topic_that_is_not_utf8": {"props": {"response_topic": b"\xff"}},
+    "content_type_that_is_not_utf8": {"props": {"content_type": b"\xff"}},
     "subscription_id": {"props": {"subscription_id": 5}},
     "alias_0": {"props": {"topic_alias": 0}},
     "alias_above_the_maximum": {"props": {"topic_alias": 11}},
@@ -355,6 +356,16 @@ def receive_maximum_of_the_client(s: Stage) -> Observation:
     waits = c.rest()
     c.answer("pubcomp", first[0])
     return [first, held, released, waits, c.take(), c.rest()]
+
+
+@only_v5
+def qos_2_that_expires_is_completed(s: Stage) -> Observation:
+    p = s.on()
+    number = p.publish("~/t", qos=2, props={"message_expiry": 1})
+    received = p.take()
+    s.wait(1.5)
+    p.answer("pubrel", number)
+    return [received, p.take()]
 
 
 @only_v5

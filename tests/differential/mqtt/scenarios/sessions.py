@@ -215,6 +215,24 @@ def expired_after_it_was_sent_is_completed(s: Stage) -> Observation:
     return [released, c.rest()]
 
 
+def expired_when_sent_again(qos: int) -> Any:
+    def act(s: Stage) -> Observation:
+        c = s.on("s", keep=True).sub("~/t", qos=qos)
+        s.on("p").pub("~/t", qos=qos, props={"message_expiry": 1})
+        first = c.take()
+        c.disconnect()
+        s.wait(2.1)
+        c.on(keep=True)
+        return [first["qos"], [(each["m"], each.get("dup")) for each in c.rest()]]
+
+    return act
+
+
+TABLE = {
+    f"qos_{qos}_expired_when_sent_again": only_v5(expired_when_sent_again(qos)) for qos in (1, 2)
+}
+
+
 @only_v5
 def session_expires(s: Stage) -> Observation:
     c = s.on("s", clean=False, props={"session_expiry": 1}).sub("~/t", qos=1)

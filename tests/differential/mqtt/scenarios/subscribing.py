@@ -319,6 +319,13 @@ def unsubscribe_from_wrong_filter(s: Stage) -> Observation:
 
 
 @scenario
+def unsubscribe_from_what_is_not_utf8(s: Stage) -> Observation:
+    c = s.on()
+    c.raw(wire.unsubscribe(s.version, 1, [b"\xff"]))
+    return c.rest()
+
+
+@scenario
 def unsubscribe_with_packet_id_0(s: Stage) -> Observation:
     c = s.on()
     c.raw(wire.unsubscribe(s.version, 0, ["a"]))

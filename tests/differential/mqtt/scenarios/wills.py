@@ -40,6 +40,13 @@ def of_each_qos(s: Stage) -> Observation:
 
 
 @scenario
+def not_retained_without_the_flag(s: Stage) -> Observation:
+    watcher = watched(s)
+    s.on(will=will(s)).drop()
+    return [watcher.message(), s.on("d").sub("~/w").rest()]
+
+
+@scenario
 def not_published_after_a_disconnect(s: Stage) -> Observation:
     watcher = watched(s)
     s.on(will=will(s)).disconnect()
