@@ -25,6 +25,8 @@ from braidmq.wire.mqtt.packets import (
 from braidmq.wire.mqtt.text import Reader
 
 LENGTH_BYTES_MAX = 4
+UNKNOWN_VERSION = b"\x20\x02\x00\x01"
+"""In words of 3.1.1, which say it to clients of every version."""
 
 
 class Peer:
@@ -72,6 +74,8 @@ class Peer:
         if len(data) < size:
             return None
         del self._input[:size]
+        if data[:size] == UNKNOWN_VERSION:
+            return ConnAck(False, Reason.UNSUPPORTED_PROTOCOL_VERSION)
         try:
             return decode(self.version, data[0] >> 4, data[0] & 15, data[1 + length : size])
         except MqttError as error:
