@@ -255,7 +255,8 @@ class MqttConnection:
         if self.settings.redirect:
             raise UseAnotherServer(self.settings.redirect, self.speaks_v5)
         self.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
-        if packet.will is not None and packet.will.qos > self.settings.maximum_qos:
+        too_high = packet.will is not None and packet.will.qos > self.settings.maximum_qos
+        if too_high and self.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
         self.transport.pause()
         self._login = self.broker.loop.create_task(self._log_in(packet))

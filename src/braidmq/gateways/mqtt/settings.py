@@ -35,7 +35,9 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=2,
-            description="Subscriptions are granted at most this; publishes above it are refused.",
+            description="Subscriptions are granted at most this. Version 5 hears of it, and is"
+            " refused what it publishes above; 3.1.1 can't, and what it publishes is handed on at"
+            " most at this.",
         ),
     ] = 2
     keep_alive_s_max: Annotated[
