@@ -25,6 +25,7 @@ SETTINGS = """
 [mqtt]
 topic_alias_maximum = 0
 retained_messages_max = 0
+session_messages_max = 3
 """
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=600)}
 
@@ -190,6 +191,30 @@ def test_a_refused_packet_id_is_free_again(strict: LiveNode, name: str) -> None:
         client.send(PubRel(9))
         assert client.expect(PubComp).reason == 0
         assert watcher.message().payload == b"taken"
+
+
+def test_a_release_is_sent_again_though_its_message_is_gone(strict: LiveNode, name: str) -> None:
+    with RawMqtt(strict) as client, RawMqtt(strict) as sender:
+        client.connect(name, **KEPT)
+        client.subscribe(name, qos=2)
+        sender.connect()
+        sender.answer(sender.publish(name, b"released", 2))
+        message = client.expect(Publish)
+        client.send(PubRec(message.packet_id))
+        client.expect(PubRel)
+        client.send(Disconnect())
+        client.expect_end()
+        for number in range(5):
+            sender.answer(sender.publish(name, b"%d" % number, 2))
+    with RawMqtt(strict) as client:
+        client.connect(name, **KEPT)
+        assert client.expect(PubRel).packet_id == message.packet_id
+        client.send(PubComp(message.packet_id))
+        assert [client.expect(Publish).payload for _ in range(3)] == [b"2", b"3", b"4"]
+        assert client.ping() == []
+    with RawMqtt(strict) as client:
+        client.connect(name, **KEPT)
+        assert not [each for each in client.ping() if isinstance(each, PubRel)]
 
 
 # --- subscriptions ---

@@ -120,10 +120,24 @@ class Outbox:
     def attach(self, port: Port, receive_maximum: int) -> None:
         self._port = port
         self._credit = min(receive_maximum, IN_FLIGHT_MAX)
+        self._release_the_gone(port)
         if self._topic is not None:
             self.topic()
             if self._consumer is None:
                 self._attach()
+
+    def _release_the_gone(self, port: Port) -> None:
+        """Messages that a limit or an administrator took away after PUBREC: the client still waits
+        for their PUBREL, and nothing that is delivered again would remind us of it."""
+        gone = [number for number in sorted(self.released) if not self._is_waiting(number)]
+        if gone:
+            port.send(render_acks(Kind.PUBREL, array("H", gone), port.version))
+
+    def _is_waiting(self, packet_id: int) -> bool:
+        if self._topic is None or self._topic.deleted:
+            return False
+        view = self._view
+        return view.state.is_ready(_offset_of(view, packet_id))
 
     def _attach(self) -> None:
         assert self._topic is not None
