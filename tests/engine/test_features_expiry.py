@@ -80,6 +80,21 @@ def test_in_flight_does_not_expire_but_does_when_it_comes_back(how: str) -> None
 
 
 @both
+def test_what_was_sent_does_not_expire_where_that_is_kept(how: str) -> None:
+    world = World()
+    send(world, how, visibility_ms=0, **KEPT)
+    topic = world.find()
+    topic.subscriptions["s"].keeps_sent = True
+    consumer = world.consumer(topic)
+    world.pull(consumer)
+    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.publish(topic, b"never sent", expires_at_ms=world.now_ms + TTL)
+    world.advance(3 * TTL)
+    assert values(world.drain(topic)) == [b"x"]
+    assert topic.subscriptions["s"].expired == 1
+
+
+@both
 def test_in_flight_can_be_acknowledged_after_its_time(how: str) -> None:
     world = World()
     send(world, how, visibility_ms=0, **KEPT)

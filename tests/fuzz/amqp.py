@@ -1,33 +1,15 @@
 """Hold hostile conversations with a live node: ``python -m tests.fuzz.amqp --minutes 600``."""
 
-import argparse
-import json
-import random
-import re
 import socket
 import struct
 import sys
-import tempfile
-import time
-import urllib.request
-from base64 import b64encode
-from pathlib import Path
 
 from tests.fuzz.hostile import FRAME_MAX, OPEN, Conversation, conversation
+from tests.fuzz.watching import NAMESPACE, WAIT_S, Found, Session, main
 
-from braidmq.testing.live import LiveNode, live_node
+from braidmq.testing.live import LiveNode
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
-
-VHOST = "fuzz"
-WAIT_S = 20.0
-BATCH = 200
-"""Conversations in one namespace, which is then deleted with all they left in it."""
-GROWTH_BYTES_MAX = 48 << 20
-
-
-class Found(AssertionError):
-    """A finding, with what is needed to see it again."""
 
 
 class Peer:
@@ -121,7 +103,7 @@ def hold(port: int, talk: Conversation) -> None:
     peer = Peer(port)
     try:
         if talk.logged_in:
-            peer.log_in(VHOST)
+            peer.log_in(NAMESPACE)
         for piece in talk.pieces:
             if not peer.send(piece):
                 break
@@ -157,95 +139,10 @@ def listen(peer: Peer, wanted: tuple[int, ...]) -> None:
         raise Found(f"{wanted} was due, and it hung up without a word")
 
 
-class Session:
-    """A node, its neighbour, and what is watched."""
-
-    def __init__(self, node: LiveNode) -> None:
-        self.node = node
-        self.port = node.ports["amqp_port"]
-        self.neighbour = Neighbour(self.port)
-        self.before = 0
-
-    def run(self, seed: int, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            if number % BATCH == 0 or number == first:
-                self._renew()
-            talk = conversation(seed << 32 | number)
-            try:
-                hold(self.port, talk)
-                self.neighbour.works()
-                self._look_at_output()
-            except Exception as error:
-                raise Found(f"--seed {seed} --only {number}: {error}") from error
-
-    def _renew(self) -> None:
-        for method, path, body in (
-            ("DELETE", f"namespaces/{VHOST}", None),
-            ("PUT", f"namespaces/{VHOST}", {}),
-            (
-                "PUT",
-                f"permissions/{VHOST}/guest",
-                dict.fromkeys(("configure", "write", "read"), ".*"),
-            ),
-        ):
-            request = urllib.request.Request(
-                f"{self.node.http_url}/v1/{path}",
-                None if body is None else json.dumps(body).encode(),
-                {"Authorization": "Basic " + b64encode(b"guest:guest").decode()},
-                method=method,
-            )
-            try:
-                urllib.request.urlopen(request, timeout=WAIT_S).close()
-            except urllib.error.HTTPError as error:
-                error.close()
-                if error.code != 404:
-                    raise
-
-    def _look_at_output(self) -> None:
-        if self.node.process.poll() is not None:
-            raise Found("the node is gone")
-        said = self.node.complaints
-        if said:
-            raise Found("the node said: " + " / ".join(said))
-
-    def resident_bytes(self) -> int:
-        status = Path(f"/proc/{self.node.process.pid}/status").read_text()
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
-
-    def check_growth(self) -> int:
-        """From the first time it is asked; everything the peers left is deleted first."""
-        self._renew()
-        now = self.resident_bytes()
-        self.before = self.before or now
-        if now - self.before > GROWTH_BYTES_MAX:
-            raise Found(f"memory grew from {self.before >> 20} to {now >> 20} MiB")
-        return now
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 16))
-    parser.add_argument("--only", type=int, help="one conversation")
-    options = parser.parse_args()
-    deadline = time.monotonic() + options.minutes * 60
-    with tempfile.TemporaryDirectory() as data, live_node(Path(data)) as node:
-        session = Session(node)
-        if options.only is not None:
-            session.run(options.seed, options.only, 1)
-            return 0
-        number = 0
-        while time.monotonic() < deadline:
-            session.run(options.seed, number, 5 * BATCH)
-            number += 5 * BATCH
-            memory = session.check_growth()
-            sys.stdout.write(f"seed {options.seed}: {number} held, {memory >> 20} MiB\n")
-            sys.stdout.flush()
-        session.neighbour.close()
-        return node.stop()
+def session(node: LiveNode) -> Session:
+    port = node.ports["amqp_port"]
+    return Session(node, Neighbour(port), lambda seed: hold(port, conversation(seed)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__ or "", session))

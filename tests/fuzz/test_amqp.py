@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from tests.fuzz.amqp import Session
+from tests.fuzz.amqp import session
 
 from braidmq.testing.live import live_node
 
 
 def test_hostile_peers_disturb_nobody(tmp_path: Path) -> None:
     with live_node(tmp_path) as node:
-        session = Session(node)
-        session.run(seed=1, first=0, count=200)
-        session.check_growth()
-        session.run(seed=2, first=0, count=200)
-        session.check_growth()
-        session.neighbour.close()
+        talks = session(node)
+        talks.run(seed=1, first=0, count=200)
+        talks.check_growth()
+        talks.run(seed=2, first=0, count=200)
+        talks.check_growth()
+        talks.neighbour.close()
         assert node.stop() == 0
         assert node.lines[-1] == "stopped"

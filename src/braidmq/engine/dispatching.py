@@ -255,7 +255,9 @@ class Dispatching:
             if self._is_plain(view, run.batch):
                 given += self._give(view, consumer, run, attempts, now_ms, out)
             else:
-                for live in self._living(view, run, now_ms):
+                kept = attempts > 0 and view.subscription.keeps_sent
+                parts = self._unbroken(view, run) if kept else self._living(view, run, now_ms)
+                for live in parts:
                     given += self._give(view, consumer, live, attempts, now_ms, out)
             start = run.batch.offset_at(end - 1) + 1
             if start >= stop:

@@ -265,6 +265,11 @@ class Settling:
 
     def expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
         """Records that outlived their time, in so far as nobody has them."""
+        if view.subscription.keeps_sent:
+            return sum(self._expire(view, one, now_ms) for one in _never_sent(view, run))
+        return self._expire(view, run, now_ms)
+
+    def _expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
         ranges, count, _ = view.state.take_out(Event.EXPIRE, run.batch, run.first, run.stop)
         if count:
             view.subscription.expired += count
@@ -473,3 +478,11 @@ def leave_out(state: DeliveryState, start: int, stop: int) -> None:
     if start < stop:
         state.vacate(start, stop)
         state.settled.add(start, stop)
+
+
+def _never_sent(view: PartitionView, run: Run) -> Iterator[Run]:
+    """The records of a run that no consumer has had, one by one."""
+    for index in range(run.first, run.stop):
+        found = view.state.look(run.batch.offset_at(index))
+        if found is None or not found[1]:
+            yield Run(run.batch, index, index + 1)

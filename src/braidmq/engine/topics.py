@@ -248,6 +248,7 @@ class Subscription:
         "exclusive",
         "expired",
         "id",
+        "keeps_sent",
         "keys",
         "mode",
         "nacked",
@@ -286,6 +287,8 @@ class Subscription:
         """Partition number → consumer, where each partition has one."""
         self.exclusive = False
         """Whether its consumer asked to be the only one, whatever the mode."""
+        self.keeps_sent = False
+        """Whether a message that a consumer once had does not expire any more."""
         self.keys: KeySlots | None = None
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""

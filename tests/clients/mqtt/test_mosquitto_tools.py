@@ -1,10 +1,11 @@
-"""mosquitto_pub and mosquitto_sub from Debian."""
+"""mosquitto_pub, mosquitto_sub and mosquitto_rr from Debian."""
 
 import os
 import shutil
 import subprocess
 
 import pytest
+from raw_mqtt import RawMqtt
 
 from braidmq.testing.live import LiveNode
 
@@ -70,3 +71,20 @@ def test_retained(node: LiveNode, name: str, version: str) -> None:
 def test_wrong_credentials(node: LiveNode, name: str) -> None:
     error = run(node, "mosquitto_pub", "-u", "guest", "-P", "wrong", "-t", name, "-m", "x", code=4)
     assert b"bad user name or password" in error.lower()
+
+
+@versions
+def test_request_and_response(node: LiveNode, name: str, version: str) -> None:
+    arguments = ["-V", version, "-t", f"{name}/q", "-e", f"{name}/a", "-m", "what", "-W", "15"]
+    command = ["mosquitto_rr", "-p", str(node.ports["mqtt_port"]), *arguments]
+    with RawMqtt(node) as answering:
+        answering.connect()
+        answering.subscribe(f"{name}/q")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+            question = answering.message()
+            assert question.payload == b"what"
+            if version == "mqttv5":
+                assert question.properties.response_topic == f"{name}/a"
+            answering.publish(f"{name}/a", b"that")
+            assert asking.communicate(timeout=WAIT_S)[0] == "that\n"
+    assert asking.returncode == 0

@@ -2,6 +2,9 @@
 
 import contextlib
 import itertools
+import random
+import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,9 +14,10 @@ import pytest
 from raw_mqtt import Gone, RawMqtt
 
 from braidmq.testing.live import LiveNode, live_node
-from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import (
     Disconnect,
+    Packet,
     PubAck,
     PubComp,
     Publish,
@@ -24,6 +28,8 @@ from braidmq.wire.mqtt.packets import (
 from braidmq.wire.mqtt.properties import Properties
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
+
+versions = pytest.mark.parametrize("version", [Version.V3_1_1, Version.V5])
 
 
 @pytest.mark.crash
@@ -94,34 +100,81 @@ def test_a_stop_tells_clients_and_loses_nothing(tmp_path: Path) -> None:
         assert client.message().payload == b"waits"
 
 
+@versions
 @pytest.mark.crash
 @pytest.mark.parametrize("qos", [1, 2])
-def test_nothing_acknowledged_is_lost_by_kills_under_load(tmp_path: Path, qos: int) -> None:
+def test_nothing_acknowledged_is_lost_by_kills_under_load(
+    tmp_path: Path, version: int, qos: int
+) -> None:
     """A publisher and a subscriber that resume their sessions, and a node that is killed."""
-    rounds, got = 4, Counter[bytes]()
-    held: set[int] = set()
-    publisher = ResumingPublisher(qos)
+    rounds = 3
+    publisher = ResumingPublisher("load", version, qos)
+    subscriber = ResumingSubscriber("load", version, qos)
     for index in range(rounds):
         with live_node(tmp_path) as node:
             if index == 0:
-                with RawMqtt(node) as client:
-                    client.connect("subscriber", **KEPT)
-                    client.subscribe("load", qos=qos)
-            reader = threading.Thread(target=read_until_gone, args=(node, got, held))
+                subscriber.subscribe(node)
+            reader = threading.Thread(target=subscriber.run, args=(RawMqtt(node, version),))
             reader.start()
-            publisher.run(node, enough=300, then=node.process.kill)
+            publisher.run(RawMqtt(node, version), enough=300, then=node.process.kill)
             node.kill()
             reader.join()
-    with live_node(tmp_path) as node, RawMqtt(node) as client:
-        publisher.run(node, enough=50)
+    with live_node(tmp_path) as node:
+        publisher.run(RawMqtt(node, version), enough=50)
         assert len(publisher.acknowledged) >= rounds * 300 + 50
-        client.connect("subscriber", **KEPT)
-        read(client, got, held, until=publisher.last)
-    missing = publisher.acknowledged - got.keys()
-    assert not missing
-    if qos == 2:
-        twice = {payload for payload, times in got.items() if times > 1}
-        assert not twice
+        subscriber.run(RawMqtt(node, version), until=publisher.last)
+    subscriber.compare(publisher)
+
+
+@versions
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_acknowledged_is_lost_by_disconnects(
+    node: LiveNode, name: str, version: int, qos: int
+) -> None:
+    """Both connections break all the time, often in the middle of a packet."""
+    source = random.Random(qos)
+    publisher = ResumingPublisher(name, version, qos)
+    subscriber = ResumingSubscriber(name, version, qos)
+    subscriber.subscribe(node)
+    over = threading.Event()
+
+    def subscribing() -> None:
+        lives = random.Random(version)
+        while not over.is_set():
+            subscriber.run(BreakingMqtt(node, version, lives.randrange(1, 60)))
+
+    reader = threading.Thread(target=subscribing)
+    reader.start()
+    while len(publisher.acknowledged) < 600:
+        publisher.run(BreakingMqtt(node, version, source.randrange(1, 80)), enough=600)
+    over.set()
+    publisher.run(RawMqtt(node, version), enough=1)
+    subscriber.take_over(node)  # from the reader, wherever it is
+    reader.join()
+    subscriber.run(RawMqtt(node, version), until=publisher.last)
+    subscriber.compare(publisher)
+
+
+class BreakingMqtt(RawMqtt):
+    """Its connection is reset after some packets, and half a packet is the last that was sent."""
+
+    def __init__(self, node: LiveNode, version: int, packets: int) -> None:
+        super().__init__(node, version)
+        self._left = packets
+
+    def packet(self) -> Packet:
+        if not self._left:
+            with contextlib.suppress(OSError):
+                self.sock.send(b"\x34\x20\x00\x04load")
+            linger = struct.pack("ii", 1, 0)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            raise Gone
+        self._left -= 1
+        return super().packet()
+
+
+def kept(version: int) -> dict[str, object]:
+    return KEPT if version == Version.V5 else {"clean_start": False}
 
 
 class ResumingPublisher:
@@ -129,7 +182,9 @@ class ResumingPublisher:
 
     WINDOW = 20
 
-    def __init__(self, qos: int) -> None:
+    def __init__(self, name: str, version: int, qos: int) -> None:
+        self.name = name
+        self.version = version
         self.qos = qos
         self.acknowledged: set[bytes] = set()
         self.last = b""
@@ -138,10 +193,10 @@ class ResumingPublisher:
         self._open: dict[int, bytes] = {}
         self._recorded: set[int] = set()
 
-    def run(self, node: LiveNode, enough: int, then: Callable[[], None] | None = None) -> None:
+    def run(self, client: RawMqtt, enough: int, then: Callable[[], None] | None = None) -> None:
         """``then`` is called when that many are acknowledged and others are under way."""
-        with contextlib.suppress(Gone), RawMqtt(node) as client:
-            client.connect("publisher", **KEPT)
+        with contextlib.suppress(Gone), client:
+            client.connect(f"{self.name}-publisher", **kept(self.version))
             for number, payload in self._open.items():
                 if number in self._recorded:
                     client.send(PubRel(number))
@@ -160,7 +215,7 @@ class ResumingPublisher:
                 self._take(client)
 
     def _packet(self, number: int, payload: bytes, dup: bool = False) -> Publish:
-        return Publish("load", payload, self.qos, packet_id=number, dup=dup)
+        return Publish(self.name, payload, self.qos, packet_id=number, dup=dup)
 
     def _take(self, client: RawMqtt) -> None:
         packet = client.packet()
@@ -174,24 +229,47 @@ class ResumingPublisher:
             self.acknowledged.add(self.last)
 
 
-def read_until_gone(node: LiveNode, got: Counter[bytes], held: set[int]) -> None:
-    with contextlib.suppress(Gone), RawMqtt(node) as client:
-        client.connect("subscriber", **KEPT)
-        read(client, got, held, until=None)
-
-
-def read(client: RawMqtt, got: Counter[bytes], held: set[int], until: bytes | None) -> None:
+class ResumingSubscriber:
     """As a client must: QoS 2 is delivered when its packet id is new, until PUBREL frees it."""
-    while until is None or until not in got:
+
+    def __init__(self, name: str, version: int, qos: int) -> None:
+        self.name = name
+        self.version = version
+        self.qos = qos
+        self.got: Counter[bytes] = Counter()
+        self._held: set[int] = set()
+
+    def subscribe(self, node: LiveNode) -> None:
+        with RawMqtt(node, self.version) as client:
+            client.connect(f"{self.name}-subscriber", **kept(self.version))
+            client.subscribe(self.name, qos=self.qos)
+
+    def take_over(self, node: LiveNode) -> None:
+        with RawMqtt(node, self.version) as client:
+            client.connect(f"{self.name}-subscriber", **kept(self.version))
+
+    def run(self, client: RawMqtt, until: bytes | None = None) -> None:
+        """To the end of the connection, or to one message."""
+        with contextlib.suppress(Gone), client:
+            client.connect(f"{self.name}-subscriber", **kept(self.version))
+            while until is None or until not in self.got:
+                self._take(client)
+
+    def _take(self, client: RawMqtt) -> None:
         packet = client.packet()
         if isinstance(packet, Publish):
-            if packet.qos == 1 or packet.packet_id not in held:
-                got[packet.payload] += 1
+            if packet.qos == 1 or packet.packet_id not in self._held:
+                self.got[packet.payload] += 1
             if packet.qos == 1:
                 client.send(PubAck(packet.packet_id))
             else:
-                held.add(packet.packet_id)
+                self._held.add(packet.packet_id)
                 client.send(PubRec(packet.packet_id))
         elif isinstance(packet, PubRel):
-            held.discard(packet.packet_id)
+            self._held.discard(packet.packet_id)
             client.send(PubComp(packet.packet_id))
+
+    def compare(self, publisher: ResumingPublisher) -> None:
+        assert not publisher.acknowledged - self.got.keys()
+        if self.qos == 2:
+            assert not {payload for payload, times in self.got.items() if times > 1}

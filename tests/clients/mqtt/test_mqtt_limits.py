@@ -56,6 +56,19 @@ def test_qos_is_granted_up_to_the_maximum_and_refused_above(limited: LiveNode) -
         assert client.expect(ConnAck).reason == Reason.QOS_NOT_SUPPORTED
 
 
+def test_what_3_1_1_publishes_above_the_maximum_is_downgraded(limited: LiveNode, name: str) -> None:
+    with RawMqtt(limited, Version.V3_1_1) as client, RawMqtt(limited) as watcher:
+        watcher.connect()
+        assert watcher.subscribe(name, qos=2) == (1,)
+        client.connect(name, will=Will(name, b"will", 2))
+        client.answer(client.publish(name, b"published", 2))
+        assert (message := watcher.message()).payload == b"published"
+        assert message.qos == 1
+        client.sock.close()
+        assert (message := watcher.message()).payload == b"will"
+        assert message.qos == 1
+
+
 def test_a_packet_that_is_too_large(limited: LiveNode) -> None:
     with RawMqtt(limited) as client:
         client.connect()

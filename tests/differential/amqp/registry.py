@@ -2,18 +2,19 @@
 
 import importlib
 import pkgutil
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tests.differential.amqp import scenarios
-from tests.differential.amqp.client import Client, Normal, Observation
+from tests.differential.amqp.client import Client, Normal
 from tests.differential.amqp.operators import Operator
+from tests.differential.expectations import Observation
+from tests.differential.running import Observe
 
 Scenario = Callable[[Client], Observation]
 
-JOBS = 8
-"""Scenarios run at a time: mostly they wait for what should not come."""
+EXPECTED = Path(__file__).with_name("expected.json")
+"""What RabbitMQ answered."""
 
 SCENARIOS: dict[str, Scenario] = {}
 """By name, ``area.what_is_tried``."""
@@ -34,34 +35,12 @@ def load() -> dict[str, Scenario]:
     return SCENARIOS
 
 
-def observe(name: str, host: str, port: int, operator: Operator | None) -> Observation:
-    """Run one scenario; what the client saw, without what differs from run to run."""
-    client = Client(host, port, operator)
-    try:
-        return Normal(client.prefix)(load()[name](client))
-    finally:
-        client.clean_up()
-
-
-def observe_all(
-    names: list[str], host: str, port: int, jobs: int, operator: Operator | None
-) -> tuple[dict[str, Observation], dict[str, float]]:
-    """Observations and seconds taken, by name. Scenarios share nothing, so they may overlap.
-
-    One that could not go on, as a step it takes for granted failed, has ``{"failed": why}``.
-    """
-
-    def timed(name: str) -> tuple[Observation, float]:
-        began = time.monotonic()
+def observer(host: str, port: int, operator: Operator | None) -> Observe:
+    def observe(name: str) -> Observation:
+        client = Client(host, port, operator)
         try:
-            seen = observe(name, host, port, operator)
-        except Exception as error:
-            seen = {"failed": f"{type(error).__name__}: {error}"}
-        return seen, time.monotonic() - began
+            return Normal(client.prefix)(load()[name](client))
+        finally:
+            client.clean_up()
 
-    with ThreadPoolExecutor(jobs) as pool:
-        results = dict(zip(names, pool.map(timed, names), strict=True))
-    return (
-        {name: seen for name, (seen, _) in results.items()},
-        {name: took for name, (_, took) in results.items()},
-    )
+    return observe

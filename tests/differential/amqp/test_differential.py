@@ -3,16 +3,16 @@
 RabbitMQ's side is in ``expected.json``; ``known_differences.py`` says where we differ and why.
 """
 
-import json
 import os
 from collections.abc import Iterator
 
 import pytest
-from tests.differential.amqp import expectations
+from tests.differential import expectations
 from tests.differential.amqp.client import Observation
 from tests.differential.amqp.known_differences import KNOWN_DIFFERENCES
 from tests.differential.amqp.operators import BraidHttp, Operator, RabbitmqCtl
-from tests.differential.amqp.registry import JOBS, load, observe_all
+from tests.differential.amqp.registry import EXPECTED, load, observer
+from tests.differential.running import observe_all, wanted
 
 from braidmq.testing.live import live_node
 
@@ -27,19 +27,8 @@ needs_rabbitmq = pytest.mark.skipif(
 pytestmark = pytest.mark.timeout(900)
 
 
-def wanted(session: pytest.Session, test: str) -> list[str]:
-    """Scenarios of the tests selected: ``-k`` runs no others."""
-    return [
-        item.callspec.params["name"]
-        for item in session.items
-        if isinstance(item, pytest.Function) and item.originalname == test
-    ]
-
-
 def observed(names: list[str], port: int, operator: Operator) -> dict[str, Observation]:
-    seen, _ = observe_all(names, "127.0.0.1", port, JOBS, operator)
-    plain: dict[str, Observation] = json.loads(json.dumps(seen))
-    return plain
+    return observe_all(names, observer("127.0.0.1", port, operator))[0]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +49,7 @@ def on_rabbitmq(request: pytest.FixtureRequest) -> dict[str, Observation]:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Observation]:
-    return expectations.read()
+    return expectations.read(EXPECTED)
 
 
 def test_every_scenario_is_recorded(expected: dict[str, Observation]) -> None:

@@ -303,7 +303,7 @@ def check_topic(topic: bytes) -> None:
         raise Broken(PROTOCOL)
     check_text(topic)
     if b"+" in topic or b"#" in topic:
-        raise Broken(MALFORMED)
+        raise Broken(PROTOCOL)
 
 
 def properties_in(raw: bytes, packet: int, role: int) -> list[tuple[int, bytes, Any]]:

@@ -279,7 +279,7 @@ REFUSED = [
     (V5, 0x10, NAME + b"\3\2\0\0\0\0", Reason.UNSUPPORTED_PROTOCOL_VERSION),
     (V5, 0x10, b"\0\6MQIsdp\3\2\0\0\0\0", Reason.UNSUPPORTED_PROTOCOL_VERSION),
     (V5, 0x10, b"\0\4mqtt\5\2\0\0\0\0\0", Reason.UNSUPPORTED_PROTOCOL_VERSION),
-    (V5, 0x10, NAME + b"\5\6\0\0\0\0\0\0\0\2w+\0\0", Reason.MALFORMED_PACKET),
+    (V5, 0x10, NAME + b"\5\6\0\0\0\0\0\0\0\2w+\0\0", Reason.PROTOCOL_ERROR),
     (V5, 0x10, NAME + b"\5\2\0\0\3\x21\0\0\0\0", Reason.PROTOCOL_ERROR),
     (V5, 0x10, NAME + b"\5\2\0\0\4\x16\0\1x\0\0", Reason.PROTOCOL_ERROR),
     (V5, 0x10, NAME + b"\5\2\0\0\x04\x17\1\x17\1\0\0", Reason.PROTOCOL_ERROR),
@@ -314,7 +314,7 @@ REFUSED = [
     (V5, 0x36, b"\0\1a\0\1\0", Reason.MALFORMED_PACKET),
     (V5, 0x38, b"\0\1a\0", Reason.MALFORMED_PACKET),
     (V5, 0x30, b"\0\0\0", Reason.PROTOCOL_ERROR),
-    (V5, 0x30, b"\0\1#\0", Reason.MALFORMED_PACKET),
+    (V5, 0x30, b"\0\1#\0", Reason.PROTOCOL_ERROR),
     (V5, 0x30, b"\0\1a\3\x23\0\0", Reason.TOPIC_ALIAS_INVALID),
 ]
 

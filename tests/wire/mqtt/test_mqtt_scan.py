@@ -415,7 +415,8 @@ def test_every_fault_has_its_error(reason, text):
 
 
 FAULTY = [
-    (b"\x30\x04\x00\x02a#", Reason.MALFORMED_PACKET),
+    (b"\x30\x05\x00\x02a#\x00", Reason.PROTOCOL_ERROR),
+    (b"\x30\x04\x00\x02ab", Reason.MALFORMED_PACKET),
     (b"\x36\x06\x00\x01a\x00\x01\x00", Reason.MALFORMED_PACKET),
     (b"\x38\x04\x00\x01a\x00", Reason.MALFORMED_PACKET),
     (b"\x30\x06\x00\x03\xed\xa0\x80\x00", Reason.MALFORMED_PACKET),

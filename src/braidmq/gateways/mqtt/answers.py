@@ -5,7 +5,7 @@ from collections import deque
 
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.packets import PubAck, PubRec, encode
-from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import render_acks
 
 
@@ -19,14 +19,15 @@ class Answer:
         self.text = ""
         self.done = False
 
-    def encoded(self, version: int, with_text: bool) -> bytes:
-        if not self.text or not with_text or version != Version.V5:
-            return render_acks(self.kind, self.packet_ids, version, self.reason)
-        packet = PubAck if self.kind == Kind.PUBACK else PubRec
-        properties = Properties(reason_string=self.text) if self.text else NO_PROPERTIES
-        return b"".join(
-            encode(packet(number, self.reason, properties), version) for number in self.packet_ids
-        )
+    def encoded(self, version: int, text_bytes_max: int) -> bytes:
+        """With its text where no packet gets larger by that than the client takes."""
+        if self.text and version == Version.V5:
+            packet = PubAck if self.kind == Kind.PUBACK else PubRec
+            properties = Properties(reason_string=self.text)
+            told = [encode(packet(each, self.reason, properties)) for each in self.packet_ids]
+            if all(len(each) <= text_bytes_max for each in told):
+                return b"".join(told)
+        return render_acks(self.kind, self.packet_ids, version, self.reason)
 
 
 class Answers:
@@ -42,12 +43,12 @@ class Answers:
             self.open_acks += len(packet_ids)
         return answer
 
-    def ready(self, version: int, with_text: bool) -> bytes:
-        """What can be said now."""
+    def ready(self, version: int, text_bytes_max: int) -> bytes:
+        """What can be said now, with texts in packets up to this size."""
         parts = []
         while self._waiting and self._waiting[0].done:
             answer = self._waiting.popleft()
             if answer.kind == Kind.PUBACK:
                 self.open_acks -= len(answer.packet_ids)
-            parts.append(answer.encoded(version, with_text))
+            parts.append(answer.encoded(version, text_bytes_max))
         return b"".join(parts)

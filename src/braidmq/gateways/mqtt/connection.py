@@ -7,8 +7,11 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
+from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.hub import Routed
@@ -30,9 +33,11 @@ from braidmq.security.records import ROOT_NAMESPACE
 from braidmq.storage.disk import Buffer
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
+    ClientIdInvalid,
     MqttError,
     ProtocolError,
     UnsupportedVersion,
+    UseAnotherServer,
     scan_error,
 )
 from braidmq.wire.mqtt.packets import (
@@ -43,12 +48,14 @@ from braidmq.wire.mqtt.packets import (
     Packet,
     PingReq,
     PingResp,
+    SubAck,
     Subscribe,
+    UnsubAck,
     Unsubscribe,
     decode,
     encode,
 )
-from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.scan import EVENT_ACKS, EVENT_ERROR, EVENT_PUBLISH, SERVER, Scanner
 
@@ -62,6 +69,9 @@ HANDSHAKE_S = 10
 CONNECT_BYTES_MAX = 256 * 1024
 """Of strangers no larger packet is taken: client id, will and password fit."""
 UNLIMITED = 0x7FFFFFFF
+
+Telling = ConnAck | Disconnect | SubAck | UnsubAck
+"""Packets that may have a reason string."""
 
 
 class Transport(Protocol):
@@ -98,6 +108,8 @@ class MqttConnection:
         self.version = 0
         self.speaks_v5 = False
         self.packet_bytes_max = PACKET_BYTES_ANY
+        self.aliases: Aliases | None = None
+        """Of topics, for a client that takes any."""
         self.namespace = ROOT_NAMESPACE
         self.user = ""
         self.client_id = ""
@@ -261,7 +273,7 @@ class MqttConnection:
         elif kind == Kind.PUBCOMP:
             self._subscriber.completed(packet_ids)
         else:
-            self.session.outbox.acknowledge(packet_ids)
+            self._subscriber.acknowledged(packet_ids)
 
     def _handle_packet(self, packet: Packet) -> None:
         match packet:
@@ -292,8 +304,13 @@ class MqttConnection:
             )
         self.with_reasons = given.request_problem_information != 0
         self.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
+        if given.topic_alias_maximum:
+            self.aliases = Aliases(given.topic_alias_maximum)
+        if self.settings.redirect:
+            raise UseAnotherServer(self.settings.redirect, self.speaks_v5)
         self.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
-        if packet.will is not None and packet.will.qos > self.settings.maximum_qos:
+        too_high = packet.will is not None and packet.will.qos > self.settings.maximum_qos
+        if too_high and self.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
         self.transport.pause()
         self._login = self.broker.loop.create_task(self._log_in(packet))
@@ -363,7 +380,7 @@ class MqttConnection:
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
-        self.send(encode(self._connack(packet, present, expiry_s), self.version))
+        self.send_packet(self._connack(packet, present, expiry_s))
         self.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
         self.session.outbox.attach(self, self.credit)
         if self.session.queues:
@@ -414,7 +431,8 @@ class MqttConnection:
                 raise ProtocolError("a session that was to end with its connection can't be kept")
             self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
         self._end = "the client closed it"
-        self._leave(with_will=packet.reason == Reason.DISCONNECT_WITH_WILL)
+        # MQTT-3.14.4-3: only a normal end discards the will.
+        self._leave(with_will=packet.reason != Reason.SUCCESS)
         self.flush()
         self._hang_up()
 
@@ -429,13 +447,13 @@ class MqttConnection:
 
     def _refuse(self, error: MqttError) -> None:
         self._end = str(error)
-        properties = NO_PROPERTIES
-        if self.with_reasons:
-            properties = Properties(reason_string=str(error))
         if self.speaks_v5:
-            self.send(encode(ConnAck(False, error.reason, properties)))
-        elif isinstance(error, UnsupportedVersion):
-            # Its version is unknown, and so is the answer it understands: most know 3.1.1's.
+            reference = error.server if isinstance(error, UseAnotherServer) else None
+            properties = Properties(server_reference=reference)
+            self.send_packet(ConnAck(False, error.reason, properties), str(error))
+        elif isinstance(error, UnsupportedVersion | ClientIdInvalid):
+            # Its version is unknown, and so is the answer it understands: most know 3.1.1's, and
+            # only a client of 3.1.1 can lack a client id.
             self.send(encode(ConnAck(False, error.reason), Version.V3_1_1))
         elif self.version and error.return_code is not None:
             self.send(encode(ConnAck(False, error.reason), self.version))
@@ -455,10 +473,7 @@ class MqttConnection:
         if self._closed:
             return
         if self.speaks_v5:
-            properties = NO_PROPERTIES
-            if self.with_reasons and text:
-                properties = Properties(reason_string=text)
-            self.send(encode(Disconnect(reason, properties)))
+            self.send_packet(Disconnect(reason), text)
         self._end = text or reason.name.lower().replace("_", " ")
         self._held = False
         self.flush()
@@ -505,6 +520,19 @@ class MqttConnection:
         self._out_bytes += len(data)
         self.broker.flush_later(self)
 
+    def send_packet(self, packet: Telling, text: str = "") -> None:
+        """With a reason string, if it is wanted and there is room for it. Nothing goes out that is
+        larger than the client takes (MQTT-3.1.2-24)."""
+        if text and self.speaks_v5 and self.with_reasons:
+            properties = replace(packet.properties, reason_string=text)
+            data = encode(replace(packet, properties=properties), self.version)
+            if len(data) <= self.packet_bytes_max:
+                self.send(data)
+                return
+        data = encode(packet, self.version)
+        if len(data) <= self.packet_bytes_max:
+            self.send(data)
+
     def flush(self) -> None:
         if not self._out or self._held:
             return
@@ -534,7 +562,8 @@ class MqttConnection:
             self.fail(translate(failure))
             return
         answer.done = True
-        data = self.answers.ready(self.version, self.with_reasons)
+        limit = self.packet_bytes_max if self.with_reasons else 0
+        data = self.answers.ready(self.version, limit)
         if data:
             self.send(data)
 

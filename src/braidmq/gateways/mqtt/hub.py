@@ -9,7 +9,7 @@ from braidmq.engine.topics import Topic
 from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.counters import Counters
-from braidmq.gateways.mqtt.message import Arrival
+from braidmq.gateways.mqtt.message import FLAG_OWN, Arrival, marked
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
 from braidmq.gateways.mqtt.settings import MqttSettings
@@ -73,22 +73,28 @@ class Hub:
         self.counters.received += arrival.count
         retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
         queues = [] if from_exchange else self._bound_topics(namespace, arrival)
-        again: list[Topic] = []
+        again: list[tuple[Topic, int]] = []
         found = self._subscribers(namespace, arrival, publisher)
         for session, wants in found:
             if not min(arrival.qos, wants.qos):
                 self.send(arrival, session, wants)
                 continue
             topic = session.outbox.topic()
-            # A session may match for itself and as its group's choice: those are two copies.
-            (again if topic in queues else queues).append(topic)
-        if queues:
+            if wants.is_part:
+                again.append((topic, FLAG_OWN))
+            elif topic in queues:
+                # A session may match for itself and as its group's choice: those are two copies.
+                again.append((topic, 0))
+            else:
+                queues.append(topic)
+        if queues or again:
             self.broker.settle()
         if before_append is not None:
-            before_append(_anchor(queues))
+            before_append(_anchor(queues or [topic for topic, _ in again]))
         lsn = self._append(queues, arrival, arrival.batch) if queues else None
-        for topic in again:
-            lsn = self._append([topic], arrival, copied(arrival.batch)) or lsn
+        for topic, flag in again:
+            batch = marked(arrival.batch, flag) if flag else copied(arrival.batch)
+            lsn = self._append([topic], arrival, batch) or lsn
         return Routed(later(retained_lsn, lsn), bool(queues or found))
 
     def _subscribers(
@@ -116,8 +122,15 @@ class Hub:
             return
         retain = arrival.retain and wants.retain_as_published
         properties = wants.properties if connection.speaks_v5 else b""
-        data = arrival.rendered(connection.version, retain, properties, connection.packet_bytes_max)
+        limit, aliases = connection.packet_bytes_max, connection.aliases
+        if aliases is None:
+            data = arrival.rendered(connection.version, retain, properties, limit)
+        else:
+            alias = aliases.look(arrival.topic)
+            data = arrival.rendered(connection.version, retain, properties, limit, *alias)
         if data:
+            if aliases is not None:
+                aliases.sent(arrival.topic, alias[0])
             self.counters.sent += arrival.count
             connection.send(data)
 

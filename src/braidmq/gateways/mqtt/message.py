@@ -22,10 +22,12 @@ PACKET_BYTES_ANY = REMAINING_LENGTH_MAX + 5
 
 FLAG_COPY = 8
 """In an envelope: a copy of a retained message, made for a new subscription."""
+FLAG_OWN = 16
+"""The same: published by the session itself, and only for subscriptions that want that."""
 
-
-Rendering = tuple[int, bool, bytes, int]
-"""Version, retain flag, properties of the subscription, packet size: equal bytes for equal ones."""
+Rendering = tuple[int, bool, bytes, int, int, bool]
+"""Version, retain flag, properties of the subscription, packet size, topic alias and whether it is
+set: equal bytes for equal ones."""
 
 
 class Arrival:
@@ -63,7 +65,7 @@ class Arrival:
         arrival = cls(run.topic, run.flags, run.count, now_ms)
         arrival._run, arrival._data = run, data
         if not run.flags & (FLAG_QOS | FLAG_ALIAS | FLAG_EXPIRY):
-            arrival._as_it_came = (version, arrival.retain, b"", PACKET_BYTES_ANY)
+            arrival._as_it_came = (version, arrival.retain, b"", PACKET_BYTES_ANY, 0, False)
         return arrival
 
     @classmethod
@@ -88,9 +90,17 @@ class Arrival:
             self._batch = self._run.batch(self._data, self.now_ms)
         return self._batch
 
-    def rendered(self, version: int, retain: bool, properties: bytes, bytes_max: int) -> bytes:
+    def rendered(
+        self,
+        version: int,
+        retain: bool,
+        properties: bytes,
+        bytes_max: int,
+        alias: int = 0,
+        alias_is_set: bool = False,
+    ) -> bytes:
         """As PUBLISH of QoS 0; the same bytes for everybody who wants it so."""
-        key = (version, retain, properties, bytes_max)
+        key = (version, retain, properties, bytes_max, alias, alias_is_set)
         found = self._rendered.get(key)
         if found is None:
             if key == self._as_it_came:
@@ -98,7 +108,7 @@ class Arrival:
                 assert self._data is not None
                 found = bytes(memoryview(self._data)[self._run.start : self._run.stop])
             else:
-                found = render_all(self.batch, *key, self.now_ms)
+                found = render_all(self.batch, *key[:4], self.now_ms, alias, alias_is_set)
             self._rendered[key] = found
         return found
 
@@ -111,9 +121,17 @@ class Arrival:
 
 
 def render_all(
-    batch: RecordBatch, version: int, retain: bool, properties: bytes, bytes_max: int, now_ms: int
+    batch: RecordBatch,
+    version: int,
+    retain: bool,
+    properties: bytes,
+    bytes_max: int,
+    now_ms: int,
+    alias: int = 0,
+    alias_is_set: bool = False,
 ) -> bytes:
-    """PUBLISH of QoS 0 for all records but those that are larger than the client takes."""
+    """PUBLISH of QoS 0 for all records but those that are larger than the client takes. With an
+    alias all records have one topic."""
     parts, first = [], 0
     while first < batch.count:
         data, stopped = render_publishes(
@@ -123,12 +141,30 @@ def render_all(
             version=version,
             retain=retain,
             properties=properties,
+            topic_alias=alias,
+            alias_is_set=alias_is_set,
             now_ms=now_ms,
             packet_bytes_max=bytes_max,
         )
         parts.append(data)
+        alias_is_set = alias_is_set or bool(data)
         first = stopped + 1
     return b"".join(parts)
+
+
+def marked(batch: RecordBatch, flag: int) -> RecordBatch:
+    """For another append, with a flag set in the envelopes."""
+    changed = RecordBatch()
+    for index in range(batch.count):
+        record = batch.record(index)
+        changed.append(
+            record.value,
+            envelope=bytes((record.envelope[0] | flag,)) + record.envelope[1:],
+            envelope_format=MQTT,
+            timestamp_ms=record.timestamp_ms,
+            expires_at_ms=record.expires_at_ms,
+        )
+    return changed
 
 
 def envelope_of(topic: bytes, flags: int, properties: Properties) -> bytes:

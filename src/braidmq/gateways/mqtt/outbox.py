@@ -14,8 +14,9 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.counters import Counters
-from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
+from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import Kind
@@ -44,6 +45,7 @@ class Port(Protocol):
 
     version: int
     packet_bytes_max: int
+    aliases: Aliases | None
 
     def send(self, data: bytes) -> None: ...
 
@@ -64,6 +66,8 @@ class Outbox:
         self._crowded = False
         self.released: set[int] = set()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
+        self.unreceived: set[int] = set()
+        """Those it has on this connection and not confirmed at all."""
 
     @property
     def name(self) -> str:
@@ -98,6 +102,8 @@ class Outbox:
             )
         if SUBSCRIPTION not in topic.subscriptions:
             self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable)
+        # MQTT-4.3.3-7: the client may hold its packet id, and waits for the rest.
+        topic.subscriptions[SUBSCRIPTION].keeps_sent = True
         return topic
 
     def reopen(self) -> None:
@@ -121,10 +127,24 @@ class Outbox:
         """``credit`` is what the client's receive maximum leaves for all that it receives."""
         self._port = port
         self._credit = credit
+        self._release_the_gone(port)
         if self._topic is not None:
             self.topic()
             if self._consumer is None:
                 self._attach()
+
+    def _release_the_gone(self, port: Port) -> None:
+        """Messages that a limit or an administrator took away after PUBREC: the client still waits
+        for their PUBREL, and nothing that is delivered again would remind us of it."""
+        gone = [number for number in sorted(self.released) if not self._is_waiting(number)]
+        if gone:
+            port.send(render_acks(Kind.PUBREL, array("H", gone), port.version))
+
+    def _is_waiting(self, packet_id: int) -> bool:
+        if self._topic is None or self._topic.deleted:
+            return False
+        view = self._view
+        return view.state.is_ready(_offset_of(view, packet_id))
 
     def _attach(self) -> None:
         assert self._topic is not None
@@ -141,6 +161,7 @@ class Outbox:
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
+        self.unreceived.clear()
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._engine.detach(consumer, now_ms=self._broker.now_ms())
             self._broker.touch()
@@ -219,12 +240,16 @@ class Outbox:
         assert port is not None
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
         wants = None if retain else session.tree.plan(topic).delivery(session)
+        if wants is not None and flags & FLAG_OWN:
+            wants = wants.local
         if wants is not None:
             qos = min(qos, wants.qos)
             retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
             properties = wants.properties
+        alias, is_set = (0, False) if port.aliases is None else port.aliases.look(topic)
         while first < stop:
             start = batch.offset_at(first)
+            ids = sequential_ids(id_of(start), stop - first, ID_MAX) if qos else None
             data, end = render_publishes(
                 batch,
                 first,
@@ -233,14 +258,21 @@ class Outbox:
                 qos=qos,
                 retain=retain,
                 dup=delivery.attempts > 1 and qos > 0,
-                packet_ids=sequential_ids(id_of(start), stop - first, ID_MAX) if qos else None,
+                packet_ids=ids,
                 properties=properties,
+                topic_alias=alias,
+                alias_is_set=is_set,
                 now_ms=self._broker.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
                 self._counters.sent += end - first
                 port.send(data)
+                if alias and not is_set and port.aliases is not None:
+                    port.aliases.sent(topic, alias)
+                    is_set = True
+            if qos == 2 and ids is not None:
+                self.unreceived.update(ids[: end - first])
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
             if end < stop:

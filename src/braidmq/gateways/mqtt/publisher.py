@@ -48,7 +48,7 @@ class Publisher:
 
     def publish(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         connection = self._connection
-        if arrival.qos > connection.settings.maximum_qos:
+        if arrival.qos > connection.settings.maximum_qos and connection.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
         ids = packet_ids if packet_ids is not None else array("H")
         if self._takes_runs(arrival):

@@ -35,7 +35,9 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=2,
-            description="Subscriptions are granted at most this; publishes above it are refused.",
+            description="Subscriptions are granted at most this. Version 5 hears of it, and is"
+            " refused what it publishes above; 3.1.1 can't, and what it publishes is handed on at"
+            " most at this.",
         ),
     ] = 2
     keep_alive_s_max: Annotated[
@@ -88,6 +90,14 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_strategy: Annotated[
         ShareStrategy, Meta(description="Who of a shared subscription gets a message.")
     ] = "round-robin"
+    redirect: Annotated[
+        str,
+        Meta(
+            description="Another server, such as mqtt.example.com:1883, that clients are sent to"
+            " instead of being let in: version 5 hears it as server reference, 3.1.1 that the"
+            " server is unavailable."
+        ),
+    ] = ""
     sys_interval_s: Annotated[
         int,
         Meta(ge=0, le=86_400, description="Between two publications of $SYS; 0: never."),

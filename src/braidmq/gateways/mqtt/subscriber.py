@@ -17,14 +17,13 @@ from braidmq.model.errors import BraidError, StorageFailed
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
-from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.errors import MqttError, ProtocolError
 from braidmq.wire.mqtt.packets import (
     Request,
     SubAck,
     Subscribe,
     UnsubAck,
     Unsubscribe,
-    encode,
 )
 from braidmq.wire.mqtt.properties import Properties, decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
@@ -64,9 +63,8 @@ class Subscriber:
             if failure is not None:
                 connection.fail(translate(failure))
                 return
-            text = "; ".join(texts) if texts and connection.with_reasons else None
-            answer = SubAck(packet.packet_id, tuple(reasons), Properties(reason_string=text))
-            connection.send(encode(answer, connection.version))
+            answer = SubAck(packet.packet_id, tuple(reasons))
+            connection.send_packet(answer, "; ".join(texts))
             for each in wanted:
                 self._send_retained(each)
             connection.queue_client().attach_all(queues)
@@ -131,8 +129,7 @@ class Subscriber:
 
         def kept(failure: StorageFailed | None) -> None:
             if failure is None:
-                answer = UnsubAck(packet.packet_id, reasons)
-                connection.send(encode(answer, connection.version))
+                connection.send_packet(UnsubAck(packet.packet_id, reasons))
 
         connection.broker.when_durable(connection.sessions.save(connection.session), kept)
 
@@ -164,7 +161,15 @@ class Subscriber:
             connection.broker.engine.publish(topic_of_session, queued, now_ms=now_ms)
             connection.broker.touch()
 
-    # --- QoS 2 ---
+    # --- answers ---
+
+    def acknowledged(self, packet_ids: "array[int]") -> None:
+        """PUBACK. A message of QoS 2 waits for PUBREC, whatever else comes (MQTT-4.3.3-3)."""
+        outbox = self._connection.session.outbox
+        for waiting in (outbox.unreceived, outbox.released):
+            if waiting and not waiting.isdisjoint(packet_ids):
+                raise ProtocolError("PUBACK for a message of QoS 2")
+        outbox.acknowledge(packet_ids)
 
     def received(self, packet_ids: "array[int]", reasons: bytes | None) -> None:
         """PUBREC. That it came is on disk before PUBREL is sent: after a crash the message must
@@ -175,16 +180,20 @@ class Subscriber:
         for index, number in enumerate(packet_ids):
             if reasons is not None and reasons[index] >= ERROR:
                 refused.append(number)
-            elif number in outbox.released or outbox.is_in_flight(number):
+            elif number in outbox.released or number in outbox.unreceived:
                 known.append(number)
+            elif outbox.is_in_flight(number):
+                raise ProtocolError("PUBREC for a message of QoS 1")
             else:
                 unknown.append(number)
         if refused:
+            outbox.unreceived.difference_update(refused)
             outbox.acknowledge(refused)
         if unknown:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
         if known:
+            outbox.unreceived.difference_update(known)
             outbox.released.update(known)
 
             def kept(failure: StorageFailed | None) -> None:
@@ -198,6 +207,12 @@ class Subscriber:
         """PUBCOMP. First the message, then its id: the journal keeps that order."""
         connection = self._connection
         outbox = connection.session.outbox
+        if not outbox.released.issuperset(packet_ids):
+            if not outbox.unreceived.isdisjoint(packet_ids):
+                raise ProtocolError("PUBCOMP before PUBREC")
+            packet_ids = array("H", [each for each in packet_ids if each in outbox.released])
+            if not packet_ids:
+                return
         outbox.acknowledge(packet_ids)
         outbox.released.difference_update(packet_ids)
         connection.sessions.save_ids(connection.session)

@@ -56,7 +56,7 @@ class Wants:
     """What the subscriptions of one session that match a topic come to: one copy at the highest
     QoS, with the identifiers of all of them (3.3.4)."""
 
-    __slots__ = ("local", "properties", "qos", "retain_as_published")
+    __slots__ = ("is_part", "local", "properties", "qos", "retain_as_published")
 
     def __init__(self, subscriptions: list[Subscription]) -> None:
         self.qos = max(each.qos for each in subscriptions)
@@ -66,10 +66,13 @@ class Wants:
             Properties(subscription_identifiers=identifiers), Kind.PUBLISH
         )
         others = [each for each in subscriptions if not each.no_local]
+        self.is_part = False
+        """Whether this is what is left for messages that the session published itself."""
         self.local: Wants | None = self
-        """What is left for messages that the session published itself."""
         if len(others) < len(subscriptions):
             self.local = Wants(others) if others else None
+            if self.local is not None:
+                self.local.is_part = True
 
 
 class ShareGroup:

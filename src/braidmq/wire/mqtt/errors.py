@@ -60,6 +60,17 @@ class ClientIdInvalid(_FixedReason):
     fixed_reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
 
 
+class UseAnotherServer(MqttError):
+    """What 3.1.1 has no words for, and hears as being unavailable."""
+
+    code = "mqtt-use-another-server"
+
+    def __init__(self, server: str, speaks_v5: bool) -> None:
+        reason = Reason.USE_ANOTHER_SERVER if speaks_v5 else Reason.SERVER_UNAVAILABLE
+        super().__init__(reason, f"connect to {server}")
+        self.server = server
+
+
 class TopicAliasInvalid(_FixedReason):
     code = "mqtt-topic-alias-invalid"
     fixed_reason = Reason.TOPIC_ALIAS_INVALID

@@ -8,8 +8,8 @@ The envelope of a record that came over MQTT, format 2:
      1 byte   2 bytes, big-    as in PUBLISH of version 5, without their length
               endian           and the topic alias; empty from 3.1.1
 
-    flags: QoS it was published with in bits 0 and 1, RETAIN in bit 2; bit 3 is never set here:
-    the gateway marks copies of retained messages with it, made for one new subscription
+    flags: QoS it was published with in bits 0 and 1, RETAIN in bit 2; bits 3 and 4 are never
+    set here: the gateway marks copies with them that it makes for one session
 
 A run is not a batch yet: its packets are still in the buffer, checked, from ``start`` to ``stop``.
 Copied as they are they will do for subscribers of the same version at QoS 0; ``batch`` encodes

@@ -67,7 +67,7 @@ FAULTS = {
     BAD_FLAGS: (Reason.MALFORMED_PACKET, "reserved flags of a packet are not as they must be"),
     BAD_KIND: (Reason.MALFORMED_PACKET, "a kind of packet that does not exist"),
     BAD_LENGTH: (Reason.MALFORMED_PACKET, "an acknowledgement of the wrong length"),
-    WILDCARD: (Reason.MALFORMED_PACKET, "wildcards in the topic name of a PUBLISH"),
+    WILDCARD: (Reason.PROTOCOL_ERROR, "wildcards in the topic name of a PUBLISH"),
     TWICE: (Reason.PROTOCOL_ERROR, "a property stands there twice"),
     BAD_VALUE: (Reason.PROTOCOL_ERROR, "a property has a value it must not have"),
     NO_TOPIC: (Reason.PROTOCOL_ERROR, "a PUBLISH without topic name and alias"),

@@ -129,7 +129,7 @@ def check_topic(topic: str) -> None:
     if not topic:
         raise ProtocolError("the topic name is empty")
     if "+" in topic or "#" in topic:
-        raise MalformedPacket(f"wildcards in the topic name {topic!r}")
+        raise ProtocolError(f"wildcards in the topic name {topic!r}")
 
 
 def check_filter(pattern: str) -> None:

@@ -1,24 +1,28 @@
-"""What RabbitMQ answered, as recorded."""
+"""What the other broker answered, as recorded."""
 
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.differential.amqp.client import Observation
-
-EXPECTED = Path(__file__).with_name("expected.json")
+Observation = Any  # plain data: what JSON can hold
 
 
-def read() -> dict[str, Observation]:
-    recorded: dict[str, Observation] = json.loads(EXPECTED.read_text())
+def plain(seen: Observation) -> Observation:
+    """As it would be read from a record."""
+    return json.loads(json.dumps(seen))
+
+
+def read(path: Path) -> dict[str, Observation]:
+    recorded: dict[str, Observation] = json.loads(path.read_text())
     return recorded
 
 
-def write(observations: dict[str, Observation]) -> None:
+def write(path: Path, observations: dict[str, Observation]) -> None:
     """An event a line: short enough to keep, long enough to review."""
     scenarios = (
         f"{json.dumps(name)}: {_lines(observations[name], 1)}" for name in sorted(observations)
     )
-    EXPECTED.write_text("{\n" + ",\n".join(scenarios) + "\n}\n")
+    path.write_text("{\n" + ",\n".join(scenarios) + "\n}\n")
 
 
 def _lines(value: Observation, depth: int) -> str:

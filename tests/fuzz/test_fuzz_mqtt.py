@@ -1,0 +1,19 @@
+"""A bounded number of hostile conversations; ``python -m tests.fuzz.mqtt`` goes on for hours."""
+
+from pathlib import Path
+
+from tests.fuzz.mqtt import session
+
+from braidmq.testing.live import live_node
+
+
+def test_hostile_peers_disturb_nobody(tmp_path: Path) -> None:
+    with live_node(tmp_path) as node:
+        talks = session(node)
+        talks.run(seed=1, first=0, count=300)
+        talks.check_growth()
+        talks.run(seed=2, first=0, count=300)
+        talks.check_growth()
+        talks.neighbour.close()
+        assert node.stop() == 0
+        assert node.lines[-1] == "stopped"
