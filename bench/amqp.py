@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main, paired_ratio
 from braidmq.client.address import parse_address
-from braidmq.loadgen.client import Client
-from braidmq.loadgen.driver import run
+from braidmq.loadgen.amqp import run
+from braidmq.loadgen.amqp_client import Client
+from braidmq.loadgen.amqp_workloads import WORKLOADS
 from braidmq.loadgen.result import Latency, Result
-from braidmq.loadgen.workloads import WORKLOADS
 from braidmq.model.errors import BraidError
 from braidmq.testing.live import free_ports, live_node
 

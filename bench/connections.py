@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.harness import Benchmark, Context, Measure, at_most, main, paired_ratio
-from braidmq.loadgen.client import CHANNEL, Address, Client
+from braidmq.loadgen.amqp_client import CHANNEL, Address, Client
 from braidmq.model.limits import KIB
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
