@@ -9,8 +9,9 @@ from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Topic
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.message import Arrival, copied
+from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.retained import Retained
-from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
+from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Tree, Wants
 from braidmq.gateways.translation import TOPIC_EXCHANGE, key_of_topic

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.engine.envelope import MQTT
 from braidmq.engine.policy import QUEUE_SETTINGS, merge
-from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.message import FLAG_COPY, batch_of
+from braidmq.gateways.mqtt.packet_ids import IdRuns
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 from braidmq.wire.mqtt.render import (
     delivery_runs,
+    id_runs,
     render_acks,
     render_publishes,
     sequential_ids,
@@ -56,7 +57,7 @@ class Outbox:
         self._port: Port | None = None
         self._credit = 0
         self._crowded = False
-        self.released: set[int] = set()
+        self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
 
     @property
@@ -248,23 +249,23 @@ class Outbox:
         if self._consumer is None or self._consumer.subscription.topic.deleted:
             return
         view = self._view
-        if len(packet_ids) == 1 or packet_ids == sequential_ids(packet_ids[0], len(packet_ids)):
-            start = _offset_of(view, packet_ids[0])
-            self._engine.ack(self._consumer, view, start, start + len(packet_ids))
-        else:
-            for packet_id in packet_ids:
-                offset = _offset_of(view, packet_id)
-                self._engine.ack(self._consumer, view, offset, offset + 1)
+        for first, stop in id_runs(packet_ids):
+            for start, end in _offsets_of(view, first, stop):
+                self._engine.ack(self._consumer, view, start, end)
         if self._crowded:
             self._crowded = False
             self._engine.resume(self._consumer)
         self._broker.touch()
 
-    def is_in_flight(self, packet_id: int) -> bool:
+    def are_in_flight(self, first: int, stop: int) -> bool:
+        """Whether each of these packet ids is one that the client has to answer."""
         if self._consumer is None or self._consumer.subscription.topic.deleted:
             return False
-        found = self._view.state.look(_offset_of(self._view, packet_id))
-        return found is not None and found[0] == State.IN_FLIGHT
+        view, found = self._view, 0
+        for start, end in _offsets_of(view, first, stop):
+            for low, high, _ in view.state.attempt_runs(start, end, self._consumer.id):
+                found += high - low
+        return found == stop - first
 
     @property
     def _view(self) -> PartitionView:
@@ -275,7 +276,9 @@ def id_of(offset: int) -> int:
     return offset % PACKET_ID_MAX + 1
 
 
-def _offset_of(view: PartitionView, packet_id: int) -> int:
-    """The one offset with this id among those that can be in flight."""
+def _offsets_of(view: PartitionView, first: int, stop: int) -> list[tuple[int, int]]:
+    """The offsets with these ids among those that can be in flight."""
     floor = view.state.settled.floor
-    return floor + (packet_id - 1 - floor) % PACKET_ID_MAX
+    start = floor + (first - 1 - floor) % PACKET_ID_MAX
+    end, last = start + stop - first, floor + PACKET_ID_MAX
+    return [(start, end)] if end <= last else [(start, last), (floor, floor + end - last)]

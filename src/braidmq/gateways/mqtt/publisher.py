@@ -1,17 +1,18 @@
 """What a client publishes: checked, handed on, and answered when it is safe."""
 
 from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.answers import Answer
 from braidmq.gateways.mqtt.hub import later
 from braidmq.gateways.mqtt.message import Arrival
-from braidmq.gateways.mqtt.session import Anchor
+from braidmq.gateways.mqtt.packet_ids import Anchor, IdRuns
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
-from braidmq.wire.mqtt.render import render_acks
+from braidmq.wire.mqtt.render import id_runs, render_acks
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
@@ -29,7 +30,7 @@ class Publisher:
         self._connection = connection
         self._checked = b""
         self._checked_at = -1
-        self.open_ids: set[int] = set()
+        self.open_ids = IdRuns()
         """Packet ids of QoS 2 that this connection has begun and not completed."""
 
     def check_topic(self, topic: str) -> None:
@@ -94,7 +95,8 @@ class Publisher:
 
     def _publish_once(self, arrival: Arrival, ids: "array[int]") -> None:
         inbound = self._connection.session.inbound
-        if inbound.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
+        runs = id_runs(ids)
+        if not any(inbound.overlaps(*run) for run in runs) and _are_distinct(runs):
             self._publish_new(arrival, ids)
             return
         for index in range(arrival.count):
@@ -113,11 +115,12 @@ class Publisher:
         def remember(anchor: Anchor) -> None:
             nonlocal lsn
             partition, offset = anchor
-            for place, number in enumerate(ids):
-                session.inbound[number] = (partition, offset + place if partition else 0)
+            for first, stop in runs:
+                session.inbound.put(first, stop, (partition, offset))
+                offset += stop - first if partition else 0
             lsn = connection.sessions.save_ids(session)
 
-        self.open_ids.update(ids)
+        runs = self._begin(ids)
         try:
             self._check(arrival)
             routed = connection.hub.publish(
@@ -131,26 +134,35 @@ class Publisher:
             answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
         connection.when_stored(later(routed.lsn, lsn), answer)
 
+    def _begin(self, ids: "array[int]") -> list[tuple[int, int]]:
+        runs = id_runs(ids)
+        for first, stop in runs:
+            self.open_ids.put(first, stop)
+        return runs
+
     def _answer_again(self, ids: "array[int]") -> None:
         """The message was here before. It may still be on its way to the disk, and what is written
         now is behind it."""
         connection = self._connection
-        self.open_ids.update(ids)
+        self._begin(ids)
         answer = connection.answers.expect(Kind.PUBREC, ids)
         connection.when_stored(connection.sessions.save_ids(connection.session), answer)
 
     def _forget(self, ids: "array[int]") -> Lsn | None:
         session = self._connection.session
-        self.open_ids.difference_update(ids)
-        for number in ids:
-            session.inbound.pop(number, None)
+        for first, stop in id_runs(ids):
+            self.open_ids.discard(first, stop)
+            session.inbound.discard(first, stop)
         return self._connection.sessions.save_ids(session)
 
     def released(self, ids: "array[int]") -> None:
         """PUBREL: the ids are free once that is on disk, or the next message with one of them
         would be taken for this one after a crash."""
         connection = self._connection
-        unknown = [number for number in ids if number not in connection.session.inbound]
+        inbound = connection.session.inbound
+        unknown: list[int] = []
+        if not all(inbound.covers(*run) for run in id_runs(ids)):
+            unknown = [number for number in ids if number not in inbound]
         lsn = self._forget(ids)
         known = array("H", [number for number in ids if number not in unknown]) if unknown else ids
 
@@ -164,3 +176,11 @@ class Publisher:
             connection.send(
                 render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
             )
+
+
+def _are_distinct(runs: list[tuple[int, int]]) -> bool:
+    """Whether no packet id stands there twice."""
+    if len(runs) == 1:
+        return True
+    ordered = sorted(runs)
+    return all(one[1] <= next_one[0] for one, next_one in pairwise(ordered))

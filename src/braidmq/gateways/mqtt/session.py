@@ -11,6 +11,7 @@ import msgspec
 
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription, Tree
 from braidmq.wire.mqtt.packets import Will
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 SESSIONS = "mqtt-sessions"
 PACKET_IDS = "mqtt-packet-ids"
-
-NO_ANCHOR = (0, 0)
-Anchor = tuple[int, int]
-"""A partition, and the offset its next record would get: the place of a message not yet written."""
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -47,10 +44,10 @@ class SessionRecord(msgspec.Struct, array_like=True):
 class PacketIds(msgspec.Struct, array_like=True):
     """What QoS 2 has to remember of the middle of its exchanges."""
 
-    inbound: dict[int, Anchor]
+    inbound: list[IdRun]
     """Published to us and not yet released, with the place that the message was to have. It is
     written before the message: after a crash it counts only if the message came there."""
-    released: list[int]
+    released: list[IdRun]
     """Sent by us, confirmed with PUBREC and not with PUBCOMP."""
 
 
@@ -74,7 +71,7 @@ class Session:
         self.expiry_s = 0
         self.subscriptions: dict[str, Subscription] = {}
         self.connection: MqttConnection | None = None
-        self.inbound: dict[int, Anchor] = {}
+        self.inbound = IdRuns()
         self.outbox = Outbox(broker, self, settings.session_messages_max)
         self.will: Will | None = None
         self.disconnected_ms = 0
@@ -102,7 +99,7 @@ class Session:
         )
 
     def packet_ids(self) -> PacketIds:
-        return PacketIds(self.inbound, sorted(self.outbox.released))
+        return PacketIds(self.inbound.runs(), self.outbox.released.runs())
 
     def cancel_timers(self) -> None:
         for timer in (self.will_timer, self.expiry_timer):

@@ -8,11 +8,10 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.bridge import Bridges
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
+from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.session import (
-    NO_ANCHOR,
     PACKET_IDS,
     SESSIONS,
-    Anchor,
     PacketIds,
     Session,
     SessionRecord,
@@ -236,16 +235,17 @@ class Sessions:
         value = self._store.catalogue.get(PACKET_IDS, session.key)
         if value is not None:
             ids = _decode_ids(value)
-            session.outbox.released.update(ids.released)
-            session.inbound = {
-                number: anchor for number, anchor in ids.inbound.items() if self._arrived(anchor)
-            }
+            session.outbox.released = IdRuns(ids.released)
+            session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
 
-    def _arrived(self, anchor: Anchor) -> bool:
-        """Whether the message of a packet id came to the log before the crash."""
-        partition = self._broker.engine.core.partitions.get(anchor[0])  # type: ignore[call-overload]
-        # A queue that is gone had it, as far as anybody can tell.
-        return anchor == NO_ANCHOR or partition is None or partition.log.next_offset > anchor[1]
+    def _arrived(self, run: IdRun) -> list[IdRun]:
+        """The packet ids of a run whose messages came to the log before the crash."""
+        first, stop, number, offset = run
+        partition = self._broker.engine.core.partitions.get(number)  # type: ignore[call-overload]
+        # A queue that is gone had them, as far as anybody can tell.
+        if number and partition is not None:
+            stop = min(stop, first + partition.log.next_offset - offset)
+        return [(first, stop, number, offset)] if first < stop else []
 
 
 def _delay_s(will: Will | None) -> int:

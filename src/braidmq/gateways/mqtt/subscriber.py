@@ -24,7 +24,7 @@ from braidmq.wire.mqtt.packets import (
 )
 from braidmq.wire.mqtt.properties import decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
-from braidmq.wire.mqtt.render import render_acks
+from braidmq.wire.mqtt.render import id_runs, render_acks
 from braidmq.wire.mqtt.text import split_share
 
 if TYPE_CHECKING:
@@ -141,21 +141,19 @@ class Subscriber:
         not be sent again to a client that has let go of its packet id."""
         connection = self._connection
         outbox = connection.session.outbox
-        known, unknown, refused = array("H"), array("H"), array("H")
-        for index, number in enumerate(packet_ids):
-            if reasons is not None and reasons[index] >= ERROR:
-                refused.append(number)
-            elif number in outbox.released or outbox.is_in_flight(number):
-                known.append(number)
-            else:
-                unknown.append(number)
+        known, unknown, refused = packet_ids, array("H"), array("H")
+        runs = id_runs(packet_ids)
+        if reasons is not None or not all(outbox.are_in_flight(*run) for run in runs):
+            known, unknown, refused = self._sorted_out(packet_ids, reasons)
+            runs = id_runs(known)
         if refused:
             outbox.acknowledge(refused)
         if unknown:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
         if known:
-            outbox.released.update(known)
+            for first, stop in runs:
+                outbox.released.put(first, stop)
 
             def kept(failure: StorageFailed | None) -> None:
                 if failure is None:
@@ -164,12 +162,28 @@ class Subscriber:
             lsn = connection.sessions.save_ids(connection.session)
             connection.broker.when_durable(lsn, kept)
 
+    def _sorted_out(
+        self, packet_ids: "array[int]", reasons: bytes | None
+    ) -> "tuple[array[int], array[int], array[int]]":
+        """Ids that are known, unknown, and refused by the client."""
+        outbox = self._connection.session.outbox
+        known, unknown, refused = array("H"), array("H"), array("H")
+        for index, number in enumerate(packet_ids):
+            if reasons is not None and reasons[index] >= ERROR:
+                refused.append(number)
+            elif number in outbox.released or outbox.are_in_flight(number, number + 1):
+                known.append(number)
+            else:
+                unknown.append(number)
+        return known, unknown, refused
+
     def completed(self, packet_ids: "array[int]") -> None:
         """PUBCOMP. First the message, then its id: the journal keeps that order."""
         connection = self._connection
         outbox = connection.session.outbox
         outbox.acknowledge(packet_ids)
-        outbox.released.difference_update(packet_ids)
+        for first, stop in id_runs(packet_ids):
+            outbox.released.discard(first, stop)
         connection.sessions.save_ids(connection.session)
 
 
