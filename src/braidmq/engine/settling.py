@@ -401,9 +401,9 @@ class Settling:
         for subscription in topic.subscriptions.values():
             awaited = subscription.awaited if arriving else 0
             for view in subscription.views:
-                while over_limit(subscription, awaited) and view.state.ready:
+                while (excess := over_limit(subscription, awaited)) and view.state.ready:
                     lane = view.state.ready_lanes()[-1]
-                    found = view.state.next_run(lane, 1)
+                    found = view.state.next_run(lane, excess)
                     assert found is not None
                     run = next(self.runs(view.partition, found[0], found[1]), None)
                     if run is None:
@@ -436,17 +436,20 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
         ]
 
 
-def over_limit(subscription: Subscription, awaited: int = 0) -> bool:
-    """Each for itself: one that keeps up loses nothing because another does not."""
+def over_limit(subscription: Subscription, awaited: int = 0) -> int:
+    """How many messages have to go at least; 0: it is within its limits.
+
+    Each for itself: one that keeps up loses nothing because another does not.
+    """
     policy = subscription.topic.policy
     count, size = subscription.load
     if awaited >= count:
-        return False
+        return 0
     size -= size * awaited // count  # which of them will be taken is not known yet
     count -= awaited
-    return (policy.max_messages is not None and count > policy.max_messages) or (
-        policy.max_bytes is not None and size > policy.max_bytes
-    )
+    if policy.max_messages is not None and count > policy.max_messages:
+        return count - policy.max_messages
+    return int(policy.max_bytes is not None and size > policy.max_bytes)
 
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:

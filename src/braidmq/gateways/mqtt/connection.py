@@ -442,18 +442,19 @@ class MqttConnection:
         self._out_bytes = 0
         self.transport.write(data)
 
-    def answered(self, answer: Answer, failure: StorageFailed | None) -> None:
-        """A publish is where it has to be; or it never will be."""
+    def answered(self, answers: list[Answer], failure: StorageFailed | None) -> None:
+        """Publishes are where they have to be; or they never will be."""
         if failure is not None:
             self.fail(translate(failure))
             return
-        answer.done = True
+        for answer in answers:
+            answer.done = True
         data = self.answers.ready(self.version, self.with_reasons)
         if data:
             self.send(data)
 
     def when_stored(self, lsn: Lsn | None, answer: Answer) -> None:
-        self.broker.when_durable(lsn, partial(self.answered, answer))
+        self.broker.when_durable(lsn, partial(self.answered, [answer]))
 
     def pause_output(self, paused: bool) -> None:
         """The socket is full, or has room again."""

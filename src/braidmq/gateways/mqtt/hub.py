@@ -8,6 +8,8 @@ from braidmq.engine.errors import TopicFull
 from braidmq.engine.publishing import is_journaled
 from braidmq.engine.topics import Topic
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.gathering import Publisher as Waiting
+from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.mqtt.message import Arrival, copied
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.retained import Retained
@@ -30,6 +32,8 @@ class Routed(NamedTuple):
     """When this is durable the message is; None when it needs no disk."""
     matched: bool
     """Whether anybody gets it."""
+    gathered: bool = False
+    """It is appended with others at the end of the turn, and who waits for it is told then."""
 
 
 class Counters:
@@ -70,13 +74,14 @@ class Hub:
         arrival: Arrival,
         publisher: Session | None = None,
         *,
+        waiting: Waiting | None = None,
         before_append: BeforeAppend | None = None,
         from_exchange: bool = False,
     ) -> Routed:
         """Hand messages to everybody they concern. Those of one run must all go the same way.
 
-        ``before_append`` is told where the first of them will be. Raises MqttError when it is
-        refused: QUOTA_EXCEEDED.
+        With ``waiting`` they may be gathered with others of this turn. ``before_append`` is told
+        where the first of them will be. Raises MqttError when it is refused: QUOTA_EXCEEDED.
         """
         self.counters.received += arrival.count
         retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
@@ -90,6 +95,11 @@ class Hub:
             topic = session.outbox.topic()
             # A session may match for itself and as its group's choice: those are two copies.
             (again if topic in queues else queues).append(topic)
+        if waiting is not None and len(queues) == 1 and not again and not arrival.retain:
+            batch = arrival.batch
+            if can_gather(queues[0], batch):
+                self.broker.gather(queues[0], arrival.qos > 0, batch, waiting)
+                return Routed(None, True, True)
         if queues:
             self.broker.settle()
         if before_append is not None:

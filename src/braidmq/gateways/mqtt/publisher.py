@@ -30,6 +30,8 @@ class Publisher:
         self._connection = connection
         self._checked = b""
         self._checked_at = -1
+        self._answer: Answer | None = None
+        """To the run that is handed on just now."""
         self.open_ids = IdRuns()
         """Packet ids of QoS 2 that this connection has begun and not completed."""
 
@@ -61,13 +63,19 @@ class Publisher:
 
     def _hand_on(self, arrival: Arrival, answer: Answer | None) -> None:
         connection = self._connection
+        self._answer = answer
         try:
             self._check(arrival)
-            routed = connection.hub.publish(connection.namespace, arrival, connection.session)
+            routed = connection.hub.publish(
+                connection.namespace,
+                arrival,
+                connection.session,
+                waiting=self if answer is not None else None,
+            )
         except MqttError as error:
             self._refuse(answer, error)
             return
-        if answer is not None:
+        if answer is not None and not routed.gathered:
             if not routed.matched:
                 answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
             connection.when_stored(routed.lsn, answer)
@@ -89,7 +97,21 @@ class Publisher:
         if answer is None or not self._connection.speaks_v5:
             raise error
         answer.reason, answer.text = error.reason, str(error)
-        self._connection.answered(answer, None)
+        self._connection.answered([answer], None)
+
+    # --- as the broker's gathering knows a publisher ---
+
+    def expect(self, _count: int) -> list[Answer]:
+        assert self._answer is not None
+        return [self._answer]
+
+    def expect_more(self, ticket: object, _count: int) -> None:
+        assert isinstance(ticket, list)
+        ticket.append(self._answer)
+
+    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+        assert isinstance(ticket, list)
+        self._connection.answered(ticket, failure)
 
     # --- QoS 2 ---
 

@@ -1,7 +1,8 @@
 """A session: what the broker knows of a client beyond its connection.
 
-mqtt-sessions     namespace\\0client id → SessionRecord
-mqtt-packet-ids   namespace\\0client id → PacketIds
+mqtt-sessions        namespace\\0client id → SessionRecord
+mqtt-subscriptions   namespace\\0client id\\0filter → SubscriptionRecord
+mqtt-packet-ids      namespace\\0client id → PacketIds
 """
 
 import asyncio
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
 SESSIONS = "mqtt-sessions"
+SUBSCRIPTIONS = "mqtt-subscriptions"
 PACKET_IDS = "mqtt-packet-ids"
 
 
@@ -37,7 +39,6 @@ class SessionRecord(msgspec.Struct, array_like=True):
     expiry_s: int
     disconnected_ms: int
     """0 while it is connected."""
-    subscriptions: list[SubscriptionRecord]
     will: Will | None = None
 
 
@@ -83,19 +84,20 @@ class Session:
         return f"{self.namespace}\0{self.client_id}"
 
     def record(self) -> SessionRecord:
-        subscriptions = [
-            SubscriptionRecord(
-                each.filter,
-                each.qos,
-                each.no_local,
-                each.retain_as_published,
-                each.retain_handling,
-                each.identifier,
-            )
-            for each in self.subscriptions.values()
-        ]
-        return SessionRecord(
-            self.user, self.expiry_s, self.disconnected_ms, subscriptions, self.will
+        return SessionRecord(self.user, self.expiry_s, self.disconnected_ms, self.will)
+
+    def subscription_record(self, pattern: str) -> SubscriptionRecord | None:
+        """None when it has no such filter."""
+        found = self.subscriptions.get(pattern)
+        if found is None:
+            return None
+        return SubscriptionRecord(
+            found.filter,
+            found.qos,
+            found.no_local,
+            found.retain_as_published,
+            found.retain_handling,
+            found.identifier,
         )
 
     def packet_ids(self) -> PacketIds:

@@ -1,6 +1,6 @@
 """Sessions from their first connection to their expiry, across connections and restarts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -12,9 +12,11 @@ from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.session import (
     PACKET_IDS,
     SESSIONS,
+    SUBSCRIPTIONS,
     PacketIds,
     Session,
     SessionRecord,
+    SubscriptionRecord,
 )
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
@@ -28,6 +30,7 @@ TIMER_S_MAX = 86_400.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
+_decode_subscription = msgspec.msgpack.Decoder(SubscriptionRecord).decode
 _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 
 
@@ -130,14 +133,16 @@ class Sessions:
         session.cancel_timers()
         if session.connection is None and session.will is not None:
             self._publish_will(session)
+        keys = [(SESSIONS, session.key), (PACKET_IDS, session.key)]
+        keys += [(SUBSCRIPTIONS, f"{session.key}\0{each}") for each in session.subscriptions]
         for each in list(session.subscriptions.values()):
             self._remove(session, each)
         session.outbox.delete()
         self._sessions.pop((session.namespace, session.client_id), None)
         gone: list[Change] = [
-            (table, session.key, None)
-            for table in (SESSIONS, PACKET_IDS)
-            if self._store.catalogue.get(table, session.key) is not None
+            (table, key, None)
+            for table, key in keys
+            if self._store.catalogue.get(table, key) is not None
         ]
         if gone:
             self._store.change(gone)
@@ -203,6 +208,17 @@ class Sessions:
             return None
         return self._store.change([(SESSIONS, session.key, _encode(session.record()))])
 
+    def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
+        """Keep what became of some of its filters; the others are as they were."""
+        if not session.durable:
+            return None
+        changes: list[Change] = []
+        for pattern in dict.fromkeys(filters):
+            record = session.subscription_record(pattern)
+            value = None if record is None else _encode(record)
+            changes.append((SUBSCRIPTIONS, f"{session.key}\0{pattern}", value))
+        return self._store.change(changes)
+
     def save_ids(self, session: Session) -> Lsn | None:
         """Keep where its exchanges of QoS 2 are."""
         if not session.durable:
@@ -212,6 +228,10 @@ class Sessions:
     def restore(self) -> None:
         """After a start: everybody is away, who was connected since now."""
         now_ms = self._broker.now_ms()
+        subscriptions: dict[str, list[SubscriptionRecord]] = {}
+        for key, value in self._store.catalogue.items(SUBSCRIPTIONS):
+            owner = key.rpartition("\0")[0]
+            subscriptions.setdefault(owner, []).append(_decode_subscription(value))
         for key, value in list(self._store.catalogue.items(SESSIONS)):
             namespace, _, client_id = key.partition("\0")
             record = _decode_session(value)
@@ -221,7 +241,7 @@ class Sessions:
             session.durable = True
             session.disconnected_ms = record.disconnected_ms or now_ms
             session.will = record.will
-            for each in record.subscriptions:
+            for each in subscriptions.get(key, ()):
                 self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
             session.outbox.reopen()
             self._restore_ids(session)

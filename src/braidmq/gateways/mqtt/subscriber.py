@@ -60,7 +60,9 @@ class Subscriber:
             for each in wanted:
                 self._send_retained(each)
 
-        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+        changed = [each.filter for each in packet.requests]
+        lsn = connection.sessions.save_subscriptions(connection.session, changed)
+        connection.broker.when_durable(lsn, kept)
 
     def _subscribe_one(self, request: Request, identifier: int, wanted: list[Subscription]) -> int:
         """The reason code of one filter; ``wanted`` gets those that retained messages are for."""
@@ -107,7 +109,8 @@ class Subscriber:
                 answer = UnsubAck(packet.packet_id, reasons)
                 connection.send(encode(answer, connection.version))
 
-        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+        lsn = connection.sessions.save_subscriptions(connection.session, packet.filters)
+        connection.broker.when_durable(lsn, kept)
 
     # --- retained messages ---
 
