@@ -14,9 +14,9 @@ from braidmq.loadgen.result import Latency, Result
 from braidmq.wire.arrivals import Arrivals, Histogram
 
 WARM_UP_S = 1.0
-UNCONFIRMED_MAX = 50_000
-"""Without confirms, published and not yet received: more than sockets hold, so it does not slow a
-broker, but a bound on what one that accepts faster than it delivers must hold."""
+UNDER_WAY_MAX = 50_000
+"""Published and not yet received, where no window says less: more than sockets hold, so it does not
+slow a broker, but a bound on what one that accepts faster than it delivers must hold."""
 SILENCE_S_MAX = 30.0
 """A broker that has sent nothing for so long has lost what is missing."""
 PROGRESS_S = 0.25
@@ -84,7 +84,7 @@ class Run(ABC):
         self._paced = 0
         self._phase = "setting up"
         self._unthrottled = False
-        """Publishing without confirms: only deliveries say how far."""
+        """Publishing with no window, or a very large one: deliveries say how far."""
         self._shown = self._began = 0.0
 
     @abstractmethod
@@ -142,8 +142,8 @@ class Run(ABC):
         if self._workload.per_second:
             self._schedule_s = time.perf_counter()
             return
-        self._unthrottled = not self._workload.window
-        for producer in self._producers if self._workload.window else ():
+        self._unthrottled = not 0 < self._workload.window * len(self._producers) < UNDER_WAY_MAX
+        for producer in () if self._unthrottled else self._producers:
             producer.limit = UNLIMITED
             producer.publish()
 
@@ -228,16 +228,16 @@ class Run(ABC):
             self._poll.modify(fd, mask)
 
     def _follow(self) -> bool:
-        """Without confirms: publish on as far as deliveries allow; whether more would go now."""
+        """Publish on as far as deliveries allow; whether more would go now."""
         slowest = min(each.received for each in self._arrivals)
-        limit = (slowest + UNCONFIRMED_MAX) // len(self._producers)
+        limit = (slowest + UNDER_WAY_MAX) // len(self._producers)
         more = False
         for producer in self._producers:
             producer.limit = limit
             if not producer.client.unsent:
                 producer.publish()
                 self._watch(producer.client.socket.fileno(), producer)
-                more |= not producer.client.unsent and producer.publisher.published < limit
+                more |= producer.could_publish
         return more
 
     def _pace(self, now: float) -> float:

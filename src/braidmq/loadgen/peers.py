@@ -55,13 +55,20 @@ class Producing(ABC):
         if self.client.send():
             self.publish()
 
-    def publish(self) -> None:
+    @property
+    def could_publish(self) -> bool:
+        return not self.client.unsent and self._allowed > 0
+
+    @property
+    def _allowed(self) -> int:
         publisher = self.publisher
         count = min(self.limit - publisher.published, CHUNK_MESSAGES)
-        if publisher.window:
-            count = min(count, publisher.room)
+        return min(count, publisher.room) if publisher.window else count
+
+    def publish(self) -> None:
+        count = self._allowed
         if count > 0:
-            self.client.send(publisher.render(count, time.perf_counter_ns()))
+            self.client.send(self.publisher.render(count, time.perf_counter_ns()))
 
 
 class Consuming(ABC):
