@@ -10,6 +10,7 @@ twice in their keep alive of a minute. What they cost is memory, and processor t
 
 import asyncio
 import itertools
+import os
 import re
 import resource
 import statistics
@@ -132,7 +133,7 @@ class IdleMqtt(Idle):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._name = f"idle-{next(self.numbers)}"
+        self._name = f"idle-{os.getpid()}-{next(self.numbers)}"
         connect = Connect(Version.V3_1_1, self._name, keep_alive_s=KEEP_ALIVE_S)
         self.transport.write(encode(connect, Version.V3_1_1))
 

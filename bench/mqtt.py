@@ -4,6 +4,7 @@ Both run on this machine at once, on ports and data of their own; only one is un
 in turns. What each promises differs and stands beside each figure: see ``PROMISES``.
 """
 
+import random
 import shutil
 import subprocess
 import time
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from bench.beside import Rivalry, install, stop_session
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
+from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.tree import Subscription, Tree
 from braidmq.loadgen.mqtt import run
 from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
 from braidmq.loadgen.mqtt_workloads import WORKLOADS
@@ -24,6 +28,7 @@ from braidmq.wire.mqtt.constants import Version
 
 MOSQUITTO = Path("/usr/sbin/mosquitto")
 START_S_MAX = 30.0
+SUBSCRIPTIONS = 100_000
 
 CONFIG = """\
 listener {port} 127.0.0.1
@@ -120,6 +125,37 @@ def paced(workload: str, context: Context, *, bar: Bar | None = None) -> Iterato
     yield RIVALRY.processor_time(workload, found)
 
 
+# --- subscriptions ---
+
+
+def many_subscriptions(context: Context) -> Iterator[Measure]:
+    """A third each of filters without wildcards, with one level open, and with the rest open."""
+    count = context.size(SUBSCRIPTIONS, 3000)
+    tree = Tree("/")
+    devices = range(count // 3)
+    filters = [
+        pattern.format(n)
+        for n in devices
+        for pattern in ("devices/{}/state", "+/{}/state", "devices/{}/#")
+    ]
+    owner = cast(Session, object())
+    used = time.process_time()
+    for each in filters:
+        tree.add(Subscription(owner, each, 0))
+    used = time.process_time() - used
+    yield Measure(f"subscribe, up to {count}", used / len(filters) * 1e6, "µs of processor")
+    topics = [
+        f"devices/{n}/state".encode() for n in random.sample(devices, min(count // 3, 10_000))
+    ]
+    for name in ("not seen before", "seen before"):
+        used = time.process_time()
+        for topic in topics:
+            tree.plan(topic)
+        used = time.process_time() - used
+        name = f"match among {count}, a topic {name}"
+        yield Measure(name, used / len(topics) * 1e6, "µs of processor")
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "qos0": partial(throughput, "qos0", bar=at_least(25)),
     "qos1": partial(throughput, "qos1", bar=at_least(12)),
@@ -131,6 +167,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "fan-in-1000": partial(throughput, "fan-in-1000"),
     "paced0": partial(paced, "paced0", bar=at_most(1)),
     "paced1": partial(paced, "paced1", bar=at_most(1)),
+    "subscriptions": many_subscriptions,
 }
 
 

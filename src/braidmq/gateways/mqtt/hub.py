@@ -15,7 +15,7 @@ from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import MqttSettings
-from braidmq.gateways.mqtt.tree import Tree, Wants
+from braidmq.gateways.mqtt.tree import Plan, Tree, Wants
 from braidmq.gateways.translation import TOPIC_EXCHANGE, key_of_topic
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
@@ -65,8 +65,9 @@ class Hub:
     def takes_runs(self, namespace: str, topic: bytes) -> bool:
         """Whether all messages to a topic go the same way."""
         router = self.broker.engine.exchanges.router(namespace)
-        by_key = router.routes_by_key_only(TOPIC_EXCHANGE)
-        return by_key and not self.tree(namespace).plan(topic).groups
+        plan = self.tree(namespace).plan(topic)
+        known = plan.bound_at == router.generation
+        return not plan.groups and (known or router.routes_by_key_only(TOPIC_EXCHANGE))
 
     def publish(
         self,
@@ -85,9 +86,10 @@ class Hub:
         """
         self.counters.received += arrival.count
         retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
-        queues = [] if from_exchange else self._bound_topics(namespace, arrival)
+        plan = self.tree(namespace).plan(arrival.topic)
+        queues = [] if from_exchange else self._bound_topics(namespace, arrival, plan)
         again: list[Topic] = []
-        found = self._subscribers(namespace, arrival, publisher)
+        found = self._subscribers(plan, publisher)
         for session, wants in found:
             if not min(arrival.qos, wants.qos):
                 self.send(arrival, session, wants)
@@ -109,10 +111,7 @@ class Hub:
             lsn = self._append([topic], arrival, copied(arrival.batch)) or lsn
         return Routed(later(retained_lsn, lsn), bool(queues or found))
 
-    def _subscribers(
-        self, namespace: str, arrival: Arrival, publisher: Session | None
-    ) -> list[tuple[Session, Wants]]:
-        plan = self.tree(namespace).plan(arrival.topic)
+    def _subscribers(self, plan: Plan, publisher: Session | None) -> list[tuple[Session, Wants]]:
         found: list[tuple[Session, Wants]] = []
         for session, wants in plan.sessions.items():
             own = wants.local if session is publisher else wants
@@ -146,19 +145,23 @@ class Hub:
             return self.retained.forget(namespace, topic)
         return self.retained.keep(namespace, topic, record)
 
-    def _bound_topics(self, namespace: str, arrival: Arrival) -> list[Topic]:
+    def _bound_topics(self, namespace: str, arrival: Arrival, plan: Plan) -> list[Topic]:
         """Queues that are bound to the topic exchange: it and the MQTT tree are one space."""
-        key = key_of_topic(arrival.topic)
-        if arrival.topic[:1] == b"$" or len(key) > SHORT_STRING_BYTES_MAX:
-            return []
         engine = self.broker.engine
-        route = engine.exchanges.router(namespace).resolve(
-            TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0))
-        )
-        if not route.topics:
-            return []
-        found = (engine.core.topics.get((namespace, name)) for name in route.topics)
-        return [each for each in found if each is not None and each.name != BRIDGE]
+        router = engine.exchanges.router(namespace)
+        if plan.bound_at == router.generation:
+            return list(plan.bound)
+        key = key_of_topic(arrival.topic)
+        found: list[Topic] = []
+        if arrival.topic[:1] != b"$" and len(key) <= SHORT_STRING_BYTES_MAX:
+            route = router.resolve(TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0)))
+            for name in route.topics:
+                topic = engine.core.topics.get((namespace, name))
+                if topic is not None and name != BRIDGE:
+                    found.append(topic)
+        if router.routes_by_key_only(TOPIC_EXCHANGE):
+            plan.bound, plan.bound_at = tuple(found), router.generation
+        return found
 
     def _append(self, queues: Sequence[Topic], arrival: Arrival, batch: RecordBatch) -> Lsn | None:
         """At QoS 0 only queues of other protocols get it, and need not keep it on disk."""
