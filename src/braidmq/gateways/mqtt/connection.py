@@ -52,6 +52,9 @@ HANDSHAKE_S = 10
 CONNECT_BYTES_MAX = 256 * 1024
 """Of strangers no larger packet is taken: client id, will and password fit."""
 UNLIMITED = 0x7FFFFFFF
+FLUSH_BYTES = 1 << 19
+"""Output above this does not wait for the end of the turn: only what the socket does not take
+counts as unsent."""
 
 
 class Transport(Protocol):
@@ -109,6 +112,10 @@ class MqttConnection:
         """CONNACK waits for the disk, and all that follows it."""
         self._closed = False
         self._read_paused = False
+        self._write_paused = False
+        """The transport has more unsent than it likes."""
+        self._is_heard = True
+        """False: so much is unsent that nothing is read that would have to be answered, too."""
         self._published = False
         gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
@@ -432,7 +439,10 @@ class MqttConnection:
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        self.broker.flush_later(self)
+        if self._out_bytes > FLUSH_BYTES:
+            self.flush()
+        else:
+            self.broker.flush_later(self)
 
     def flush(self) -> None:
         if not self._out or self._held:
@@ -441,6 +451,9 @@ class MqttConnection:
         self._out.clear()
         self._out_bytes = 0
         self.transport.write(data)
+        if self._write_paused and self.transport.unsent_bytes > self.settings.output_bytes_max:
+            self._is_heard = False
+            self.transport.pause()
 
     def answered(self, answers: list[Answer], failure: StorageFailed | None) -> None:
         """Publishes are where they have to be; or they never will be."""
@@ -458,8 +471,16 @@ class MqttConnection:
 
     def pause_output(self, paused: bool) -> None:
         """The socket is full, or has room again."""
+        self._write_paused = paused
         if self._established and not self._closed:
             self.session.outbox.pause(paused)
+        if not paused and not self._is_heard:
+            self._is_heard = True
+            self.last_received = self.broker.loop.time()
+            if not self._read_paused:
+                self.transport.resume()
+        if not paused:
+            self._subscriber.catch_up()
 
     # --- pressure and keep alive ---
 
@@ -478,11 +499,12 @@ class MqttConnection:
         if self._read_paused:
             self._read_paused = False
             self.last_received = self.broker.loop.time()
-            self.transport.resume()
+            if self._is_heard:
+                self.transport.resume()
 
     def beat(self, now: float) -> None:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
-        if not self.keep_alive_s or self._closed or self._read_paused:
+        if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
             return
         if now - self.last_received > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

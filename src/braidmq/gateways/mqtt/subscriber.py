@@ -39,6 +39,8 @@ SYS = "$SYS"
 class Subscriber:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
+        self._owed: dict[str, Subscription] = {}
+        """Subscriptions whose retained messages wait until the client has read others."""
 
     # --- subscriptions ---
 
@@ -114,10 +116,19 @@ class Subscriber:
 
     # --- retained messages ---
 
+    def catch_up(self) -> None:
+        """The socket has room again."""
+        owed, self._owed = self._owed, {}
+        for each in owed.values():
+            self._send_retained(each)
+
     def _send_retained(self, new: Subscription) -> None:
         connection = self._connection
         if connection.session.subscriptions.get(new.filter) is not new:
             return  # unsubscribed, or subscribed anew, while it went to disk
+        if connection.unsent_bytes > connection.settings.output_bytes_max:
+            self._owed[new.filter] = new
+            return
         if new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
             return
