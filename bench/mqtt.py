@@ -164,7 +164,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "qos2-clean": partial(throughput, "qos2-clean"),
     "fan-out": partial(throughput, "fan-out", bar=at_least(40)),
     "fan-in": partial(throughput, "fan-in", bar=at_least(12)),
-    "fan-in-1000": partial(throughput, "fan-in-1000"),
+    "fan-in-20": partial(throughput, "fan-in-20"),
     "paced0": partial(paced, "paced0", bar=at_most(1)),
     "paced1": partial(paced, "paced1", bar=at_most(1)),
     "subscriptions": many_subscriptions,
