@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http bench-client bench-connections openapi clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-connections openapi clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ bench-storage: setup
 # Needs root the first time: it installs RabbitMQ to compare with.
 bench-amqp: setup
 	$(BIN)/python -m bench.amqp
+
+# Needs root the first time: it installs Mosquitto to compare with.
+bench-mqtt: setup
+	$(BIN)/python -m bench.mqtt
 
 bench-client: setup
 	$(BIN)/python -m bench.client

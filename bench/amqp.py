@@ -6,30 +6,25 @@ in turns. What each promises differs and stands beside each figure: see ``PROMIS
 
 import os
 import shutil
-import signal
-import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main, paired_ratio
+from bench.beside import Results, Rivalry, install, rate, stop_session
+from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
 from braidmq.client.address import parse_address
-from braidmq.loadgen.client import Client
-from braidmq.loadgen.driver import run
-from braidmq.loadgen.result import Latency, Result
-from braidmq.loadgen.workloads import WORKLOADS
+from braidmq.loadgen.amqp import run
+from braidmq.loadgen.amqp_client import Client
+from braidmq.loadgen.amqp_workloads import WORKLOADS
+from braidmq.loadgen.result import Result
 from braidmq.model.errors import BraidError
 from braidmq.testing.live import free_ports, live_node
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S_MAX = 60.0
-STOP_S_MAX = 30.0
-ROUNDS = 5
-OURS, THEIRS = "BraidMQ", "RabbitMQ"
 
 PROMISES = {
     "persistent": "a confirm here: fdatasync of the message; there: synced in larger, rarer groups,"
@@ -37,32 +32,14 @@ PROMISES = {
     "transient": "neither promises anything after a crash",
 }
 
-Results = dict[str, list[Result]]
-Reading = Callable[[Result], float]
-
 
 # --- the brokers ---
-
-
-def install_rabbitmq() -> None:
-    if RABBITMQ.exists():
-        return
-    print("… installing rabbitmq-server", file=sys.stderr, flush=True)
-    # Runlevel 1: the package starts its service otherwise, on the default port.
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    subprocess.run(["apt-get", "update", "-qq"], check=True, env=quiet, stdout=sys.stderr)
-    subprocess.run(
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server"],
-        check=True,
-        env=quiet,
-        stdout=sys.stderr,
-    )
 
 
 @contextmanager
 def rabbitmq(root: Path) -> Iterator[str]:
     """A node of its own: name, ports, cookie, data, and a port mapper that ends with it."""
-    install_rabbitmq()
+    install(RABBITMQ, "rabbitmq-server")
     port, distribution, mapper = free_ports(3)
     (root / "home").mkdir(parents=True)
     (root / "plugins").write_text("[].\n")
@@ -89,7 +66,7 @@ def rabbitmq(root: Path) -> Iterator[str]:
         _wait_until_up(url, process)
         yield url
     finally:
-        _stop(process)
+        stop_session(process)
         log.close()
         # Daemons of Erlang's outlive the node; this one is ours, by its port.
         subprocess.run(["epmd", "-port", str(mapper), "-kill"], check=False, capture_output=True)
@@ -107,151 +84,48 @@ def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """The whole session that was started for it: a shell, and Erlang's machine below."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            process.wait(STOP_S_MAX)
-        return
-
-
 @contextmanager
 def braidmq(root: Path) -> Iterator[str]:
     with live_node(root, mqtt_port=0, ws_port=0, http_port=0) as node:
         yield f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}/"
         node.stop()
-
-
-@contextmanager
-def both(root: Path) -> Iterator[dict[str, str]]:
-    with ExitStack() as stack:
-        yield {
-            OURS: stack.enter_context(braidmq(root / "braidmq")),
-            THEIRS: stack.enter_context(rabbitmq(root / "rabbitmq")),
-        }
     shutil.rmtree(root, ignore_errors=True)
 
 
-# --- runs ---
-
-
 def one_run(workload: str, url: str, seconds: float) -> Result:
-    result = run(WORKLOADS[workload], url, seconds)
-    assert result.exactly_once, f"{workload} on {result.broker}: {result.as_dict()}"
-    print(
-        f"    {workload} {result.broker}: {result.rate:,.0f} msg/s,"
-        f" {result.cpu_us_per_message or 0:.2f} µs, generator {result.generator_busy:.2f}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return result
+    return run(WORKLOADS[workload], url, seconds)
 
 
-def alternated(workload: str, context: Context, *, fresh: bool = False) -> Results:
-    """One run on each side a round, taking turns at being first."""
-    seconds = 1.5 if context.quick else 5.0
-    found: Results = {OURS: [], THEIRS: []}
-    rounds = context.rounds(ROUNDS, 1 if fresh else 2)
-    with ExitStack() as stack:
-        urls = {} if fresh else stack.enter_context(both(context.directory()))
-        for number in range(rounds):
-            with ExitStack() as of_round:
-                here = urls or of_round.enter_context(both(context.directory()))
-                order = [OURS, THEIRS] if number % 2 else [THEIRS, OURS]
-                for name in order:
-                    found[name].append(one_run(workload, here[name], seconds))
-    return found
+RIVALRY = Rivalry({"BraidMQ": braidmq, "RabbitMQ": rabbitmq}, one_run)
 
 
 # --- figures ---
 
 
-def compared(
-    name: str, unit: str, found: Results, reading: Reading, bar: Bar | None = None, note: str = ""
-) -> Measure:
-    ours, theirs = ([reading(each) for each in found[side]] for side in (OURS, THEIRS))
-    return Measure(
-        name,
-        statistics.median(ours),
-        unit,
-        bar,
-        ratio=paired_ratio(ours, [max(each, 1e-9) for each in theirs]),
-        baseline=statistics.median(theirs),
-        against=THEIRS,
-        note=note,
-    )
-
-
-def rate(result: Result) -> float:
-    return result.rate
-
-
-def cpu(result: Result) -> float:
-    assert result.cpu_us_per_message is not None, "the broker is on this machine"
-    return result.cpu_us_per_message
-
-
-def rss_mib(result: Result) -> float:
-    assert result.broker_rss_bytes, "the broker is on this machine"
-    return result.broker_rss_bytes / 2**20
-
-
-def end_to_end(percentile: str, result: Result) -> float:
-    return _at(result.end_to_end_ms, percentile)
-
-
-def confirm(percentile: str, result: Result) -> float:
-    return _at(result.confirm_ms, percentile)
-
-
-def _at(latency: Latency | None, percentile: str) -> float:
-    assert latency is not None, "nothing was measured"
-    return float(getattr(latency, percentile))
-
-
 def latencies(workload: str, found: Results, bar: Bar | None = None) -> Iterator[Measure]:
-    for percentile in ("p50", "p99"):
-        reading = partial(end_to_end, percentile)
-        yield compared(f"{workload} end to end {percentile}", "ms", found, reading, bar)
-    if WORKLOADS[workload].window:
-        for percentile in ("p50", "p99"):
-            reading = partial(confirm, percentile)
-            yield compared(
-                f"{workload} confirm {percentile}",
-                "ms",
-                found,
-                reading,
-                note=PROMISES["persistent"],
-            )
+    confirms = bool(WORKLOADS[workload].window)
+    note = PROMISES["persistent"]
+    yield from RIVALRY.latencies(workload, found, bar, confirms=confirms, note=note)
 
 
 def throughput(
     workload: str, context: Context, *, bar: Bar | None = None, cpu_bar: Bar | None = None
 ) -> Iterator[Measure]:
-    found = alternated(workload, context)
-    kind = "persistent" if WORKLOADS[workload].persistent else "transient"
-    busy = statistics.median(each.generator_busy for each in found[OURS])
-    note = f"{PROMISES[kind]}; generator {busy:.2f} of a core"
-    yield compared(f"{workload} deliveries", "msg/s", found, rate, bar, note)
-    yield compared(f"{workload} broker processor time", "µs/msg", found, cpu, cpu_bar)
+    found = RIVALRY.alternated(workload, context)
+    promise = PROMISES["persistent" if WORKLOADS[workload].persistent else "transient"]
+    yield from RIVALRY.throughput(workload, found, promise, bar, cpu_bar)
     yield from latencies(workload, found)
 
 
 def paced(workload: str, context: Context, *, bar: Bar | None = None) -> Iterator[Measure]:
-    found = alternated(workload, context)
+    found = RIVALRY.alternated(workload, context)
     yield from latencies(workload, found, bar)
-    yield compared(f"{workload} broker processor time", "µs/msg", found, cpu)
+    yield RIVALRY.processor_time(workload, found)
 
 
 def backlog(context: Context) -> Iterator[Measure]:
-    found = alternated("backlog", context, fresh=True)
-    note = PROMISES["persistent"]
-    more = at_least(1)
+    found = RIVALRY.alternated("backlog", context, fresh=True)
+    note, more, compared = PROMISES["persistent"], at_least(1), RIVALRY.compared
     yield compared("backlog publish", "msg/s", found, lambda each: each.publish_rate, more, note)
     yield compared("backlog drain", "msg/s", found, rate, more)
     yield compared(

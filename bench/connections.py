@@ -1,11 +1,16 @@
 """Many idle connections: ``python -m bench.connections``.
 
-Five thousand connections with a channel and a consumer each are held by another process, which
-answers heartbeats. What they cost is taken from the broker's memory; what they do to others is the
-latency of one more publisher, in turns with the same publisher on a node that has no others.
+AMQP: five thousand connections with a channel and a consumer each are held by another process,
+which answers heartbeats. What they cost is taken from the broker's memory; what they do to others
+is the latency of one more publisher, in turns with the same publisher on a node that has no others.
+
+MQTT: ten thousand connections with a subscription of QoS 1 each, to a topic of its own, that ping
+twice in their keep alive of a minute. What they cost is memory, and processor time while idle.
 """
 
 import asyncio
+import itertools
+import os
 import re
 import resource
 import statistics
@@ -16,14 +21,19 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 from bench.harness import Benchmark, Context, Measure, at_most, main, paired_ratio
-from braidmq.loadgen.client import CHANNEL, Address, Client
+from braidmq.client.address import parse_address
+from braidmq.loadgen.amqp_client import CHANNEL, Client
+from braidmq.loadgen.broker_process import BrokerProcess
 from braidmq.model.limits import KIB
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
 from braidmq.wire.amqp.properties import Properties, content_header_payload, encode_properties
+from braidmq.wire.mqtt.constants import Kind, Version
+from braidmq.wire.mqtt.packets import Connect, PingReq, Request, Subscribe, encode
 
 CONNECTIONS = 5000
 WARM = 200
@@ -33,19 +43,26 @@ OPENING = 50
 HEARTBEAT_S = 5
 IDLE_S = 20
 """Four heartbeats: a broker or a client that misses them hangs up after two."""
+DEVICES = 10_000
+KEEP_ALIVE_S = 60
+DEVICES_IDLE_S = 70
+"""Longer than the keep alive: who was not heard by then is hung up on after half as much again."""
 READY_S_MAX = 300.0
 ROUNDS = 15
 PUBLISHES = 200
 
 BASIC_ACK = struct.pack(">HH", 60, 80)
-HEARTBEAT = m.frame(FrameKind.HEARTBEAT, 0, b"")
 
 
 # --- the fleet, in a process of its own ---
 
 
 class Idle(asyncio.Protocol):
-    """Logs in, opens a channel, consumes from a queue of its own, and answers heartbeats."""
+    """A client that logs in and then only says that it is there."""
+
+    BEAT: ClassVar[bytes]
+    BEAT_EVERY_S: ClassVar[float]
+    transport: asyncio.Transport
 
     def __init__(self) -> None:
         self._input = b""
@@ -56,12 +73,22 @@ class Idle(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.write(PROTOCOL_HEADER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         if not self.ready.done():
             self.ready.set_exception(exc or ConnectionResetError("the broker hung up"))
+
+
+class IdleAmqp(Idle):
+    """Opens a channel, consumes from a queue of its own, and answers heartbeats."""
+
+    BEAT = m.frame(FrameKind.HEARTBEAT, 0, b"")
+    BEAT_EVERY_S = HEARTBEAT_S / 2
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.write(PROTOCOL_HEADER)
 
     def data_received(self, data: bytes) -> None:
         self._input += data
@@ -97,14 +124,46 @@ class Idle(asyncio.Protocol):
         self.transport.write(m.method_frame(channel, method))
 
 
-async def hold(port: int, count: int, control: Connection) -> None:
+class IdleMqtt(Idle):
+    """Subscribes to a topic of its own, and pings."""
+
+    BEAT = encode(PingReq(), Version.V3_1_1)
+    BEAT_EVERY_S = KEEP_ALIVE_S / 2
+    numbers = itertools.count()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._name = f"idle-{os.getpid()}-{next(self.numbers)}"
+        connect = Connect(Version.V3_1_1, self._name, keep_alive_s=KEEP_ALIVE_S)
+        self.transport.write(encode(connect, Version.V3_1_1))
+
+    def data_received(self, data: bytes) -> None:
+        self._input += data
+        # All that a broker says to it is shorter than 128 bytes.
+        while len(self._input) >= 2 and len(self._input) >= 2 + self._input[1]:
+            kind, size = self._input[0] >> 4, 2 + self._input[1]
+            self._input = self._input[size:]
+            if kind == Kind.CONNACK:
+                subscribe = Subscribe(1, (Request(f"devices/{self._name}/commands", 1),))
+                self.transport.write(encode(subscribe, Version.V3_1_1))
+            elif kind == Kind.SUBACK:
+                self.ready.set_result(None)
+            else:
+                assert kind == Kind.PINGRESP, kind
+                self.heartbeats += 1
+
+
+FLEETS: dict[str, type[Idle]] = {"amqp": IdleAmqp, "mqtt": IdleMqtt}
+
+
+async def hold(kind: str, port: int, count: int, control: Connection) -> None:
     loop = asyncio.get_running_loop()
     fleet: list[Idle] = []
-    beating = loop.create_task(beat(fleet))
+    beating = loop.create_task(beat(fleet, FLEETS[kind].BEAT_EVERY_S))
     for first in range(0, count, OPENING):
         opened = await asyncio.gather(
             *(
-                loop.create_connection(Idle, "127.0.0.1", port)
+                loop.create_connection(FLEETS[kind], "127.0.0.1", port)
                 for _ in range(first, min(first + OPENING, count))
             )
         )
@@ -119,19 +178,19 @@ async def hold(port: int, count: int, control: Connection) -> None:
     await loop.run_in_executor(None, control.recv)
 
 
-async def beat(fleet: list[Idle]) -> None:
+async def beat(fleet: list[Idle], every_s: float) -> None:
     """Each twice in the agreed time, spread over it as those of separate clients are."""
     slices = 50
     while True:
         for start in range(slices):
             for each in fleet[start::slices]:
-                each.transport.write(HEARTBEAT)
-            await asyncio.sleep(HEARTBEAT_S / 2 / slices)
+                each.transport.write(each.BEAT)
+            await asyncio.sleep(every_s / slices)
 
 
-def run_fleet(port: int, count: int, control: Connection) -> None:
+def run_fleet(kind: str, port: int, count: int, control: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    asyncio.run(hold(port, count, control))
+    asyncio.run(hold(kind, port, count, control))
 
 
 class Fleet:
@@ -153,9 +212,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(port: int, count: int) -> Iterator[Fleet]:
+def fleet(kind: str, port: int, count: int) -> Iterator[Fleet]:
     ours, theirs = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=run_fleet, args=(port, count, theirs))
+    process = get_context("spawn").Process(target=run_fleet, args=(kind, port, count, theirs))
     process.start()
     try:
         held = Fleet(ours)
@@ -173,7 +232,7 @@ class Publisher:
     """One confirmed, persistent message at a time."""
 
     def __init__(self, node: LiveNode) -> None:
-        self._client = Client(Address(f"amqp://127.0.0.1:{node.ports['amqp_port']}"))
+        self._client = Client(parse_address(f"amqp://127.0.0.1:{node.ports['amqp_port']}"))
         self._client.call(m.QueueDeclare("q", durable=True, arguments={"x-max-length": 10}))
         self._client.call(m.ConfirmSelect())
         properties = encode_properties(Properties(delivery_mode=2))
@@ -210,10 +269,10 @@ def idle_connections(context: Context) -> Iterator[Measure]:
     count = context.size(CONNECTIONS, 500)
     with live_node(context.directory()) as alone, live_node(context.directory()) as crowded:
         port = crowded.ports["amqp_port"]
-        with fleet(port, WARM):
+        with fleet("amqp", port, WARM):
             before = resident_bytes(crowded)
             began = time.perf_counter()
-            with fleet(port, count) as held:
+            with fleet("amqp", port, count) as held:
                 took_s = time.perf_counter() - began
                 each = (resident_bytes(crowded) - before) / count
                 yield Measure("log in, channel and consumer", count / took_s, "connections/s")
@@ -223,6 +282,34 @@ def idle_connections(context: Context) -> Iterator[Measure]:
                 lost, heartbeats = held.survivors()
                 yield Measure("connections lost", lost, f"of {count}", bar=at_most(0))
                 yield Measure("fewest heartbeats any got", heartbeats, "", guide=f"in {IDLE_S} s")
+
+
+def idle_devices(context: Context) -> Iterator[Measure]:
+    count = context.size(DEVICES, 500)
+    with live_node(context.directory()) as node:
+        port = node.ports["mqtt_port"]
+        with fleet("mqtt", port, WARM):
+            before = resident_bytes(node)
+            began = time.perf_counter()
+            with fleet("mqtt", port, count) as held:
+                took_s = time.perf_counter() - began
+                each = (resident_bytes(node) - before) / count
+                yield Measure("connect and subscribe", count / took_s, "connections/s")
+                yield Measure("memory of an idle connection", each / KIB, "KiB", bar=at_most(20))
+                process = BrokerProcess(node.process.pid)
+                used, began = process.cpu_s(), time.perf_counter()
+                time.sleep(context.size(DEVICES_IDLE_S, 5))
+                used_share = (process.cpu_s() - used) / (time.perf_counter() - began)
+                yield Measure(
+                    f"processor of {count} connections",
+                    used_share * 100,
+                    "% of a core",
+                    bar=at_most(5),
+                    note=f"keep alive {KEEP_ALIVE_S} s, a ping every {KEEP_ALIVE_S // 2} s",
+                )
+                lost, pings = held.survivors()
+                yield Measure("connections lost", lost, f"of {count}", bar=at_most(0))
+                yield Measure("fewest pings answered to any", pings, "")
 
 
 def latency(context: Context, alone: LiveNode, crowded: LiveNode, count: int) -> Iterator[Measure]:
@@ -247,7 +334,10 @@ def latency(context: Context, alone: LiveNode, crowded: LiveNode, count: int) ->
     )
 
 
-BENCHMARKS: dict[str, Benchmark] = {"idle connections": idle_connections}
+BENCHMARKS: dict[str, Benchmark] = {
+    "idle connections": idle_connections,
+    "idle mqtt connections": idle_devices,
+}
 
 if __name__ == "__main__":
     main("connections", BENCHMARKS)

@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing
 import httpx
 
 from bench.harness import Benchmark, Context, Measure, at_least, main, paired_ratio, percentile
+from braidmq.loadgen.amqp import run
+from braidmq.loadgen.amqp_workloads import WORKLOADS
 from braidmq.loadgen.broker_process import BrokerProcess
-from braidmq.loadgen.driver import run
-from braidmq.loadgen.workloads import WORKLOADS
 from braidmq.testing.live import LiveNode, live_node
 
 BATCH = 1000

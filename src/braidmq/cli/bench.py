@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.model.errors import BraidError, SetupError
+from braidmq.model.errors import BraidError, Kind, SetupError
 
 if TYPE_CHECKING:
     from braidmq.loadgen.driver import OnProgress
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 app = typer.Typer(name="bench", help="Load for a running broker.", no_args_is_help=True)
 
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
+DEFAULT_MQTT_URL = "mqtt://127.0.0.1:1883"
 
 
 class NotExactlyOnce(BraidError):
+    kind = Kind.REFUSED
     code = "not-exactly-once"
 
 
@@ -51,13 +53,80 @@ def amqp(
     Example: braid bench amqp --workload A --seconds 20
     """
     # Here and not above: other commands should not load the kernels.
-    from braidmq.loadgen.driver import run
-    from braidmq.loadgen.workloads import WORKLOADS
+    from braidmq.loadgen.amqp import run
+    from braidmq.loadgen.amqp_workloads import WORKLOADS
 
     if workload not in WORKLOADS:
         raise SetupError(f"there is no workload {workload}", remedy=f"One of {' '.join(WORKLOADS)}")
-    with _Bar(workload, seconds) as bar:
+    with _Bar(workload) as bar:
         result = run(WORKLOADS[workload], url, seconds, bar.show)
+    _report(result, as_json)
+
+
+@app.command()
+def mqtt(
+    url: Annotated[
+        str, typer.Option(help="The broker; any that speaks MQTT 3.1.1 or 5.0.")
+    ] = DEFAULT_MQTT_URL,
+    qos: Annotated[int, typer.Option(help="Of publishes and subscriptions.", min=0, max=2)] = 0,
+    publishers: Annotated[int, typer.Option(help="Connections that publish.", min=1)] = 1,
+    subscribers: Annotated[
+        int, typer.Option(help="Connections that each get every message.", min=1)
+    ] = 1,
+    window: Annotated[
+        int,
+        typer.Option(
+            help="Publishes of one publisher that wait for their answer, above QoS 0.",
+            min=1,
+            max=65_535,
+        ),
+    ] = 1000,
+    size: Annotated[int, typer.Option(help="Bytes of a payload.", min=24)] = 128,
+    rate: Annotated[
+        int, typer.Option(help="Publishes a second in all; 0: as fast as it goes.", min=0)
+    ] = 0,
+    persistent: Annotated[
+        bool, typer.Option("--persistent", help="Sessions that outlive their connections.")
+    ] = False,
+    v5: Annotated[bool, typer.Option("--v5", help="MQTT 5.0 instead of 3.1.1.")] = False,
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure, after a second of warming up.", min=0.1)
+    ] = 8.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Drive a broker as fast as it answers, and check that each message arrives exactly once.
+
+    Uses a topic and client ids of its own. Exits with 1 if a subscriber missed a message or got it
+    twice or out of order. Without answers (QoS 0) at most 50 000 messages are under way, so that a
+    broker that takes more than it can deliver need not drop any. The confirm of QoS 2 is PUBCOMP.
+
+    Example: braid bench mqtt --qos 1 --persistent
+    Example: braid bench mqtt --subscribers 50
+    Example: braid bench mqtt --qos 1 --rate 2000
+    """
+    from braidmq.loadgen.mqtt import run
+    from braidmq.loadgen.mqtt_workloads import MqttWorkload
+    from braidmq.wire.mqtt.constants import Version
+
+    kept = "persistent sessions" if persistent else "sessions in memory"
+    workload = MqttWorkload(
+        f"QoS {qos}, {publishers}:{subscribers}",
+        f"{size} B, {kept}" + (f", window {window}" if qos else ""),
+        producers=publishers,
+        body_bytes=size,
+        window=window if qos else 0,
+        per_second=rate / publishers,
+        qos=qos,
+        subscribers=subscribers,
+        persistent=persistent,
+        version=Version.V5 if v5 else Version.V3_1_1,
+    )
+    with _Bar(workload.name) as bar:
+        result = run(workload, url, seconds, bar.show)
+    _report(result, as_json)
+
+
+def _report(result: "Result", as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.as_dict(), indent=2))
     else:
@@ -72,7 +141,7 @@ def amqp(
 class _Bar:
     """Progress on stderr, so that what is on stdout can be piped."""
 
-    def __init__(self, workload: str, seconds: float) -> None:
+    def __init__(self, workload: str) -> None:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -419,9 +419,9 @@ class Settling:
         policy = subscription.topic.policy
         has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         for view in subscription.views:
-            while over_limit(subscription) and view.state.ready:
+            while (excess := over_limit(subscription)) and view.state.ready:
                 lane = view.state.ready_lanes()[-1]
-                found = view.state.next_run(lane, 1)
+                found = view.state.next_run(lane, excess)
                 assert found is not None
                 run = next(self.runs(view.partition, found[0], found[1]), None)
                 if run is None:
@@ -454,13 +454,16 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
         ]
 
 
-def over_limit(subscription: Subscription) -> bool:
-    """Each for itself: one that keeps up loses nothing because another does not."""
+def over_limit(subscription: Subscription) -> int:
+    """How many messages have to go at least; 0: it is within its limits.
+
+    Each for itself: one that keeps up loses nothing because another does not.
+    """
     policy = subscription.topic.policy
     count, size = subscription.load
-    return (policy.max_messages is not None and count > policy.max_messages) or (
-        policy.max_bytes is not None and size > policy.max_bytes
-    )
+    if policy.max_messages is not None and count > policy.max_messages:
+        return count - policy.max_messages
+    return int(policy.max_bytes is not None and size > policy.max_bytes)
 
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:

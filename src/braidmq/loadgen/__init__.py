@@ -1,1 +1,1 @@
-"""A load generator for any AMQP 0-9-1 broker, on our own kernels."""
+"""A load generator for brokers of AMQP 0-9-1 and MQTT, on our own kernels."""

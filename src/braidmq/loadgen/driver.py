@@ -1,40 +1,41 @@
-"""Sets a workload up on a broker, runs it, checks it, and takes it down again."""
+"""Runs a workload on a broker and checks it: what all protocols have in common."""
 
 import os
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from braidmq.client.address import parse_address
 from braidmq.loadgen.broker_process import BrokerProcess
-from braidmq.loadgen.client import CHANNEL, Client, LoadFailed
 from braidmq.loadgen.peers import Consuming, Peer, Producing
 from braidmq.loadgen.result import Latency, Result
-from braidmq.loadgen.workloads import TOPIC_BINDINGS, Workload
-from braidmq.wire.amqp.load import Arrivals, Consumer, Histogram, Publisher
-from braidmq.wire.amqp.methods import (
-    BasicConsume,
-    BasicQos,
-    ConfirmSelect,
-    ExchangeDeclare,
-    ExchangeDelete,
-    QueueBind,
-    QueueDeclare,
-    QueueDelete,
-)
-from braidmq.wire.amqp.properties import Properties, encode_properties
+from braidmq.wire.arrivals import Arrivals, Histogram
 
 WARM_UP_S = 1.0
-UNCONFIRMED_MAX = 50_000
-"""Without confirms, published and not yet received: more than sockets hold, so it does not slow a
-broker, but a bound on what one that accepts faster than it delivers must hold."""
+UNDER_WAY_MAX = 50_000
+"""Published and not yet received, where no window says less: more than sockets hold, so it does not
+slow a broker, but a bound on what one that accepts faster than it delivers must hold."""
 SILENCE_S_MAX = 30.0
 """A broker that has sent nothing for so long has lost what is missing."""
 PROGRESS_S = 0.25
 POLL_S_MAX = 0.05
 UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every protocol's workloads have."""
+
+    name: str
+    about: str
+    producers: int = 1
+    body_bytes: int = 128
+    window: int = 1000
+    """Publishes a producer has unconfirmed; 0: no confirms."""
+    per_second: float = 0
+    """Publishes of each producer; 0: as many as the broker takes."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,20 @@ class _Mark:
     own_cpu_s: float
 
 
-class Run:
-    """One workload on one broker. ``go`` once, then it is spent."""
+class Run(ABC):
+    """One workload on one broker. ``go`` once, then it is spent. A protocol connects producers and
+    consumers and says how to take down what it set up."""
 
-    def __init__(self, workload: Workload, url: str, on_progress: OnProgress) -> None:
-        self.workload = workload
-        self._address = parse_address(url)
+    def __init__(self, workload: Workload, port: int, on_progress: OnProgress) -> None:
+        self._workload = workload
+        self._port = port
         self._on_progress = on_progress
         self._id = int.from_bytes(os.urandom(4), "big")
         self._prefix = f"braid-bench-{self._id:08x}"
         self._confirm_latency = Histogram()
         self._latency = Histogram()
-        self._arrivals = Arrivals(self._id, workload.producers, self._latency)
+        self._arrivals: list[Arrivals] = []
+        """One for each place where every message is to arrive."""
         self._producers: list[Producing] = []
         self._consumers: list[Consuming] = []
         self._peers: dict[int, Peer] = {}
@@ -81,98 +84,29 @@ class Run:
         self._paced = 0
         self._phase = "setting up"
         self._unthrottled = False
-        """Publishing without confirms: only deliveries say how far."""
+        """Publishing with no window, or a very large one: deliveries say how far."""
         self._shown = self._began = 0.0
+
+    @abstractmethod
+    def _set_up(self, stack: ExitStack) -> str:
+        """Connect everybody, and have ``stack`` take it down; returns the broker's name."""
 
     def go(self, seconds: float) -> Result:
         with ExitStack() as stack:
             stack.callback(self._poll.close)
-            admin = Client(self._address)
-            stack.callback(admin.close)
-            self._broker = BrokerProcess.listening_on(self._address.port)
-            result = Result(self.workload.name, self.workload.about, admin.server)
+            name = self._set_up(stack)
+            self._broker = BrokerProcess.listening_on(self._port)
+            result = Result(self._workload.name, self._workload.about, name)
             if self._broker is None:
                 result.notes.append("no process of this machine listens there: no processor time")
-            stack.callback(self._take_down, admin)
-            self._declare(admin)
-            self._connect(stack)
             self._began = time.perf_counter()
-            if self.workload.backlog:
-                self._run_backlog(result)
-            else:
-                self._run_for(seconds, result)
+            self._run(seconds, result)
             self._count(result)
             return result
 
-    # --- set-up ---
-
-    def _queue(self, number: int) -> str:
-        return f"{self._prefix}-{number}"
-
-    def _declare(self, admin: Client) -> None:
-        work = self.workload
-        for number in range(work.queues):
-            admin.call(QueueDeclare(self._queue(number), durable=True))
-        if work.topic_keys:
-            admin.call(ExchangeDeclare(self._prefix, "topic", durable=True))
-            for number in range(TOPIC_BINDINGS):
-                admin.call(QueueBind(self._queue(0), self._prefix, f"site.*.unit{number}.#"))
-
-    def _take_down(self, admin: Client) -> None:
-        try:
-            for number in range(self.workload.queues):
-                admin.call(QueueDelete(self._queue(number)))
-            if self.workload.topic_keys:
-                admin.call(ExchangeDelete(self._prefix))
-        except (OSError, LoadFailed):
-            pass  # the run has failed already, and says why
-
-    def _connect(self, stack: ExitStack) -> None:
-        work = self.workload
-        if not work.backlog:
-            self._connect_consumers(stack)
-        for number in range(work.producers):
-            client = Client(self._address)
-            stack.callback(client.close)
-            if work.window:
-                client.call(ConfirmSelect())
-            publisher = self._publisher(number)
-            self._add(producer := Producing(client, publisher))
-            self._producers.append(producer)
-
-    def _publisher(self, number: int) -> Publisher:
-        work = self.workload
-        if work.topic_keys:
-            exchange = self._prefix.encode()
-            keys = [f"site.north.unit{i}.heat".encode() for i in range(work.topic_keys)]
-        else:
-            exchange = b""
-            keys = [self._queue(number % work.queues).encode()]
-        properties = encode_properties(Properties(delivery_mode=2 if work.persistent else 1))
-        return Publisher(
-            CHANNEL,
-            exchange,
-            keys,
-            properties,
-            work.body_bytes,
-            self._id,
-            number,
-            work.window,
-            self._confirm_latency,
-        )
-
-    def _connect_consumers(self, stack: ExitStack) -> None:
-        work = self.workload
-        for number in range(work.queues):
-            client = Client(self._address)
-            stack.callback(client.close)
-            if work.ack_every:
-                client.call(BasicQos(0, work.prefetch))
-            consumer = Consuming(client, Consumer(CHANNEL, work.ack_every), self._arrivals)
-            self._consumers.append(consumer)
-            # Registered before it is asked for: deliveries may come with the answer.
-            self._add(consumer)
-            client.send_method(BasicConsume(self._queue(number), "c", no_ack=work.ack_every == 0))
+    def _new_arrivals(self) -> Arrivals:
+        self._arrivals.append(Arrivals(self._id, self._workload.producers, self._latency))
+        return self._arrivals[-1]
 
     def _add(self, peer: Peer) -> None:
         peer.client.start()
@@ -183,7 +117,7 @@ class Run:
 
     # --- phases ---
 
-    def _run_for(self, seconds: float, result: Result) -> None:
+    def _run(self, seconds: float, result: Result) -> None:
         warm_up = min(WARM_UP_S, seconds / 4)
         self._phase = "warming up"
         self._let_publish()
@@ -204,35 +138,12 @@ class Run:
         self._paced = -1
         self._turn_while(lambda: not self._all_settled())
 
-    def _run_backlog(self, result: Result) -> None:
-        total = self.workload.backlog
-        self._phase = "publishing"
-        start = self._mark()
-        self._producers[0].limit = total
-        self._producers[0].publish()
-        self._turn_while(lambda: self._confirmed() < total)
-        self._measured(start, result)
-        result.confirm_ms = Latency.of(self._confirm_latency)
-        self._phase = "draining"
-        with ExitStack() as stack:
-            middle = self._mark()
-            self._connect_consumers(stack)
-            self._turn_while(lambda: not self._all_settled())
-            end = self._mark()
-            self._acknowledge_rest()
-        drained = end.received - middle.received
-        result.measured = drained
-        result.rate = drained / (end.at - middle.at)
-        result.end_to_end_ms = None
-        if self._broker is not None:
-            result.drain_cpu_us_per_message = (end.cpu_s - middle.cpu_s) / max(drained, 1) * 1e6
-
     def _let_publish(self) -> None:
-        if self.workload.per_second:
+        if self._workload.per_second:
             self._schedule_s = time.perf_counter()
             return
-        self._unthrottled = not self.workload.window
-        for producer in self._producers if self.workload.window else ():
+        self._unthrottled = not 0 < self._workload.window * len(self._producers) < UNDER_WAY_MAX
+        for producer in () if self._unthrottled else self._producers:
             producer.limit = UNLIMITED
             producer.publish()
 
@@ -240,7 +151,7 @@ class Run:
         return _Mark(
             time.perf_counter(),
             sum(each.publisher.published for each in self._producers),
-            self._arrivals.received,
+            self._received(),
             self._broker.cpu_s() if self._broker else 0.0,
             time.process_time(),
         )
@@ -265,14 +176,14 @@ class Run:
         result.published = sum(each.published for each in publishers)
         result.confirmed = sum(each.confirmed for each in publishers)
         result.nacked = sum(each.nacked for each in publishers)
-        result.received = arrivals.received
-        result.lost = result.published - arrivals.received
-        result.duplicated = arrivals.duplicated
-        result.reordered = arrivals.reordered
-        result.redelivered = arrivals.redelivered
-        result.strange = arrivals.foreign + sum(each.strange for each in publishers)
-        result.strange += sum(each.consumer.strange for each in self._consumers)
-        result.blocked = any(each.client.blocked for each in self._producers)
+        result.received = self._received()
+        result.lost = result.published * len(arrivals) - result.received
+        result.duplicated = sum(each.duplicated for each in arrivals)
+        result.reordered = sum(each.reordered for each in arrivals)
+        result.redelivered = sum(each.redelivered for each in arrivals)
+        result.strange = sum(each.foreign for each in arrivals)
+        result.strange += sum(each.strange for each in publishers)
+        result.strange += sum(each.strange for each in self._consumers)
 
     # --- the loop ---
 
@@ -285,7 +196,7 @@ class Run:
         while condition():
             now = time.perf_counter()
             self._turn(now)
-            moved = self._arrivals.received + self._confirmed()
+            moved = self._received() + self._confirmed()
             if moved != seen:
                 seen, since = moved, now
             elif now - since > SILENCE_S_MAX:
@@ -295,7 +206,7 @@ class Run:
         if now - self._shown > PROGRESS_S:
             self._shown = now
             self._show(now)
-        timeout = self._pace(now) if self.workload.per_second else POLL_S_MAX
+        timeout = self._pace(now) if self._workload.per_second else POLL_S_MAX
         if self._unthrottled and self._follow():
             timeout = 0.0
         if timeout < POLL_S_MAX:
@@ -317,15 +228,16 @@ class Run:
             self._poll.modify(fd, mask)
 
     def _follow(self) -> bool:
-        """Without confirms: publish on as far as deliveries allow; whether more would go now."""
-        limit = self._arrivals.received + UNCONFIRMED_MAX
+        """Publish on as far as deliveries allow; whether more would go now."""
+        slowest = min(each.received for each in self._arrivals)
+        limit = (slowest + UNDER_WAY_MAX) // len(self._producers)
         more = False
         for producer in self._producers:
             producer.limit = limit
             if not producer.client.unsent:
                 producer.publish()
                 self._watch(producer.client.socket.fileno(), producer)
-                more |= not producer.client.unsent and producer.publisher.published < limit
+                more |= producer.could_publish
         return more
 
     def _pace(self, now: float) -> float:
@@ -333,7 +245,7 @@ class Run:
         if self._paced < 0:
             return POLL_S_MAX
         count = len(self._producers)
-        gap = 1 / (self.workload.per_second * count)
+        gap = 1 / (self._workload.per_second * count)
         while (due := self._schedule_s + self._paced * gap) <= now:
             producer = self._producers[self._paced % count]
             self._paced += 1
@@ -342,18 +254,17 @@ class Run:
                 producer.publish()
         return min(due - now, POLL_S_MAX)
 
+    def _received(self) -> int:
+        return sum(each.received for each in self._arrivals)
+
     def _confirmed(self) -> int:
         return sum(each.publisher.confirmed for each in self._producers)
 
     def _all_settled(self) -> bool:
         published = sum(each.publisher.published for each in self._producers)
-        if self._arrivals.received < published:
+        if self._received() < published * len(self._arrivals):
             return False
         return not any(each.publisher.outstanding for each in self._producers)
-
-    def _acknowledge_rest(self) -> None:
-        for consumer in self._consumers:
-            consumer.acknowledge_rest()
 
     def _show(self, now: float) -> None:
         self._on_progress(
@@ -362,12 +273,6 @@ class Run:
                 now - self._began,
                 sum(each.publisher.published for each in self._producers),
                 self._confirmed(),
-                self._arrivals.received,
+                self._received() // max(len(self._arrivals), 1),
             )
         )
-
-
-def run(
-    workload: Workload, url: str, seconds: float, on_progress: OnProgress = lambda _: None
-) -> Result:
-    return Run(workload, url, on_progress).go(seconds)

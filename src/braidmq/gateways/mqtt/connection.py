@@ -69,6 +69,9 @@ HANDSHAKE_S = 10
 CONNECT_BYTES_MAX = 256 * 1024
 """Of strangers no larger packet is taken: client id, will and password fit."""
 UNLIMITED = 0x7FFFFFFF
+FLUSH_BYTES = 1 << 19
+"""Output above this does not wait for the end of the turn: only what the socket does not take
+counts as unsent."""
 
 Telling = ConnAck | Disconnect | SubAck | UnsubAck
 """Packets that may have a reason string."""
@@ -136,6 +139,10 @@ class MqttConnection:
         """CONNACK waits for the disk, and all that follows it."""
         self._closed = False
         self._read_paused = False
+        self._write_paused = False
+        """The transport has more unsent than it likes."""
+        self._is_heard = True
+        """False: so much is unsent that nothing is read that would have to be answered, too."""
         self._published = False
         self._trace: Trace | None = None
         self._end = ""
@@ -518,7 +525,10 @@ class MqttConnection:
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        self.broker.flush_later(self)
+        if self._out_bytes > FLUSH_BYTES:
+            self.flush()
+        else:
+            self.broker.flush_later(self)
 
     def send_packet(self, packet: Telling, text: str = "") -> None:
         """With a reason string, if it is wanted and there is room for it. Nothing goes out that is
@@ -543,6 +553,9 @@ class MqttConnection:
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
+        if self._write_paused and self.transport.unsent_bytes > self.settings.output_bytes_max:
+            self._is_heard = False
+            self.transport.pause()
 
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
@@ -556,26 +569,35 @@ class MqttConnection:
         """On behalf of the client, with its rights checked."""
         return self._publisher.route(arrival)
 
-    def answered(self, answer: Answer, failure: StorageFailed | None) -> None:
-        """A publish is where it has to be; or it never will be."""
+    def answered(self, answers: list[Answer], failure: StorageFailed | None) -> None:
+        """Publishes are where they have to be; or they never will be."""
         if failure is not None:
             self.fail(translate(failure))
             return
-        answer.done = True
+        for answer in answers:
+            answer.done = True
         limit = self.packet_bytes_max if self.with_reasons else 0
         data = self.answers.ready(self.version, limit)
         if data:
             self.send(data)
 
     def when_stored(self, lsn: Lsn | None, answer: Answer) -> None:
-        self.broker.when_durable(lsn, partial(self.answered, answer))
+        self.broker.when_durable(lsn, partial(self.answered, [answer]))
 
     def pause_output(self, paused: bool) -> None:
         """The socket is full, or has room again."""
+        self._write_paused = paused
         if self._established and not self._closed:
             self.session.outbox.pause(paused)
             if self._queues is not None:
                 self._queues.pause(paused)
+        if not paused and not self._is_heard:
+            self._is_heard = True
+            self.last_received = self.broker.loop.time()
+            if not self._read_paused:
+                self.transport.resume()
+        if not paused:
+            self._subscriber.catch_up()
 
     # --- pressure and keep alive ---
 
@@ -595,11 +617,12 @@ class MqttConnection:
         if self._read_paused:
             self._read_paused = False
             self.last_received = self.broker.loop.time()
-            self.transport.resume()
+            if self._is_heard:
+                self.transport.resume()
 
     def beat(self, now: float) -> None:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
-        if not self.keep_alive_s or self._closed or self._read_paused:
+        if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
             return
         if now - self.last_received > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

@@ -8,12 +8,15 @@ from braidmq.engine.errors import TopicFull
 from braidmq.engine.topics import Topic
 from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.gathering import Publisher as Waiting
+from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_OWN, Arrival, marked
+from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.retained import Retained
-from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
+from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import MqttSettings
-from braidmq.gateways.mqtt.tree import Tree, Wants
+from braidmq.gateways.mqtt.tree import Plan, Tree, Wants
 from braidmq.gateways.translation import TOPIC_EXCHANGE
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
@@ -31,6 +34,8 @@ class Routed(NamedTuple):
     """When this is durable the message is; None when it needs no disk."""
     matched: bool
     """Whether anybody gets it."""
+    gathered: bool = False
+    """It is appended with others at the end of the turn, and who waits for it is told then."""
 
 
 BeforeAppend = Callable[[Anchor], None]
@@ -53,8 +58,9 @@ class Hub:
     def takes_runs(self, namespace: str, topic: bytes) -> bool:
         """Whether all messages to a topic go the same way."""
         router = self.broker.engine.exchanges.router(namespace)
-        by_key = router.routes_by_key_only(TOPIC_EXCHANGE)
-        return by_key and not self.tree(namespace).plan(topic).groups
+        plan = self.tree(namespace).plan(topic)
+        known = plan.bound_at == router.generation
+        return not plan.groups and (known or router.routes_by_key_only(TOPIC_EXCHANGE))
 
     def publish(
         self,
@@ -62,19 +68,21 @@ class Hub:
         arrival: Arrival,
         publisher: Session | None = None,
         *,
+        waiting: Waiting | None = None,
         before_append: BeforeAppend | None = None,
         from_exchange: bool = False,
     ) -> Routed:
         """Hand messages to everybody they concern. Those of one run must all go the same way.
 
-        ``before_append`` is told where the first of them will be. Raises MqttError when it is
-        refused: QUOTA_EXCEEDED.
+        With ``waiting`` they may be gathered with others of this turn. ``before_append`` is told
+        where the first of them will be. Raises MqttError when it is refused: QUOTA_EXCEEDED.
         """
         self.counters.received += arrival.count
         retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
-        queues = [] if from_exchange else self._bound_topics(namespace, arrival)
+        plan = self.tree(namespace).plan(arrival.topic)
+        queues = [] if from_exchange else self._bound_topics(namespace, arrival, plan)
         again: list[tuple[Topic, int]] = []
-        found = self._subscribers(namespace, arrival, publisher)
+        found = self._subscribers(plan, publisher)
         for session, wants in found:
             if not min(arrival.qos, wants.qos):
                 self.send(arrival, session, wants)
@@ -87,6 +95,11 @@ class Hub:
                 again.append((topic, 0))
             else:
                 queues.append(topic)
+        if waiting is not None and len(queues) == 1 and not again and not arrival.retain:
+            batch = arrival.batch
+            if can_gather(queues[0], batch):
+                self.broker.gather(queues[0], arrival.qos > 0, batch, waiting)
+                return Routed(None, True, True)
         if queues or again:
             self.broker.settle()
         if before_append is not None:
@@ -97,10 +110,7 @@ class Hub:
             lsn = self._append([topic], arrival, batch) or lsn
         return Routed(later(retained_lsn, lsn), bool(queues or found))
 
-    def _subscribers(
-        self, namespace: str, arrival: Arrival, publisher: Session | None
-    ) -> list[tuple[Session, Wants]]:
-        plan = self.tree(namespace).plan(arrival.topic)
+    def _subscribers(self, plan: Plan, publisher: Session | None) -> list[tuple[Session, Wants]]:
         found: list[tuple[Session, Wants]] = []
         for session, wants in plan.sessions.items():
             own = wants.local if session is publisher else wants
@@ -141,19 +151,23 @@ class Hub:
             return self.retained.forget(namespace, topic)
         return self.retained.keep(namespace, topic, record)
 
-    def _bound_topics(self, namespace: str, arrival: Arrival) -> list[Topic]:
+    def _bound_topics(self, namespace: str, arrival: Arrival, plan: Plan) -> list[Topic]:
         """Queues that are bound to the topic exchange: it and the MQTT tree are one space."""
-        key = key_of_topic(arrival.topic)
-        if arrival.topic[:1] == b"$" or len(key) > SHORT_STRING_BYTES_MAX:
-            return []
         engine = self.broker.engine
-        route = engine.exchanges.router(namespace).resolve(
-            TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0))
-        )
-        if not route.topics:
-            return []
-        found = (engine.core.topics.get((namespace, name)) for name in route.topics)
-        return [each for each in found if each is not None and each.name != BRIDGE]
+        router = engine.exchanges.router(namespace)
+        if plan.bound_at == router.generation:
+            return list(plan.bound)
+        key = key_of_topic(arrival.topic)
+        found: list[Topic] = []
+        if arrival.topic[:1] != b"$" and len(key) <= SHORT_STRING_BYTES_MAX:
+            route = router.resolve(TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0)))
+            for name in route.topics:
+                topic = engine.core.topics.get((namespace, name))
+                if topic is not None and name != BRIDGE:
+                    found.append(topic)
+        if router.routes_by_key_only(TOPIC_EXCHANGE):
+            plan.bound, plan.bound_at = tuple(found), router.generation
+        return found
 
     def _append(self, queues: Sequence[Topic], arrival: Arrival, batch: RecordBatch) -> Lsn | None:
         """At QoS 0 only queues of other protocols get it, and need not keep it on disk."""

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.engine.envelope import MQTT
 from braidmq.engine.policy import QUEUE_SETTINGS, merge
-from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
+from braidmq.gateways.mqtt.packet_ids import IdRuns
 from braidmq.gateways.translation import mqtt_record
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 from braidmq.wire.mqtt.render import (
     delivery_runs,
+    id_runs,
     render_acks,
     render_publishes,
     sequential_ids,
@@ -64,9 +65,9 @@ class Outbox:
         self._port: Port | None = None
         self._credit = Credit(0)
         self._crowded = False
-        self.released: set[int] = set()
+        self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
-        self.unreceived: set[int] = set()
+        self.unreceived = IdRuns()
         """Those it has on this connection and not confirmed at all."""
 
     @property
@@ -136,7 +137,12 @@ class Outbox:
     def _release_the_gone(self, port: Port) -> None:
         """Messages that a limit or an administrator took away after PUBREC: the client still waits
         for their PUBREL, and nothing that is delivered again would remind us of it."""
-        gone = [number for number in sorted(self.released) if not self._is_waiting(number)]
+        gone = [
+            number
+            for first, stop, _, _ in self.released.runs()
+            for number in range(first, stop)
+            if not self._is_waiting(number)
+        ]
         if gone:
             port.send(render_acks(Kind.PUBREL, array("H", gone), port.version))
 
@@ -272,7 +278,8 @@ class Outbox:
                     port.aliases.sent(topic, alias)
                     is_set = True
             if qos == 2 and ids is not None:
-                self.unreceived.update(ids[: end - first])
+                for run in id_runs(ids[: end - first]):
+                    self.unreceived.put(*run)
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
             if end < stop:
@@ -288,21 +295,18 @@ class Outbox:
         if self._consumer is None or self._consumer.subscription.topic.deleted:
             return
         view = self._view
-        if _are_sequential(packet_ids):
-            start = _offset_of(view, packet_ids[0])
-            self._engine.ack(self._consumer, view, start, start + len(packet_ids))
-        else:
-            for packet_id in packet_ids:
-                if packet_id > ID_MAX:
-                    continue  # of a queue that this client has nothing of any more
-                offset = _offset_of(view, packet_id)
-                self._engine.ack(self._consumer, view, offset, offset + 1)
+        for first, stop in id_runs(packet_ids):
+            if first > ID_MAX:
+                continue  # of a queue that this client has nothing of any more
+            for start, end in _offsets_of(view, first, min(stop, ID_MAX + 1)):
+                self._engine.ack(self._consumer, view, start, end)
         if self._crowded:
             self._crowded = False
             self._engine.resume(self._consumer)
         self._broker.touch()
 
     def is_in_flight(self, packet_id: int) -> bool:
+        """Whether it is one that the client has to answer."""
         if packet_id > ID_MAX or self._consumer is None:
             return False
         if self._consumer.subscription.topic.deleted:
@@ -319,12 +323,15 @@ def id_of(offset: int) -> int:
     return offset % ID_MAX + 1
 
 
-def _are_sequential(packet_ids: "array[int]") -> bool:
-    first, count = packet_ids[0], len(packet_ids)
-    return first <= ID_MAX and (count == 1 or packet_ids == sequential_ids(first, count, ID_MAX))
-
-
 def _offset_of(view: PartitionView, packet_id: int) -> int:
     """The one offset with this id among those that can be in flight."""
     floor = view.state.settled.floor
     return floor + (packet_id - 1 - floor) % ID_MAX
+
+
+def _offsets_of(view: PartitionView, first: int, stop: int) -> list[tuple[int, int]]:
+    """The offsets with these ids among those that can be in flight."""
+    floor = view.state.settled.floor
+    start = _offset_of(view, first)
+    end, last = start + stop - first, floor + ID_MAX
+    return [(start, end)] if end <= last else [(start, last), (floor, floor + end - last)]

@@ -1,19 +1,20 @@
 """What a client publishes: checked, handed on, and answered when it is safe."""
 
 from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
 from braidmq.gateways.mqtt.answers import Answer
 from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
+from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
-from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
-from braidmq.wire.mqtt.render import render_acks
+from braidmq.wire.mqtt.render import id_runs, render_acks
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
@@ -31,7 +32,9 @@ class Publisher:
         self._connection = connection
         self._checked = b""
         self._checked_at = -1
-        self.open_ids: set[int] = set()
+        self._answer: Answer | None = None
+        """To the run that is handed on just now."""
+        self.open_ids = IdRuns()
         """Packet ids of QoS 2 that this connection has begun and not completed."""
 
     def check_topic(self, topic: str) -> None:
@@ -72,13 +75,14 @@ class Publisher:
 
     def _hand_on(self, arrival: Arrival, answer: Answer | None) -> None:
         connection = self._connection
+        self._answer = answer
         try:
             self._check(arrival)
-            routed = self.route(arrival)
+            routed = self.route(arrival, waiting=self if answer is not None else None)
         except MqttError as error:
             self._refuse(answer, error)
             return
-        if answer is not None:
+        if answer is not None and not routed.gathered:
             if not routed.matched:
                 answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
             connection.when_stored(routed.lsn, answer)
@@ -100,12 +104,19 @@ class Publisher:
         self.check_topic(topic)
         self._checked, self._checked_at = arrival.topic, generation
 
-    def route(self, arrival: Arrival, before_append: BeforeAppend | None = None) -> Routed:
+    def route(
+        self,
+        arrival: Arrival,
+        before_append: BeforeAppend | None = None,
+        waiting: "Publisher | None" = None,
+    ) -> Routed:
         """Where a topic leads: to a queue, to the broker itself, or to subscribers."""
         connection, topic = self._connection, arrival.topic
         namespace, session = connection.namespace, connection.session
         if topic[:1] != b"$" or not topic.startswith((QUEUE_BYTES, ADMIN_BYTES)):
-            return connection.hub.publish(namespace, arrival, session, before_append=before_append)
+            return connection.hub.publish(
+                namespace, arrival, session, before_append=before_append, waiting=waiting
+            )
         connection.hub.counters.received += arrival.count
         address = parse(topic.decode()) if topic.startswith(QUEUE_BYTES) else None
         if address is not None and not address.verb:
@@ -122,13 +133,28 @@ class Publisher:
         if answer is None or not self._connection.speaks_v5:
             raise error
         answer.reason, answer.text = error.reason, str(error)
-        self._connection.answered(answer, None)
+        self._connection.answered([answer], None)
+
+    # --- as the broker's gathering knows a publisher ---
+
+    def expect(self, _count: int) -> list[Answer]:
+        assert self._answer is not None
+        return [self._answer]
+
+    def expect_more(self, ticket: object, _count: int) -> None:
+        assert isinstance(ticket, list)
+        ticket.append(self._answer)
+
+    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+        assert isinstance(ticket, list)
+        self._connection.answered(ticket, failure)
 
     # --- QoS 2 ---
 
     def _publish_once(self, arrival: Arrival, ids: "array[int]") -> None:
         inbound = self._connection.session.inbound
-        if inbound.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
+        runs = id_runs(ids)
+        if not any(inbound.overlaps(*run) for run in runs) and _are_distinct(runs):
             self._publish_new(arrival, ids)
             return
         for index in range(arrival.count):
@@ -147,11 +173,12 @@ class Publisher:
         def remember(anchor: Anchor) -> None:
             nonlocal lsn
             partition, offset = anchor
-            for place, number in enumerate(ids):
-                session.inbound[number] = (partition, offset + place if partition else 0)
+            for first, stop in runs:
+                session.inbound.put(first, stop, (partition, offset))
+                offset += stop - first if partition else 0
             lsn = connection.sessions.save_ids(session)
 
-        self.open_ids.update(ids)
+        runs = self._begin(ids)
         try:
             self._check(arrival)
             routed = self.route(arrival, remember)
@@ -163,26 +190,35 @@ class Publisher:
             answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
         connection.when_stored(later(routed.lsn, lsn), answer)
 
+    def _begin(self, ids: "array[int]") -> list[tuple[int, int]]:
+        runs = id_runs(ids)
+        for first, stop in runs:
+            self.open_ids.put(first, stop)
+        return runs
+
     def _answer_again(self, ids: "array[int]") -> None:
         """The message was here before. It may still be on its way to the disk, and what is written
         now is behind it."""
         connection = self._connection
-        self.open_ids.update(ids)
+        self._begin(ids)
         answer = connection.answers.expect(Kind.PUBREC, ids)
         connection.when_stored(connection.sessions.save_ids(connection.session), answer)
 
     def _forget(self, ids: "array[int]") -> Lsn | None:
         session = self._connection.session
-        self.open_ids.difference_update(ids)
-        for number in ids:
-            session.inbound.pop(number, None)
+        for first, stop in id_runs(ids):
+            self.open_ids.discard(first, stop)
+            session.inbound.discard(first, stop)
         return self._connection.sessions.save_ids(session)
 
     def released(self, ids: "array[int]") -> None:
         """PUBREL: the ids are free once that is on disk, or the next message with one of them
         would be taken for this one after a crash."""
         connection = self._connection
-        unknown = [number for number in ids if number not in connection.session.inbound]
+        inbound = connection.session.inbound
+        unknown: list[int] = []
+        if not all(inbound.covers(*run) for run in id_runs(ids)):
+            unknown = [number for number in ids if number not in inbound]
         lsn = self._forget(ids)
         known = array("H", [number for number in ids if number not in unknown]) if unknown else ids
 
@@ -196,3 +232,11 @@ class Publisher:
             connection.send(
                 render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
             )
+
+
+def _are_distinct(runs: list[tuple[int, int]]) -> bool:
+    """Whether no packet id stands there twice."""
+    if len(runs) == 1:
+        return True
+    ordered = sorted(runs)
+    return all(one[1] <= next_one[0] for one, next_one in pairwise(ordered))

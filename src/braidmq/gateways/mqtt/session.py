@@ -1,7 +1,8 @@
 """A session: what the broker knows of a client beyond its connection.
 
-mqtt-sessions     namespace\\0client id → SessionRecord
-mqtt-packet-ids   namespace\\0client id → PacketIds
+mqtt-sessions        namespace\\0client id → SessionRecord
+mqtt-subscriptions   namespace\\0client id\\0filter → SubscriptionRecord
+mqtt-packet-ids      namespace\\0client id → PacketIds
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import msgspec
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription, Tree
@@ -21,11 +23,8 @@ if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
 SESSIONS = "mqtt-sessions"
+SUBSCRIPTIONS = "mqtt-subscriptions"
 PACKET_IDS = "mqtt-packet-ids"
-
-NO_ANCHOR = (0, 0)
-Anchor = tuple[int, int]
-"""A partition, and the offset its next record would get: the place of a message not yet written."""
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -42,7 +41,6 @@ class SessionRecord(msgspec.Struct, array_like=True):
     expiry_s: int
     disconnected_ms: int
     """0 while it is connected."""
-    subscriptions: list[SubscriptionRecord]
     will: Will | None = None
     queues: list[QueueRecord] = []
     """Subscriptions to durable queues."""
@@ -51,10 +49,10 @@ class SessionRecord(msgspec.Struct, array_like=True):
 class PacketIds(msgspec.Struct, array_like=True):
     """What QoS 2 has to remember of the middle of its exchanges."""
 
-    inbound: dict[int, Anchor]
+    inbound: list[IdRun]
     """Published to us and not yet released, with the place that the message was to have. It is
     written before the message: after a crash it counts only if the message came there."""
-    released: list[int]
+    released: list[IdRun]
     """Sent by us, confirmed with PUBREC and not with PUBCOMP."""
 
 
@@ -80,7 +78,7 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.queues: dict[str, QueueRecord] = {}
         self.connection: MqttConnection | None = None
-        self.inbound: dict[int, Anchor] = {}
+        self.inbound = IdRuns()
         self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
@@ -92,28 +90,30 @@ class Session:
         return f"{self.namespace}\0{self.client_id}"
 
     def record(self) -> SessionRecord:
-        subscriptions = [
-            SubscriptionRecord(
-                each.filter,
-                each.qos,
-                each.no_local,
-                each.retain_as_published,
-                each.retain_handling,
-                each.identifier,
-            )
-            for each in self.subscriptions.values()
-        ]
         return SessionRecord(
             self.user,
             self.expiry_s,
             self.disconnected_ms,
-            subscriptions,
             self.will,
             list(self.queues.values()),
         )
 
+    def subscription_record(self, pattern: str) -> SubscriptionRecord | None:
+        """None when it has no such filter."""
+        found = self.subscriptions.get(pattern)
+        if found is None:
+            return None
+        return SubscriptionRecord(
+            found.filter,
+            found.qos,
+            found.no_local,
+            found.retain_as_published,
+            found.retain_handling,
+            found.identifier,
+        )
+
     def packet_ids(self) -> PacketIds:
-        return PacketIds(self.inbound, sorted(self.outbox.released))
+        return PacketIds(self.inbound.runs(), self.outbox.released.runs())
 
     def cancel_timers(self) -> None:
         for timer in (self.will_timer, self.expiry_timer):

@@ -1,6 +1,6 @@
 """Sessions from their first connection to their expiry, across connections and restarts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -8,16 +8,17 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.bridge import Bridges
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
+from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queue_names import is_queue
 from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.session import (
-    NO_ANCHOR,
     PACKET_IDS,
     SESSIONS,
-    Anchor,
+    SUBSCRIPTIONS,
     PacketIds,
     Session,
     SessionRecord,
+    SubscriptionRecord,
 )
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
@@ -31,6 +32,7 @@ TIMER_S_MAX = 86_400.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
+_decode_subscription = msgspec.msgpack.Decoder(SubscriptionRecord).decode
 _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 
 
@@ -135,14 +137,16 @@ class Sessions:
         session.cancel_timers()
         if session.connection is None and session.will is not None:
             self._publish_will(session)
+        keys = [(SESSIONS, session.key), (PACKET_IDS, session.key)]
+        keys += [(SUBSCRIPTIONS, f"{session.key}\0{each}") for each in session.subscriptions]
         for each in list(session.subscriptions.values()):
             self._remove(session, each)
         session.outbox.delete()
         self._sessions.pop((session.namespace, session.client_id), None)
         gone: list[Change] = [
-            (table, session.key, None)
-            for table in (SESSIONS, PACKET_IDS)
-            if self._store.catalogue.get(table, session.key) is not None
+            (table, key, None)
+            for table, key in keys
+            if self._store.catalogue.get(table, key) is not None
         ]
         if gone:
             self._store.change(gone)
@@ -209,6 +213,17 @@ class Sessions:
             return None
         return self._store.change([(SESSIONS, session.key, _encode(session.record()))])
 
+    def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
+        """Keep what became of some of its filters; the others are as they were."""
+        if not session.durable:
+            return None
+        changes: list[Change] = []
+        for pattern in dict.fromkeys(filters):
+            record = session.subscription_record(pattern)
+            value = None if record is None else _encode(record)
+            changes.append((SUBSCRIPTIONS, f"{session.key}\0{pattern}", value))
+        return self._store.change(changes)
+
     def save_ids(self, session: Session) -> Lsn | None:
         """Keep where its exchanges of QoS 2 are."""
         if not session.durable:
@@ -218,6 +233,10 @@ class Sessions:
     def restore(self) -> None:
         """After a start: everybody is away, who was connected since now."""
         now_ms = self._broker.now_ms()
+        subscriptions: dict[str, list[SubscriptionRecord]] = {}
+        for key, value in self._store.catalogue.items(SUBSCRIPTIONS):
+            owner = key.rpartition("\0")[0]
+            subscriptions.setdefault(owner, []).append(_decode_subscription(value))
         for key, value in list(self._store.catalogue.items(SESSIONS)):
             namespace, _, client_id = key.partition("\0")
             record = _decode_session(value)
@@ -227,7 +246,7 @@ class Sessions:
             session.durable = True
             session.disconnected_ms = record.disconnected_ms or now_ms
             session.will = record.will
-            for each in record.subscriptions:
+            for each in subscriptions.get(key, ()):
                 self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
             session.queues = {each.filter: each for each in record.queues}
             session.outbox.reopen()
@@ -242,16 +261,17 @@ class Sessions:
         value = self._store.catalogue.get(PACKET_IDS, session.key)
         if value is not None:
             ids = _decode_ids(value)
-            session.outbox.released.update(ids.released)
-            session.inbound = {
-                number: anchor for number, anchor in ids.inbound.items() if self._arrived(anchor)
-            }
+            session.outbox.released = IdRuns(ids.released)
+            session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
 
-    def _arrived(self, anchor: Anchor) -> bool:
-        """Whether the message of a packet id came to the log before the crash."""
-        partition = self._broker.engine.core.partitions.get(anchor[0])  # type: ignore[call-overload]
-        # A queue that is gone had it, as far as anybody can tell.
-        return anchor == NO_ANCHOR or partition is None or partition.log.next_offset > anchor[1]
+    def _arrived(self, run: IdRun) -> list[IdRun]:
+        """The packet ids of a run whose messages came to the log before the crash."""
+        first, stop, number, offset = run
+        partition = self._broker.engine.core.partitions.get(number)  # type: ignore[call-overload]
+        # A queue that is gone had them, as far as anybody can tell.
+        if number and partition is not None:
+            stop = min(stop, first + partition.log.next_offset - offset)
+        return [(first, stop, number, offset)] if first < stop else []
 
 
 def _delay_s(will: Will | None) -> int:

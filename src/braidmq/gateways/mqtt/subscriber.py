@@ -27,7 +27,7 @@ from braidmq.wire.mqtt.packets import (
 )
 from braidmq.wire.mqtt.properties import Properties, decode_properties
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
-from braidmq.wire.mqtt.render import render_acks
+from braidmq.wire.mqtt.render import id_runs, render_acks
 from braidmq.wire.mqtt.text import split_share
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ ADMIN = "$admin"
 class Subscriber:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
+        self._owed: dict[str, Subscription] = {}
+        """Subscriptions whose retained messages wait until the client has read others."""
 
     # --- subscriptions ---
 
@@ -69,8 +71,10 @@ class Subscriber:
                 self._send_retained(each)
             connection.queue_client().attach_all(queues)
 
-        lsn = connection.sessions.save(connection.session)
+        changed = [each.filter for each in packet.requests]
+        lsn = connection.sessions.save_subscriptions(connection.session, changed)
         if queues:
+            connection.sessions.save(connection.session)
             # A queue or group that was made for it is there for good, too.
             lsn = connection.broker.pending_lsn()
         connection.broker.when_durable(lsn, kept)
@@ -131,9 +135,18 @@ class Subscriber:
             if failure is None:
                 connection.send_packet(UnsubAck(packet.packet_id, reasons))
 
-        connection.broker.when_durable(connection.sessions.save(connection.session), kept)
+        lsn = connection.sessions.save_subscriptions(connection.session, packet.filters)
+        if any(is_queue_filter(each) for each in packet.filters):
+            lsn = connection.sessions.save(connection.session) or lsn
+        connection.broker.when_durable(lsn, kept)
 
     # --- retained messages ---
+
+    def catch_up(self) -> None:
+        """The socket has room again."""
+        owed, self._owed = self._owed, {}
+        for each in owed.values():
+            self._send_retained(each)
 
     def _send_retained(self, new: Subscription) -> None:
         connection = self._connection
@@ -141,6 +154,9 @@ class Subscriber:
             return  # unsubscribed, or subscribed anew, while it went to disk
         if is_admin(new.filter):
             connection.gateway.admin.send_to(connection, new)
+            return
+        if connection.unsent_bytes > connection.settings.output_bytes_max:
+            self._owed[new.filter] = new
             return
         if new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
@@ -166,9 +182,10 @@ class Subscriber:
     def acknowledged(self, packet_ids: "array[int]") -> None:
         """PUBACK. A message of QoS 2 waits for PUBREC, whatever else comes (MQTT-4.3.3-3)."""
         outbox = self._connection.session.outbox
-        for waiting in (outbox.unreceived, outbox.released):
-            if waiting and not waiting.isdisjoint(packet_ids):
-                raise ProtocolError("PUBACK for a message of QoS 2")
+        if outbox.unreceived or outbox.released:
+            for run in id_runs(packet_ids):
+                if outbox.unreceived.overlaps(*run) or outbox.released.overlaps(*run):
+                    raise ProtocolError("PUBACK for a message of QoS 2")
         outbox.acknowledge(packet_ids)
 
     def received(self, packet_ids: "array[int]", reasons: bytes | None) -> None:
@@ -176,6 +193,35 @@ class Subscriber:
         not be sent again to a client that has let go of its packet id."""
         connection = self._connection
         outbox = connection.session.outbox
+        known, unknown, refused = packet_ids, array("H"), array("H")
+        runs = id_runs(packet_ids)
+        if reasons is not None or not all(outbox.unreceived.covers(*run) for run in runs):
+            known, unknown, refused = self._sorted_out(packet_ids, reasons)
+            runs = id_runs(known)
+        if refused:
+            for first, stop in id_runs(refused):
+                outbox.unreceived.discard(first, stop)
+            outbox.acknowledge(refused)
+        if unknown:
+            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
+            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
+        if known:
+            for first, stop in runs:
+                outbox.unreceived.discard(first, stop)
+                outbox.released.put(first, stop)
+
+            def kept(failure: StorageFailed | None) -> None:
+                if failure is None:
+                    connection.send(render_acks(Kind.PUBREL, known, connection.version))
+
+            lsn = connection.sessions.save_ids(connection.session)
+            connection.broker.when_durable(lsn, kept)
+
+    def _sorted_out(
+        self, packet_ids: "array[int]", reasons: bytes | None
+    ) -> "tuple[array[int], array[int], array[int]]":
+        """Ids that are known, unknown, and refused by the client."""
+        outbox = self._connection.session.outbox
         known, unknown, refused = array("H"), array("H"), array("H")
         for index, number in enumerate(packet_ids):
             if reasons is not None and reasons[index] >= ERROR:
@@ -186,35 +232,23 @@ class Subscriber:
                 raise ProtocolError("PUBREC for a message of QoS 1")
             else:
                 unknown.append(number)
-        if refused:
-            outbox.unreceived.difference_update(refused)
-            outbox.acknowledge(refused)
-        if unknown:
-            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
-        if known:
-            outbox.unreceived.difference_update(known)
-            outbox.released.update(known)
-
-            def kept(failure: StorageFailed | None) -> None:
-                if failure is None:
-                    connection.send(render_acks(Kind.PUBREL, known, connection.version))
-
-            lsn = connection.sessions.save_ids(connection.session)
-            connection.broker.when_durable(lsn, kept)
+        return known, unknown, refused
 
     def completed(self, packet_ids: "array[int]") -> None:
         """PUBCOMP. First the message, then its id: the journal keeps that order."""
         connection = self._connection
         outbox = connection.session.outbox
-        if not outbox.released.issuperset(packet_ids):
-            if not outbox.unreceived.isdisjoint(packet_ids):
+        runs = id_runs(packet_ids)
+        if not all(outbox.released.covers(*run) for run in runs):
+            if any(outbox.unreceived.overlaps(*run) for run in runs):
                 raise ProtocolError("PUBCOMP before PUBREC")
             packet_ids = array("H", [each for each in packet_ids if each in outbox.released])
             if not packet_ids:
                 return
+            runs = id_runs(packet_ids)
         outbox.acknowledge(packet_ids)
-        outbox.released.difference_update(packet_ids)
+        for first, stop in runs:
+            outbox.released.discard(first, stop)
         connection.sessions.save_ids(connection.session)
 
 

@@ -103,6 +103,8 @@ class TcpTransport(_Socket, asyncio.BufferedProtocol):
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._large is not None:
             return memoryview(self._large)[self._large_bytes :]
+        if not self._tail:
+            return _receive_view
         tail = len(self._tail)
         _receive_buffer[:tail] = self._tail
         return _receive_view[tail:]
@@ -118,8 +120,11 @@ class TcpTransport(_Socket, asyncio.BufferedProtocol):
 
     def _read(self, view: memoryview, size: int) -> None:
         used = self.connection.receive(view, size)
+        if used == size:
+            self._tail = b""
+            return
         wanted = self.connection.wanted_bytes
-        if wanted > RECEIVE_BYTES // 2 and used < size:
+        if wanted > RECEIVE_BYTES // 2:
             self._large = bytearray(wanted)
             self._large_bytes = size - used
             self._large[: size - used] = view[used:size]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from braidmq.engine.routing.filters import FilterIndex
+from braidmq.engine.topics import Topic
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties, encode_properties
 from braidmq.wire.mqtt.text import split_share
@@ -62,9 +63,11 @@ class Wants:
         self.qos = max(each.qos for each in subscriptions)
         self.retain_as_published = any(each.retain_as_published for each in subscriptions)
         identifiers = tuple(each.identifier for each in subscriptions if each.identifier)
-        self.properties = encode_properties(
-            Properties(subscription_identifiers=identifiers), Kind.PUBLISH
-        )
+        self.properties = b""
+        if identifiers:
+            self.properties = encode_properties(
+                Properties(subscription_identifiers=identifiers), Kind.PUBLISH
+            )
         others = [each for each in subscriptions if not each.no_local]
         self.is_part = False
         """Whether this is what is left for messages that the session published itself."""
@@ -116,7 +119,7 @@ STRATEGIES: "dict[ShareStrategy, Callable[[list[Session], int], Session]]" = {
 class Plan:
     """Everybody who has a subscription that matches one topic."""
 
-    __slots__ = ("_deliveries", "_matching", "groups", "sessions")
+    __slots__ = ("_deliveries", "_matching", "bound", "bound_at", "groups", "sessions")
 
     def __init__(self, found: "Iterable[Subscription | ShareGroup]") -> None:
         self._matching: dict[Session, list[Subscription]] = {}
@@ -128,6 +131,9 @@ class Plan:
                 self._matching.setdefault(each.session, []).append(each)
         self.sessions = {session: Wants(own) for session, own in self._matching.items()}
         self._deliveries: dict[Session, Wants | None] = {}
+        self.bound: tuple[Topic, ...] = ()
+        """Queues of the topic exchange that get it too, while the router's generation is this."""
+        self.bound_at = -1
 
     def delivery(self, session: "Session") -> Wants | None:
         """How a queued message goes out; None when the session has unsubscribed since."""

@@ -1,13 +1,5 @@
 from braidmq.storage.disk import Buffer
-
-BODY_BYTES_MIN: int
-
-class Histogram:
-    total: int
-    max_ns: int
-    def clear(self) -> None: ...
-    def add(self, ns: int) -> None: ...
-    def percentile(self, percent: float) -> int: ...
+from braidmq.wire.arrivals import Arrivals, Histogram
 
 class Publisher:
     published: int
@@ -32,14 +24,6 @@ class Publisher:
     @property
     def outstanding(self) -> int: ...
     def render(self, count: int, now_ns: int) -> bytes: ...
-
-class Arrivals:
-    received: int
-    duplicated: int
-    reordered: int
-    redelivered: int
-    foreign: int
-    def __init__(self, run: int, producers: int, latency: Histogram) -> None: ...
 
 class Consumer:
     channel: int

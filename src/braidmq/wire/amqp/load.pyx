@@ -1,81 +1,22 @@
 """The client's side of AMQP under load: publishes out, confirms and deliveries in, all checked.
 
-Every body opens with what the far end needs to check it, big-endian; the rest is filler:
-
-    ┌────────┬──────────┬──────────┬────────────────────┐
-    │ run    │ producer │ sequence │ sent at, ns        │
-    └────────┴──────────┴──────────┴────────────────────┘
-      4 bytes  4 bytes    8 bytes    8 bytes              BODY_BYTES_MIN in all
-
-A producer's sequence starts at 1, so on a channel of its own it is the confirm's delivery tag too.
+Every body opens with a stamp (``wire/arrivals``). Its sequence is, on a channel of its own, the
+confirm's delivery tag too.
 Time is an argument, as everywhere in ``wire``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from braidmq.wire.amqp.frames cimport (
     ACK, ACK_FRAME_BYTES, DELIVER, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
-    FRAME_OVERHEAD, NACK, be16, be32, be64, put32, put64, put_answer,
+    FRAME_OVERHEAD, NACK, be16, be32, be64, put_answer,
 )
+from braidmq.wire.arrivals cimport Arrivals, Histogram, Stamp
 
 from braidmq.wire.amqp.client import PublishBatch, publish_head
-
-BODY_BYTES_MIN = 24
-
-cdef enum:
-    STAMP_BYTES = 24
-    STEPS = 64                # an octave of a histogram: a bucket is at most 1.6 % wide
-    STEP_BITS = 6
-    BUCKETS = STEPS * 42      # 2 ** 47 ns are 39 hours
-
-
-# --- durations ---
-
-
-cdef class Histogram:
-    """Durations in nanoseconds, in buckets that widen with the duration."""
-    cdef uint64_t counts[BUCKETS]
-    cdef readonly uint64_t total
-    cdef readonly int64_t max_ns
-
-    def __cinit__(self):
-        self.clear()
-
-    def clear(self):
-        memset(self.counts, 0, sizeof(self.counts))
-        self.total = 0
-        self.max_ns = 0
-
-    cdef inline void put(self, int64_t ns) noexcept:
-        cdef int64_t scaled = ns if ns > 0 else 0
-        cdef int shift = 0
-        if scaled > self.max_ns:
-            self.max_ns = scaled
-        while scaled >= 2 * STEPS:
-            scaled >>= 1
-            shift += 1
-        scaled += shift * STEPS
-        self.counts[scaled if scaled < BUCKETS else BUCKETS - 1] += 1
-        self.total += 1
-
-    def add(self, int64_t ns):
-        self.put(ns)
-
-    def percentile(self, double percent):
-        """The upper edge of the bucket that ``percent`` of all durations do not pass."""
-        cdef uint64_t wanted = <uint64_t>(self.total * percent / 100)
-        cdef uint64_t seen = 0
-        cdef int i, shift
-        for i in range(BUCKETS):
-            seen += self.counts[i]
-            if seen > wanted:
-                shift = i // STEPS - 1 if i >= 2 * STEPS else 0
-                return min((<int64_t>(i - shift * STEPS + 1) << shift) - 1, self.max_ns)
-        return self.max_ns
-
 
 # --- out ---
 
@@ -89,6 +30,8 @@ cdef class Publisher:
     cdef list templates
     cdef Py_ssize_t turn
     cdef Py_ssize_t stamp_from_end
+    cdef uint32_t run
+    cdef uint32_t producer
     cdef uint64_t *sent_ns    # a ring by tag; 0 is settled
     cdef uint64_t mask
     cdef uint64_t oldest      # no tag below it is unsettled
@@ -104,12 +47,13 @@ cdef class Publisher:
         uint32_t run, uint32_t producer, Py_ssize_t window, Histogram latency,
     ):
         cdef uint64_t ring = 1
-        if body_bytes < STAMP_BYTES:
-            raise ValueError(f"a body has at least {STAMP_BYTES} bytes")
+        if body_bytes < <Py_ssize_t>sizeof(Stamp):
+            raise ValueError(f"a body has at least {sizeof(Stamp)} bytes")
         self.templates = [
-            template(channel, exchange, key, properties, body_bytes, run, producer) for key in keys
-        ]
-        self.stamp_from_end = body_bytes + 1 - 8
+            template(channel, exchange, key, properties, body_bytes) for key in keys]
+        self.stamp_from_end = body_bytes + 1
+        self.run = run
+        self.producer = producer
         self.window = window
         self.latency = latency
         self.oldest = 1
@@ -137,6 +81,7 @@ cdef class Publisher:
         cdef Py_ssize_t kinds = len(self.templates), _i, at = self.turn, total = 0
         cdef bytes one = self.templates[0], out
         cdef uint8_t *p
+        cdef Stamp stamp = Stamp(self.run, self.producer, 0, now_ns)
         if self.window and count > self.window - <Py_ssize_t>(self.published + 1 - self.oldest):
             raise ValueError("more than the window has room for")
         if kinds == 1:
@@ -155,7 +100,8 @@ cdef class Publisher:
             memcpy(p, PyBytes_AS_STRING(one), len(one))
             p += len(one)
             self.published += 1
-            put64(put64(p - self.stamp_from_end, self.published), now_ns)
+            stamp.sequence = self.published
+            memcpy(p - self.stamp_from_end, &stamp, sizeof(Stamp))
             if self.window:
                 self.sent_ns[self.published & self.mask] = now_ns
         return out
@@ -182,94 +128,15 @@ cdef class Publisher:
 
 
 cdef bytes template(
-    uint16_t channel, bytes exchange, bytes key, bytes properties, Py_ssize_t body_bytes,
-    uint32_t run, uint32_t producer,
+    uint16_t channel, bytes exchange, bytes key, bytes properties, Py_ssize_t body_bytes
 ):
-    """One publish: method, header and body frame, without its sequence and time."""
-    cdef bytes body = b"b" * body_bytes
-    put32(put32(<uint8_t *>PyBytes_AS_STRING(body), run), producer)
+    """One publish: method, header and body frame, without its stamp."""
     one = PublishBatch()
-    one.add(publish_head(channel, exchange, key), properties, body)
+    one.add(publish_head(channel, exchange, key), properties, b"b" * body_bytes)
     return one.render(0, 0)
 
 
 # --- in ---
-
-
-cdef struct Seen:
-    uint8_t *bits
-    uint64_t capacity
-    uint64_t highest
-
-
-cdef class Arrivals:
-    """What came of each producer's sequence: once, twice, late, never."""
-    cdef Seen *seen
-    cdef uint32_t producers
-    cdef uint32_t run
-    cdef Histogram latency
-    cdef readonly uint64_t received     # each sequence number counted once
-    cdef readonly uint64_t duplicated
-    cdef readonly uint64_t reordered    # first seen behind a later one of its producer
-    cdef readonly uint64_t redelivered  # had the flag
-    cdef readonly uint64_t foreign      # not of this run
-
-    def __cinit__(self, uint32_t run, uint32_t producers, Histogram latency):
-        self.run = run
-        self.producers = producers
-        self.latency = latency
-        self.seen = <Seen *>calloc(producers, sizeof(Seen))
-        if self.seen == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        cdef uint32_t i
-        if self.seen != NULL:
-            for i in range(self.producers):
-                free(self.seen[i].bits)
-            free(self.seen)
-
-    cdef int grow(self, Seen *seen, uint64_t sequence) except -1:
-        cdef uint64_t wanted = 2 * max(seen.capacity, sequence + 1)
-        cdef uint8_t *bits
-        wanted = (wanted + 7) // 8 * 8
-        bits = <uint8_t *>realloc(seen.bits, wanted // 8)
-        if bits == NULL:
-            raise MemoryError
-        memset(bits + seen.capacity // 8, 0, (wanted - seen.capacity) // 8)
-        seen.bits = bits
-        seen.capacity = wanted
-        return 0
-
-    cdef int put(
-        self, const uint8_t *body, uint64_t length, bint redelivered, uint64_t now_ns
-    ) except -1:
-        cdef Seen *seen
-        cdef uint64_t sequence
-        cdef uint8_t bit
-        if length < STAMP_BYTES or be32(body) != self.run or be32(body + 4) >= self.producers:
-            self.foreign += 1
-            return 0
-        seen = self.seen + be32(body + 4)
-        sequence = be64(body + 8)
-        if sequence >= seen.capacity:
-            if sequence > 1 << 40:
-                self.foreign += 1
-                return 0
-            self.grow(seen, sequence)
-        self.redelivered += redelivered
-        bit = 1 << (sequence & 7)
-        if seen.bits[sequence >> 3] & bit:
-            self.duplicated += 1
-            return 0
-        seen.bits[sequence >> 3] |= bit
-        self.received += 1
-        if sequence > seen.highest:
-            seen.highest = sequence
-        else:
-            self.reordered += 1
-        self.latency.put(<int64_t>(now_ns - be64(body + 16)))
-        return 0
 
 
 cdef class Consumer:
@@ -322,7 +189,7 @@ cdef Py_ssize_t delivery(
     header = <Py_ssize_t>be32(p + method + 3) + FRAME_OVERHEAD
     body = be64(p + method + 11)
     whole = method + header + <Py_ssize_t>body + FRAME_OVERHEAD
-    if body < STAMP_BYTES:
+    if body < <Py_ssize_t>sizeof(Stamp):
         return -1
     if size < whole:
         return 0

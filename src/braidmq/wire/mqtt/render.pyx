@@ -258,6 +258,22 @@ def render_acks(int kind, const unsigned short[::1] packet_ids, int version, uin
     return out
 
 
+def id_runs(const unsigned short[::1] packet_ids):
+    """Packet ids cut where one is not the last one plus 1: a list of ``(first, behind the last)``."""
+    cdef list runs = []
+    cdef Py_ssize_t i, count = packet_ids.shape[0]
+    cdef int first
+    if count == 0:
+        return runs
+    first = packet_ids[0]
+    for i in range(1, count):
+        if packet_ids[i] != packet_ids[i - 1] + 1:
+            runs.append((first, packet_ids[i - 1] + 1))
+            first = packet_ids[i]
+    runs.append((first, packet_ids[count - 1] + 1))
+    return runs
+
+
 def sequential_ids(int first, Py_ssize_t count, int last=PACKET_ID_MAX):
     """``count`` packet ids from ``first`` on; ``last`` is followed by 1."""
     cdef array.array ids = array.clone(IDS, count, zero=False)

@@ -1,0 +1,175 @@
+"""BraidMQ beside Mosquitto: ``python -m bench.mqtt``.
+
+Both run on this machine at once, on ports and data of their own; only one is under load at a time,
+in turns. What each promises differs and stands beside each figure: see ``PROMISES``.
+"""
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from bench.beside import Rivalry, install, stop_session
+from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
+from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.tree import Subscription, Tree
+from braidmq.loadgen.mqtt import run
+from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
+from braidmq.loadgen.mqtt_workloads import WORKLOADS
+from braidmq.loadgen.result import Result
+from braidmq.model.errors import BraidError
+from braidmq.testing.live import free_ports, live_node
+from braidmq.wire.mqtt.constants import Version
+
+MOSQUITTO = Path("/usr/sbin/mosquitto")
+START_S_MAX = 30.0
+SUBSCRIPTIONS = 100_000
+
+CONFIG = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence false
+set_tcp_nodelay true
+# It drops what is above these: no limit, so that it need not.
+max_queued_messages 0
+max_queued_bytes 0
+# As many in flight to a subscriber as the window of a publisher.
+max_inflight_messages 1000
+log_dest none
+"""
+
+PROMISES = {
+    "qos0": "neither promises anything",
+    "persistent": "PUBACK and PUBREC here: fdatasync of the message for the subscriber's session;"
+    " there: it is in memory",
+    "memory": "PUBACK and PUBREC on both sides: it is in memory",
+}
+
+
+# --- the brokers ---
+
+
+@contextmanager
+def mosquitto(root: Path) -> Iterator[str]:
+    install(MOSQUITTO, "mosquitto")
+    root.mkdir(parents=True)
+    (port,) = free_ports(1)
+    config = root / "mosquitto.conf"
+    config.write_text(CONFIG.format(port=port))
+    log = (root / "output").open("wb")
+    process = subprocess.Popen(
+        [str(MOSQUITTO), "-c", str(config)], stdout=log, stderr=log, start_new_session=True
+    )
+    url = f"mqtt://127.0.0.1:{port}"
+    try:
+        _wait_until_up(url, process)
+        yield url
+    finally:
+        stop_session(process)
+        log.close()
+
+
+def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            MqttClient(parse_mqtt_address(url), "is-it-up", Version.V3_1_1).close()
+            return
+        except BraidError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def braidmq(root: Path) -> Iterator[str]:
+    with live_node(root, amqp_port=0, ws_port=0, http_port=0) as node:
+        yield f"mqtt://127.0.0.1:{node.ports['mqtt_port']}"
+        node.stop()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def one_run(workload: str, url: str, seconds: float) -> Result:
+    return run(WORKLOADS[workload], url, seconds)
+
+
+RIVALRY = Rivalry({"BraidMQ": braidmq, "Mosquitto": mosquitto}, one_run)
+
+
+# --- figures ---
+
+
+def promise(workload: str) -> str:
+    work = WORKLOADS[workload]
+    if not work.qos:
+        return PROMISES["qos0"]
+    return PROMISES["persistent" if work.persistent else "memory"]
+
+
+def throughput(workload: str, context: Context, *, bar: Bar | None = None) -> Iterator[Measure]:
+    found = RIVALRY.alternated(workload, context)
+    yield from RIVALRY.throughput(workload, found, promise(workload), bar)
+    yield from RIVALRY.latencies(workload, found, confirms=bool(WORKLOADS[workload].qos))
+
+
+def paced(workload: str, context: Context, *, bar: Bar | None = None) -> Iterator[Measure]:
+    found = RIVALRY.alternated(workload, context)
+    yield from RIVALRY.latencies(
+        workload, found, bar, confirms=bool(WORKLOADS[workload].qos), note=promise(workload)
+    )
+    yield RIVALRY.processor_time(workload, found)
+
+
+# --- subscriptions ---
+
+
+def many_subscriptions(context: Context) -> Iterator[Measure]:
+    """A third each of filters without wildcards, with one level open, and with the rest open."""
+    count = context.size(SUBSCRIPTIONS, 3000)
+    tree = Tree("/")
+    devices = range(count // 3)
+    filters = [
+        pattern.format(n)
+        for n in devices
+        for pattern in ("devices/{}/state", "+/{}/state", "devices/{}/#")
+    ]
+    owner = cast(Session, object())
+    used = time.process_time()
+    for each in filters:
+        tree.add(Subscription(owner, each, 0))
+    used = time.process_time() - used
+    yield Measure(f"subscribe, up to {count}", used / len(filters) * 1e6, "µs of processor")
+    topics = [
+        f"devices/{n}/state".encode() for n in random.sample(devices, min(count // 3, 10_000))
+    ]
+    for name in ("not seen before", "seen before"):
+        used = time.process_time()
+        for topic in topics:
+            tree.plan(topic)
+        used = time.process_time() - used
+        name = f"match among {count}, a topic {name}"
+        yield Measure(name, used / len(topics) * 1e6, "µs of processor")
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "qos0": partial(throughput, "qos0", bar=at_least(25)),
+    "qos1": partial(throughput, "qos1", bar=at_least(12)),
+    "qos1-clean": partial(throughput, "qos1-clean"),
+    "qos2": partial(throughput, "qos2", bar=at_least(10)),
+    "qos2-clean": partial(throughput, "qos2-clean"),
+    "fan-out": partial(throughput, "fan-out", bar=at_least(40)),
+    "fan-in": partial(throughput, "fan-in", bar=at_least(12)),
+    "fan-in-20": partial(throughput, "fan-in-20"),
+    "paced0": partial(paced, "paced0", bar=at_most(1)),
+    "paced1": partial(paced, "paced1", bar=at_most(1)),
+    "subscriptions": many_subscriptions,
+}
+
+
+if __name__ == "__main__":
+    main("mqtt", BENCHMARKS)
