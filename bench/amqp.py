@@ -123,6 +123,11 @@ def paced(workload: str, context: Context, *, bar: Bar | None = None) -> Iterato
     yield RIVALRY.processor_time(workload, found)
 
 
+def rss_mib(result: Result) -> float:
+    assert result.broker_rss_bytes, "the broker is on this machine"
+    return result.broker_rss_bytes / 2**20
+
+
 def backlog(context: Context) -> Iterator[Measure]:
     found = RIVALRY.alternated("backlog", context, fresh=True)
     note, more, compared = PROMISES["persistent"], at_least(1), RIVALRY.compared

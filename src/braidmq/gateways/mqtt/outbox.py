@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.engine.envelope import MQTT
 from braidmq.engine.policy import QUEUE_SETTINGS, merge
+from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.gateways.broker import Broker

@@ -10,8 +10,9 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import BeforeAppend, Routed
 from braidmq.gateways.mqtt.message import Arrival, batch_of
+from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.queue_names import DEAD_SUFFIX, Address, parse
-from braidmq.gateways.mqtt.session import NO_ANCHOR, Anchor, Session
+from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.translation import queue_record
 from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
 from braidmq.security.accounts import Accounts
