@@ -17,6 +17,7 @@ KERNELS = {
     "braidmq.storage.record": [f"{STORAGE}/crc32c.h", f"{STORAGE}/record_run.h"],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
+    "braidmq.storage.copying": [],
     "braidmq.client.awaitables": [],
     "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
