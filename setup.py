@@ -27,6 +27,7 @@ KERNELS = {
     "braidmq.wire.mqtt.scan": [],
     "braidmq.wire.mqtt.render": [],
     "braidmq.engine.compaction": [],
+    "braidmq.engine.entries": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],
     "braidmq.engine.timer_wheel": [],
