@@ -198,7 +198,7 @@ class Model:
                     if not ready:
                         break
                     victim = min(ready, key=lambda c: (-topic.lane(c.message), c.offset))
-                    self._bury(view, victim, "maxlen", 0)
+                    self._bury(view, victim, "maxlen", victim.attempts)
 
     # --- going ---
 
@@ -278,7 +278,7 @@ class Model:
     def expire(self, view: View, cell: Cell) -> None:
         """It was found gone, and it was time."""
         if view.sub.topic.policy.dead_letter.expired:
-            self._bury(view, cell, "expired", 0)
+            self._bury(view, cell, "expired", cell.attempts)
         else:
             self.settle(view, [cell])
 

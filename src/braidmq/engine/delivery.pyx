@@ -9,24 +9,22 @@
          │                 │ settled early, no record)       │
     ─────┴─────────────────┴─────────────────────────────────┴───
 
-A fresh message costs nothing here; one that was delivered has an entry until it is settled. There
-is a block for each 64 consecutive offsets that have any:
-
-    all alike     present: one bit each ── one entry for all
-    otherwise     present: one bit each ── 64 entries of 24 bytes
-
-What was handed out together is alike and is settled by clearing bits, so a run costs a step per 64
-messages. A block gets entries for each once some of its messages go another way than the others.
-Which state follows which is the table of ``braidmq.engine.states``.
+A fresh message costs nothing here; one that was delivered has an entry until it is settled.
+``entries`` keeps them, one for up to 64 messages that are alike. Which state follows which is the
+table of ``braidmq.engine.states``.
 
 Ready messages that have an entry also have a bit in the set of their lane, which hands them out
 lowest offset first, so that a requeued message keeps its place. Fresh ones belong to lane 0.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memmove, memset
+from libc.stdlib cimport malloc
+from libc.string cimport memset
 
+from braidmq.engine.entries cimport (
+    BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, NO_STATE, Block, Entry, EntryTable, RangeList, bytes_in,
+    entry_in, run_length, separate,
+)
 from braidmq.storage.offset_set cimport (
     OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
 )
@@ -42,11 +40,7 @@ cdef enum:
     WAITING = 2
     DELAYED = 3
     FIRST_TERMINAL = 4
-    NO_STATE = 255      # of an entry that was just made
     ILLEGAL = 255
-    BLOCK_SHIFT = 6
-    BLOCK_SIZE = 64
-    BLOCK_MASK = 63
 
 cdef enum:
     DELIVER = 0
@@ -78,23 +72,6 @@ cdef inline int64_t due_at(const RecordHeader *header) noexcept:
     return (<const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)).due_at_ms
 
 
-cdef inline int run_length(uint64_t mask, int low) noexcept:
-    """How many bits from ``low`` on are set."""
-    cdef uint64_t gap = ~(mask >> low)
-    return 64 - low if gap << low == 0 else braid_ctz(gap)
-
-
-cdef inline const Entry *entry_in(const Block *block, int index) noexcept:
-    """What is known of a message with an entry; its size may stand elsewhere."""
-    return &block.common if block.entries == NULL else &block.entries[index]
-
-
-cdef inline uint32_t size_in(const Block *block, int index) noexcept:
-    if block.entries == NULL and block.sizes != NULL:
-        return block.sizes[index]
-    return entry_in(block, index).size
-
-
 cdef inline void hand_to(Entry *entry, const Entry *delivered) noexcept:
     """A message that was delivered before is at a consumer again."""
     if entry.attempts < 0xffff:
@@ -119,84 +96,7 @@ cdef inline void answer(Entry *entry, uint8_t following, int64_t deadline_ms) no
         entry.consumer = 0
 
 
-cdef int64_t bytes_in(const Block *block, uint64_t mask) noexcept:
-    """Bytes of the values of some messages of a block."""
-    cdef int64_t total = 0
-    if block.entries == NULL and block.sizes == NULL:
-        return <int64_t>braid_popcount(mask) * block.common.size
-    while mask:
-        total += size_in(block, braid_ctz(mask))
-        mask &= mask - 1
-    return total
-
-
-cdef int separate(Block *block) except -1:
-    """Give each message of a block an entry of its own."""
-    cdef uint64_t mask = block.present
-    cdef int index
-    cdef Entry *entries
-    if block.entries != NULL:
-        return 0
-    entries = <Entry *>malloc(BLOCK_SIZE * sizeof(Entry))
-    if entries == NULL:
-        raise MemoryError
-    while mask:
-        index = braid_ctz(mask)
-        entries[index] = block.common
-        entries[index].size = size_in(block, index)
-        mask &= mask - 1
-    free(block.sizes)
-    block.sizes = NULL
-    block.entries = entries
-    return 0
-
-
-cdef void release(Block *block) noexcept:
-    if block != NULL:
-        free(block.entries)
-        free(block.sizes)
-        free(block)
-
-
-cdef class RangeList:
-    """Offsets in rising order, gathered into ranges."""
-
-    def __cinit__(self):
-        self.ranges = []
-        self.start = self.stop = -1
-        self.count = self.size = 0
-
-    cdef int add(self, int64_t start, int64_t stop, int64_t size) except -1:
-        self.count += stop - start
-        self.size += size
-        if start != self.stop:
-            self.close()
-            self.start = start
-        self.stop = stop
-        return 0
-
-    cdef int add_mask(self, int64_t base, uint64_t mask, int64_t size) except -1:
-        cdef int low, count
-        self.size += size
-        while mask:
-            low = braid_ctz(mask)
-            count = run_length(mask, low)
-            self.add(base + low, base + low + count, 0)
-            mask &= ~mask_between(low, low + count)
-        return 0
-
-    cdef int close(self) except -1:
-        if self.start >= 0:
-            self.ranges.append((self.start, self.stop))
-            self.start = self.stop = -1
-        return 0
-
-    cdef tuple result(self):
-        self.close()
-        return self.ranges, self.count, self.size
-
-
-cdef class DeliveryState:
+cdef class DeliveryState(EntryTable):
 
     def __cinit__(self, OffsetSet settled, int64_t cursor, int64_t end):
         if not settled.floor <= cursor <= end:
@@ -207,127 +107,11 @@ cdef class DeliveryState:
         self.fresh_bytes = 0
         self.lanes = [None]
         self.ahead = OffsetBits()
-        self.directory = NULL
-        self.used = self.capacity = self.head = 0
-        self.first_block = 0
         memset(self.counts, 0, sizeof(self.counts))
         memset(self.sizes, 0, sizeof(self.sizes))
         self.nonce = 0
 
-    def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(self.used):
-            release(self.directory[i])
-        free(self.directory)
-
-    # --- entries ---
-
-    cdef Block *block_at(self, int64_t number) noexcept:
-        cdef int64_t slot = number - self.first_block
-        if slot < 0 or slot >= self.used:
-            return NULL
-        return self.directory[slot]
-
-    cdef Block *make_block(self, int64_t number) except NULL:
-        """A block where there was none; it has no entries."""
-        cdef int64_t before = 0, wanted
-        cdef Py_ssize_t capacity
-        cdef Block **directory
-        cdef Block *block
-        if self.used == 0:
-            self.first_block = number
-            self.head = 0
-        elif number < self.first_block:
-            before = self.first_block - number
-        wanted = max(self.used + before, number - self.first_block + 1)
-        if wanted > self.capacity:
-            capacity = max(wanted, 2 * self.capacity, 4)
-            directory = <Block **>realloc(self.directory, capacity * sizeof(Block *))
-            if directory == NULL:
-                raise MemoryError
-            self.directory = directory
-            self.capacity = capacity
-        if before:
-            memmove(self.directory + before, self.directory, self.used * sizeof(Block *))
-            memset(self.directory, 0, before * sizeof(Block *))
-            self.first_block = number
-            self.used += before
-            self.head = 0
-        if wanted > self.used:
-            memset(self.directory + self.used, 0, (wanted - self.used) * sizeof(Block *))
-            self.used = wanted
-        block = <Block *>calloc(1, sizeof(Block))
-        if block == NULL:
-            raise MemoryError
-        self.directory[number - self.first_block] = block
-        self.head = min(self.head, number - self.first_block)
-        return block
-
-    cdef void drop_block(self, int64_t number) noexcept:
-        cdef int64_t slot = number - self.first_block
-        release(self.directory[slot])
-        self.directory[slot] = NULL
-        if slot == self.head:
-            self.trim()
-
-    cdef const Entry *peek(self, int64_t offset) noexcept:
-        """What is known of a message, to look at; NULL when it has no entry."""
-        cdef const Block *block = self.block_at(offset >> BLOCK_SHIFT)
-        if block == NULL or not (block.present >> (offset & BLOCK_MASK)) & 1:
-            return NULL
-        return entry_in(block, offset & BLOCK_MASK)
-
-    cdef Entry *find(self, int64_t offset) except? NULL:
-        """The entry of a message, its own, to be changed; NULL when it has none."""
-        cdef Block *block = self.block_at(offset >> BLOCK_SHIFT)
-        cdef int index = offset & BLOCK_MASK
-        if block == NULL or not (block.present >> index) & 1:
-            return NULL
-        if block.entries == NULL and block.present == <uint64_t>1 << index:
-            block.common.size = size_in(block, index)
-            free(block.sizes)
-            block.sizes = NULL
-            return &block.common
-        separate(block)
-        return &block.entries[index]
-
-    cdef Entry *make(self, int64_t offset, uint32_t size, uint8_t lane) except NULL:
-        """The entry of ``offset``, new ones in no state yet."""
-        cdef Block *block = self.block_at(offset >> BLOCK_SHIFT)
-        cdef uint64_t bit = <uint64_t>1 << (offset & BLOCK_MASK)
-        cdef Entry *entry
-        if block == NULL:
-            block = self.make_block(offset >> BLOCK_SHIFT)
-        elif not block.present & bit:
-            separate(block)
-        if not block.present & bit:
-            entry = <Entry *>entry_in(block, offset & BLOCK_MASK)
-            memset(entry, 0, sizeof(Entry))
-            entry.state = NO_STATE
-            entry.size = size
-            entry.lane = lane
-            block.present |= bit
-        return self.find(offset)
-
-    cdef void remove(self, int64_t offset) noexcept:
-        """Give an entry back; the caller has taken it out of the counts."""
-        cdef int64_t number = offset >> BLOCK_SHIFT
-        cdef Block *block = self.directory[number - self.first_block]
-        block.present &= ~(<uint64_t>1 << (offset & BLOCK_MASK))
-        if block.present == 0:
-            self.drop_block(number)
-
-    cdef void trim(self) noexcept:
-        """Moving blocks only once half of the directory is empty keeps the cost constant."""
-        while self.head < self.used and self.directory[self.head] == NULL:
-            self.head += 1
-        if self.head == self.used:
-            self.used = self.head = 0
-        elif self.head * 2 >= self.used:
-            self.used -= self.head
-            memmove(self.directory, self.directory + self.head, self.used * sizeof(Block *))
-            self.first_block += self.head
-            self.head = 0
+    # --- states ---
 
     cdef OffsetBits lane_bits(self, int lane):
         while len(self.lanes) <= lane:
@@ -425,10 +209,6 @@ cdef class DeliveryState:
     def depth_bytes(self):
         return (self.fresh_bytes + self.sizes[READY] + self.sizes[IN_FLIGHT]
                 + self.sizes[WAITING] + self.sizes[DELAYED])
-
-    @property
-    def directory_size(self):
-        return self.used
 
     def lane_ready(self, int lane):
         """How many messages are ready in one lane."""
@@ -927,10 +707,7 @@ cdef class DeliveryState:
 
     def rewind(self, int64_t offset):
         """Forget all entries and begin again at ``offset``; ``rebuild`` then counts the records."""
-        cdef Py_ssize_t i
-        for i in range(self.used):
-            release(self.directory[i])
-        self.used = self.head = 0
+        self.forget_entries()
         memset(self.counts, 0, sizeof(self.counts))
         memset(self.sizes, 0, sizeof(self.sizes))
         self.lanes = [None]
@@ -952,6 +729,27 @@ cdef class DeliveryState:
         if entry != NULL:
             return entry.state == READY
         return self.cursor <= offset < self.end and not self.ahead.has(offset)
+
+    def delivery_runs(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
+        """How often records were delivered so far: ``(start, stop, deliveries)`` of each run."""
+        cdef list found = []
+        cdef Py_ssize_t i
+        cdef int64_t offset, low = -1, high = -1
+        cdef uint16_t attempts = 0, before = 0
+        cdef const Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            entry = self.peek(offset)
+            attempts = entry.attempts if entry != NULL else 0
+            if offset != high or attempts != before:
+                if low >= 0:
+                    found.append((low, high, before))
+                low = offset
+                before = attempts
+            high = offset + 1
+        if low >= 0:
+            found.append((low, high, before))
+        return found
 
     def attempt_runs(self, int64_t start, int64_t stop, uint32_t consumer=0):
         """Messages in flight in a range (at one consumer), as runs delivered equally often."""

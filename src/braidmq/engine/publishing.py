@@ -13,9 +13,6 @@ from braidmq.model.ids import Lsn
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
 from braidmq.storage.store import Settled
 
-RETENTION_EVERY = 100
-"""Appends between two looks at a topic's retention (catalogue row M1)."""
-
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
@@ -209,7 +206,7 @@ class Publishing:
         self, target: TopicPartition, batch: RecordBatch, base_offset: int, now_ms: int
     ) -> None:
         topic, core = target.topic, self._core
-        before, topic.published = topic.published, topic.published + batch.count
+        topic.published += batch.count
         topic.last_used_ms = now_ms
         if target.open_transactions:
             self.on_undecided(target, batch, base_offset, now_ms)
@@ -223,7 +220,7 @@ class Publishing:
         if policy.ttl_ms and not target.head_timer:
             due = now_ms + policy.ttl_ms
             target.head_timer = core.wheel.schedule(due, Timer.HEAD, target.log.id)
-        if before // RETENTION_EVERY != topic.published // RETENTION_EVERY:
+        if topic.limited and target.may_exceed(now_ms):
             self.retention_due[topic] = None
 
     def schedule(

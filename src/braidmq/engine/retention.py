@@ -23,21 +23,13 @@ LOOK_EVERY_MS = 1000
 """Retention by time is looked at this often at most, however much is published."""
 
 LOOKS_PER_LIMIT = 16
-"""Retention by bytes is looked at again when this part of the limit was published."""
+"""Retention by bytes is looked at again when what was left is used up, but not before this part of
+the limit was published."""
 
-LOOSE = 1 + 1 / 64
-"""Retention by count cuts once there are this many times as many."""
+LOOSE = 32
+"""Retention by count cuts once there are this part of the limit too many."""
 
-
-class _Look:
-    """When and where retention last looked at a partition."""
-
-    __slots__ = ("at_ms", "from_bytes")
-
-    def __init__(self) -> None:
-        self.at_ms = 0
-        self.from_bytes = 0
-        """How much must have been appended for the next look at bytes."""
+NEVER = 1 << 62
 
 
 class Retainer:
@@ -46,7 +38,6 @@ class Retainer:
         self._settling = settling
         self._publishing = publishing
         self._compacted_ms: dict[int, int] = {}
-        self._looks: dict[int, _Look] = {}
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
         self.visible_runs: Callable[[TopicPartition, int, int], list[Run]]
@@ -59,27 +50,30 @@ class Retainer:
         """Topics that have grown enough since the last look."""
         due, self._publishing.retention_due = self._publishing.retention_due, {}
         for topic in due:
-            if not topic.deleted and _is_limited(topic):
+            if not topic.deleted and topic.limited:
                 for partition in topic.partitions:
-                    self._advance(partition, self._start_if_grown(partition, now_ms))
+                    if partition.may_exceed(now_ms):
+                        self._advance(partition, self._start_if_grown(partition, now_ms))
 
     def _start_if_grown(self, partition: TopicPartition, now_ms: int) -> int:
         """As ``_wanted_start``, but a look is taken only where it is worth its price: publishing
         must not feel retention (row M3). Until the next sweep, limits may be exceeded by a small
         part of them."""
         rule, log = partition.topic.policy.retention, partition.log
-        look = self._looks.get(log.id)
-        if look is None:
-            look = self._looks[log.id] = _Look()
         start = log.start_offset
-        if rule.time_ms and now_ms - look.at_ms >= LOOK_EVERY_MS:
-            look.at_ms = now_ms
+        if rule.time_ms and now_ms >= partition.look_ms:
             start = max(start, log.find_time(now_ms - rule.time_ms))
-        if rule.messages and log.next_offset - start > rule.messages * LOOSE:
+        if rule.messages and log.next_offset >= partition.look_offset:
             start = max(start, log.next_offset - rule.messages)
-        if rule.bytes and log.appended_bytes >= look.from_bytes:
-            look.from_bytes = log.appended_bytes + rule.bytes // LOOKS_PER_LIMIT
-            start = max(start, log.start_for_bytes(rule.bytes))
+        if rule.bytes and log.appended_bytes >= partition.look_size:
+            wanted, left = log.start_for_bytes(rule.bytes)
+            start = max(start, wanted)
+            partition.look_size = log.appended_bytes + max(left, rule.bytes // LOOKS_PER_LIMIT)
+        partition.look_ms = now_ms + LOOK_EVERY_MS if rule.time_ms else NEVER
+        too_many = start + rule.messages + rule.messages // LOOSE + 1
+        partition.look_offset = too_many if rule.messages else NEVER
+        if not rule.bytes:
+            partition.look_size = NEVER
         return start
 
     def sweep(self, now_ms: int) -> None:
@@ -93,18 +87,17 @@ class Retainer:
         self._core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
 
     def has_due(self) -> bool:
-        return any(_is_limited(topic) for topic in self._publishing.retention_due)
+        return bool(self._publishing.retention_due)
 
     def forget(self, topic: Topic) -> None:
         self._compacted_ms.pop(topic.id, None)
         for partition in topic.partitions:
             self._marked.pop(partition.log.id, None)
-            self._looks.pop(partition.log.id, None)
 
     # --- retention ---
 
     def enforce(self, topic: Topic, now_ms: int) -> None:
-        if not _is_limited(topic):
+        if not topic.limited:
             return
         for partition in topic.partitions:
             self._advance(partition, self._wanted_start(partition, now_ms))
@@ -129,7 +122,7 @@ class Retainer:
         if rule.messages:
             start = max(start, log.next_offset - rule.messages)
         if rule.bytes:
-            start = max(start, log.start_for_bytes(rule.bytes))
+            start = max(start, log.start_for_bytes(rule.bytes)[0])
         return start
 
     def cut(self, partition: TopicPartition, start: int) -> None:
@@ -261,11 +254,6 @@ class Retainer:
                 ranges, _, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
                 if ranges:
                     self._settling.settle(view, ranges)
-
-
-def _is_limited(topic: Topic) -> bool:
-    rule = topic.policy.retention
-    return bool(rule.time_ms or rule.bytes or rule.messages)
 
 
 def _header_key(run: Run, index: int, header: str) -> tuple[int, int, bytes | None, bool]:

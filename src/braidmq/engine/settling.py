@@ -34,6 +34,8 @@ RESET_NOTE = 255
 
 # Looking a member up in its enum costs more than the kernel takes for a whole run.
 ACK: Final = int(Event.ACK)
+EXPIRE: Final = int(Event.EXPIRE)
+DROP: Final = int(Event.DROP)
 DELIVERY: Final = Kind.DELIVERY
 
 READ_BYTES = 1 << 20
@@ -270,37 +272,43 @@ class Settling:
         return self._expire(view, run, now_ms)
 
     def _expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
-        ranges, count, _ = view.state.take_out(Event.EXPIRE, run.batch, run.first, run.stop)
-        if count:
-            view.subscription.expired += count
-            wanted = view.partition.topic.policy.dead_letter.expired
-            self._take_leave(view, ranges, "expired", now_ms, dead_letter=wanted)
+        wanted = view.partition.topic.policy.dead_letter.expired
+        count = self._take_out(view, EXPIRE, run, now_ms, "expired", dead_letter=wanted)
+        view.subscription.expired += count
         return count
 
     def drop(
         self, view: PartitionView, run: Run, now_ms: int, reason: str, *, dead_letter: bool
     ) -> int:
         """Records taken out by a limit, in so far as nobody has them."""
-        ranges, count, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
-        if count:
-            self._take_leave(view, ranges, reason, now_ms, dead_letter=dead_letter)
-        return count
+        return self._take_out(view, DROP, run, now_ms, reason, dead_letter=dead_letter)
 
-    def _take_leave(
+    def _take_out(
         self,
         view: PartitionView,
-        ranges: Sequence[tuple[int, int]],
-        reason: str,
+        event: int,
+        run: Run,
         now_ms: int,
+        reason: str,
         *,
         dead_letter: bool,
-    ) -> None:
+    ) -> int:
+        state, batch = view.state, run.batch
+        # Asked before they are out, because then nobody knows any more.
+        delivered = state.delivery_runs(batch, run.first, run.stop) if dead_letter else []
+        ranges, count, _ = state.take_out(event, batch, run.first, run.stop)
+        if not count:
+            return 0
         if dead_letter:
-            self._bury(view, ranges, reason, 0, "", now_ms)
+            for start, stop in ranges:
+                for low, high, attempts in delivered:
+                    if low < stop and start < high:
+                        part = (max(start, low), min(stop, high))
+                        self._bury(view, [part], reason, attempts, "", now_ms)
         else:
-            topic, dropped = view.partition.topic, sum(stop - start for start, stop in ranges)
-            self._core.totals.of(topic.namespace).dropped[reason] += dropped
+            self._core.totals.of(view.partition.topic.namespace).dropped[reason] += count
             self.settle(view, ranges)
+        return count
 
     def _bury(
         self,

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
@@ -19,8 +20,10 @@ cdef struct Timer:
     uint8_t padding[15]
 
 
+@cython.final
 cdef class TimerWheel:
-    cdef Timer *timers
+    cdef Timer **chunks
+    cdef uint64_t chunk_count
     cdef uint64_t capacity
     cdef uint64_t used
     cdef uint32_t first_free
@@ -32,7 +35,9 @@ cdef class TimerWheel:
     cdef Py_ssize_t pending
     cdef readonly int64_t now_ms
 
+    cdef Timer *at(self, uint32_t index) noexcept
     cdef int grow(self) except -1
+    cdef int add_chunk(self, uint64_t timers) except -1
     cdef uint32_t acquire(self) except 0
     cdef void release(self, uint32_t index) noexcept
     cdef uint32_t find(self, uint64_t handle) noexcept

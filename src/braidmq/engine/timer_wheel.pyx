@@ -30,7 +30,7 @@ So lists are always in order of scheduling, and no timer carries a sequence numb
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from posix.mman cimport MADV_HUGEPAGE, madvise
 from posix.stdlib cimport posix_memalign
@@ -60,12 +60,27 @@ cdef enum:
     CAPACITY_MIN = 64
     LINE_BYTES = 64
     HUGE_PAGE_BYTES = 2 << 20
+    CHUNK_SHIFT = 15  # a chunk is a huge page
+    CHUNK_TIMERS = 1 << 15
+    CHUNK_MASK = CHUNK_TIMERS - 1
 
 assert sizeof(Timer) == LINE_BYTES
 
 cdef uint64_t NEVER = ~(<uint64_t>0)
 # Indices are 32 bits, half of a handle.
 cdef uint64_t CAPACITY_MAX = (<uint64_t>1) << 32
+
+
+cdef Timer *allocate(uint64_t timers) except NULL:
+    cdef size_t size = timers * sizeof(Timer)
+    cdef void *memory = NULL
+    if posix_memalign(&memory, min(size, <size_t>HUGE_PAGE_BYTES), size) != 0:
+        raise MemoryError
+    if size >= HUGE_PAGE_BYTES:
+        # Timers are touched in no order: with small pages each touch would miss the TLB too.
+        # It is a wish, and where it isn't granted the wheel is only slower.
+        madvise(memory, size, MADV_HUGEPAGE)
+    return <Timer *>memory
 
 
 cdef class TimerWheel:
@@ -80,46 +95,65 @@ cdef class TimerWheel:
         self.first_revolution = NEVER
 
     def __dealloc__(self):
-        free(self.timers)
+        cdef uint64_t i
+        for i in range(self.chunk_count):
+            free(self.chunks[i])
+        free(self.chunks)
 
     # --- memory ---
 
+    cdef inline Timer *at(self, uint32_t index) noexcept:
+        return &self.chunks[index >> CHUNK_SHIFT][index & CHUNK_MASK]
+
     cdef int grow(self) except -1:
-        cdef uint64_t capacity = max(2 * self.capacity, <uint64_t>CAPACITY_MIN)
-        cdef size_t size = capacity * sizeof(Timer)
-        cdef void *timers = NULL
-        if capacity > CAPACITY_MAX:
+        """The first chunk doubles until it is whole; from then on there is one more each time, so
+        that no growth moves more than one of them."""
+        cdef uint64_t wanted = CHUNK_TIMERS
+        cdef Timer *first
+        if self.capacity < CHUNK_TIMERS:
+            wanted = max(2 * self.capacity, <uint64_t>CAPACITY_MIN)
+        if self.capacity + wanted > CAPACITY_MAX:
             raise OverflowError("too many timers for one wheel")
-        if posix_memalign(&timers, min(size, <size_t>HUGE_PAGE_BYTES), size) != 0:
-            raise MemoryError
-        if size >= HUGE_PAGE_BYTES:
-            # Timers are touched in no order: with small pages each touch would miss the TLB too.
-            # It is a wish, and where it isn't granted the wheel is only slower.
-            madvise(timers, size, MADV_HUGEPAGE)
-        if self.timers != NULL:
-            memcpy(timers, self.timers, self.used * sizeof(Timer))
-        free(self.timers)
-        self.timers = <Timer *>timers
-        self.capacity = capacity
+        if self.capacity == 0 or self.capacity >= CHUNK_TIMERS:
+            self.add_chunk(wanted)
+            self.capacity += wanted
+            return 0
+        first = allocate(wanted)
+        memcpy(first, self.chunks[0], self.used * sizeof(Timer))
+        free(self.chunks[0])
+        self.chunks[0] = first
+        self.capacity = wanted
+        return 0
+
+    cdef int add_chunk(self, uint64_t timers) except -1:
+        cdef void *grown
+        if self.chunk_count & (self.chunk_count - 1) == 0:
+            # Its room doubles whenever the count is a power of two.
+            grown = realloc(self.chunks, max(2 * self.chunk_count, 1) * sizeof(Timer *))
+            if grown == NULL:
+                raise MemoryError
+            self.chunks = <Timer **>grown
+        self.chunks[self.chunk_count] = allocate(timers)
+        self.chunk_count += 1
         return 0
 
     cdef uint32_t acquire(self) except 0:
         cdef uint32_t index = self.first_free
         if index != NO_TIMER:
-            self.first_free = self.timers[index].next
+            self.first_free = self.at(index).next
         else:
             if self.used >= self.capacity:
                 self.grow()
             index = <uint32_t>self.used
             self.used += 1
-            self.timers[index].generation = 0
-        assert self.timers[index].generation & 1 == 0
-        self.timers[index].generation += 1
+            self.at(index).generation = 0
+        assert self.at(index).generation & 1 == 0
+        self.at(index).generation += 1
         self.pending += 1
         return index
 
     cdef void release(self, uint32_t index) noexcept:
-        cdef Timer *timer = &self.timers[index]
+        cdef Timer *timer = self.at(index)
         timer.generation += 1
         self.pending -= 1
         # After 2**31 uses the generation is 0 again. Such an index is retired: 64 bytes lost, but
@@ -134,7 +168,7 @@ cdef class TimerWheel:
         cdef uint32_t generation = <uint32_t>(handle >> 32)
         if generation & 1 == 0 or index == NO_TIMER or index >= self.used:
             return NO_TIMER
-        return index if self.timers[index].generation == generation else NO_TIMER
+        return index if self.at(index).generation == generation else NO_TIMER
 
     # --- lists ---
 
@@ -157,14 +191,14 @@ cdef class TimerWheel:
         return OVERFLOW
 
     cdef void append(self, uint32_t index) noexcept:
-        cdef uint64_t tick = self.timers[index].tick
+        cdef uint64_t tick = self.at(index).tick
         cdef int which = self.list_of(tick)
         cdef uint32_t last = self.tail[which]
-        self.timers[index].prev = last
-        self.timers[index].next = NO_TIMER
+        self.at(index).prev = last
+        self.at(index).next = NO_TIMER
         self.tail[which] = index
         if last != NO_TIMER:
-            self.timers[last].next = index
+            self.at(last).next = index
         else:
             self.head[which] = index
             self.occupied[which >> 6] |= (<uint64_t>1) << (which & 63)
@@ -172,16 +206,16 @@ cdef class TimerWheel:
             self.first_revolution = min(self.first_revolution, tick >> REVOLUTION_SHIFT)
 
     cdef void unlink(self, uint32_t index) noexcept:
-        cdef uint32_t before = self.timers[index].prev
-        cdef uint32_t after = self.timers[index].next
+        cdef uint32_t before = self.at(index).prev
+        cdef uint32_t after = self.at(index).next
         cdef int which
         if before != NO_TIMER:
-            self.timers[before].next = after
+            self.at(before).next = after
         if after != NO_TIMER:
-            self.timers[after].prev = before
+            self.at(after).prev = before
         if before != NO_TIMER and after != NO_TIMER:
             return
-        which = self.list_of(self.timers[index].tick)
+        which = self.list_of(self.at(index).tick)
         if before == NO_TIMER and after == NO_TIMER:
             self.forget_list(which)
         elif before == NO_TIMER:
@@ -201,7 +235,7 @@ cdef class TimerWheel:
         cdef uint32_t after
         self.forget_list(which)
         while index != NO_TIMER:
-            after = self.timers[index].next
+            after = self.at(index).next
             self.append(index)
             index = after
 
@@ -248,8 +282,8 @@ cdef class TimerWheel:
     cdef tuple pop(self):
         """Take the first timer of the cursor's tick."""
         cdef uint32_t index = self.head[self.cursor & (LEVEL_0_SLOTS - 1)]
-        assert self.timers[index].tick == self.cursor
-        cdef Timer timer = self.timers[index]
+        assert self.at(index).tick == self.cursor
+        cdef Timer timer = self.at(index)[0]
         # Before any object is made: a collection could run a finalizer that comes back here.
         self.unlink(index)
         self.release(index)
@@ -261,7 +295,7 @@ cdef class TimerWheel:
         self, int64_t due_ms, uint8_t kind, uint32_t owner, int64_t a, int64_t b
     ) except 0:
         cdef uint32_t index = self.acquire()
-        cdef Timer *timer = &self.timers[index]
+        cdef Timer *timer = self.at(index)
         timer.tick = self.tick_of(due_ms)
         timer.due_ms = due_ms
         timer.a = a
@@ -269,7 +303,7 @@ cdef class TimerWheel:
         timer.kind = kind
         timer.owner = owner
         self.append(index)
-        return (<uint64_t>self.timers[index].generation << 32) | index
+        return (<uint64_t>self.at(index).generation << 32) | index
 
     cdef bint remove(self, uint64_t handle) noexcept:
         cdef uint32_t index = self.find(handle)
@@ -302,7 +336,7 @@ cdef class TimerWheel:
         cdef uint32_t index = self.find(handle)
         if index == NO_TIMER:
             return None
-        return self.timers[index].due_ms
+        return self.at(index).due_ms
 
     def next_due_ms(self):
         """When ``advance`` next has something to do, be it only a cascade; None when empty."""

@@ -50,6 +50,7 @@ class Topic:
         "kind",
         "lane_of",
         "last_used_ms",
+        "limited",
         "message_bytes_max",
         "name",
         "namespace",
@@ -99,7 +100,11 @@ class Topic:
         self.bounded = policy.max_messages is not None or policy.max_bytes is not None
         self.journaled = self.durable and policy.durability != "memory"
         self.message_bytes_max = policy.message_bytes_max
-        self.until_acked = policy.retention.until_acked
+        rule = policy.retention
+        self.until_acked = rule.until_acked
+        self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
+        for partition in self.partitions:
+            partition.look_at_retention()
 
     @property
     def depth(self) -> int:
@@ -132,7 +137,17 @@ class Topic:
 
 
 class TopicPartition:
-    __slots__ = ("head_timer", "log", "number", "open_transactions", "topic", "views")
+    __slots__ = (
+        "head_timer",
+        "log",
+        "look_ms",
+        "look_offset",
+        "look_size",
+        "number",
+        "open_transactions",
+        "topic",
+        "views",
+    )
 
     def __init__(self, topic: Topic, number: int, log: PartitionLog) -> None:
         self.topic = topic
@@ -144,6 +159,20 @@ class TopicPartition:
         self.open_transactions: dict[int, int] | None = None
         """Transactions with records here that are not decided, by number, with the first offset of
         each: the lowest first, because offsets rise. None on most partitions."""
+        self.look_at_retention()
+
+    def look_at_retention(self) -> None:
+        """Until when retention has nothing to do: a time, an offset and bytes appended. Whoever
+        looks sets them anew."""
+        self.look_ms = self.look_offset = self.look_size = 0
+
+    def may_exceed(self, now_ms: int) -> bool:
+        log = self.log
+        return (
+            log.next_offset >= self.look_offset
+            or log.appended_bytes >= self.look_size
+            or now_ms >= self.look_ms
+        )
 
     @property
     def stable_offset(self) -> int:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from braidmq.model.errors import DirectoryLocked
 from braidmq.model.limits import GIB
+from braidmq.storage.copying import copy_into
 
 Buffer = bytes | bytearray | memoryview
 Names = list[str]  # inside a class with a method ``list``, that word is the method
@@ -335,8 +336,7 @@ def put(data: bytearray, position: int, chunk: Buffer) -> None:
     """As pwrite: a gap before ``position`` becomes zeros."""
     end = position + len(chunk)
     if end <= len(data):
-        with memoryview(data) as whole:
-            whole[position:end] = chunk  # straight into place: a slice of a bytearray copies first
+        copy_into(data, position, chunk)
         return
     data.extend(bytes(max(0, position - len(data))))
     data[position:end] = chunk

@@ -303,13 +303,7 @@ class PartitionLog:
 
     def _find_time_from_start(self, batch: RecordBatch, timestamp_ms: int) -> int:
         """As ``find_time`` within one batch, or -1. It may begin below the start of the log."""
-        first = batch.find(self.start_offset)
-        if first:
-            rest = batch.slice(self.start_offset, batch.next_offset)
-            batch = RecordBatch.scan(
-                rest, base_offset=self.start_offset if batch.dense else -1, verify=False
-            )
-        at = batch.find_time(timestamp_ms)
+        at = batch.find_time(timestamp_ms, batch.find(self.start_offset))
         return batch.offset_at(at) if at < batch.count else -1
 
     def index(self, segment: Segment) -> SegmentIndex:
@@ -379,23 +373,23 @@ class PartitionLog:
         self._drop_tail(min(old.end_offset, self.flushed_offset))
         return True
 
-    def start_for_bytes(self, bytes_max: int) -> int:
+    def start_for_bytes(self, bytes_max: int) -> tuple[int, int]:
         """The lowest offset from which on the log takes at most ``bytes_max`` bytes, in whole
-        batches and segments; the newest of them always stays."""
+        batches and segments, and how many bytes would be left; the newest of them always stays."""
         start = self.next_offset
         for batch in reversed(self._tail[self._head :]):
             if batch.next_offset <= self.flushed_offset:
                 break
             bytes_max -= batch.size
             if bytes_max < 0 and start < self.next_offset:
-                return start
+                return start, 0
             start = batch.base_offset
         for segment in reversed(self.segments):
             bytes_max -= segment.size
             if bytes_max < 0 and start < self.next_offset:
-                return start
+                return start, 0
             start = segment.base_offset
-        return min(start, self.start_offset)
+        return min(start, self.start_offset), max(bytes_max, 0)
 
     def evict(self) -> None:
         """Give back the memory of what is in segments too."""

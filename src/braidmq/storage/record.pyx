@@ -540,10 +540,11 @@ cdef class RecordBatch:
         """Index of the first record at or after ``offset``; ``count`` when there is none."""
         return self.index_of(offset)
 
-    def find_time(self, int64_t timestamp_ms):
-        """Index of the first record stamped at or after ``timestamp_ms``; ``count`` for none."""
+    def find_time(self, int64_t timestamp_ms, Py_ssize_t first=0):
+        """Index of the first record from ``first`` on that is stamped at or after a time; ``count``
+        for none."""
         cdef Py_ssize_t i
-        for i in range(self.count):
+        for i in range(max(first, 0), self.count):
             if self.header_at(i).timestamp_ms >= timestamp_ms:
                 return i
         return self.count

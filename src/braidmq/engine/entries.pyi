@@ -1,0 +1,3 @@
+class EntryTable:
+    @property
+    def directory_size(self) -> int: ...

@@ -1,0 +1,3 @@
+from braidmq.storage.disk import Buffer
+
+def copy_into(target: bytearray, position: int, source: Buffer) -> None: ...
