@@ -259,7 +259,7 @@ def render_acks(int kind, const unsigned short[::1] packet_ids, int version, uin
 
 
 def id_runs(const unsigned short[::1] packet_ids):
-    """Packet ids cut where one is not the last one plus 1: a list of ``(first, behind the last)``."""
+    """Packet ids cut where one does not follow the last: a list of ``(first, behind the last)``."""
     cdef list runs = []
     cdef Py_ssize_t i, count = packet_ids.shape[0]
     cdef int first
