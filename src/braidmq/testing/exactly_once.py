@@ -33,6 +33,7 @@ SESSION_MS = 2000
 NODE_EVERY = 4
 """Of so many kills one is the node's."""
 
+START_ATTEMPTS = 3
 IDLE_S_MAX = 90.0
 """Without any progress for so long something is stuck."""
 
@@ -122,8 +123,15 @@ class World:
             self._client.close()
 
     def _start_node(self) -> None:
-        self._life = live_node(self._data_dir, mqtt_port=0, ws_port=0, **self._ports)
-        self._node = self._life.__enter__()
+        for attempt in range(START_ATTEMPTS):
+            self._life = live_node(self._data_dir, mqtt_port=0, ws_port=0, **self._ports)
+            try:
+                self._node = self._life.__enter__()
+                return
+            except AssertionError:
+                # A machine that does much else at a time may need longer than a start may take.
+                if attempt == START_ATTEMPTS - 1:
+                    raise
 
     def start_workers(self) -> None:
         self._workers = [self._start_worker() for _ in range(WORKERS)]
