@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-connections bench-spark openapi clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,9 @@ bench-mqtt: setup
 
 bench-client: setup
 	$(BIN)/python -m bench.client
+
+bench-transactions: setup
+	$(BIN)/python -m bench.transactions
 
 bench-engine: setup
 	$(BIN)/python -m bench.engine

@@ -5,6 +5,9 @@ from braidmq.client import (
     AlreadySettled as AlreadySettled,
 )
 from braidmq.client import (
+    Application as Application,
+)
+from braidmq.client import (
     BadAddress as BadAddress,
 )
 from braidmq.client import (

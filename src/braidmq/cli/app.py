@@ -22,6 +22,7 @@ from braidmq.cli import (
     policies,
     tokens,
     topics,
+    transactions,
     users,
 )
 from braidmq.cli.consume import consume
@@ -60,6 +61,7 @@ app.add_typer(groups.app)
 app.add_typer(dead_letters.app)
 app.add_typer(delayed.app)
 app.add_typer(leases.app)
+app.add_typer(transactions.app)
 app.add_typer(exchanges.app)
 app.add_typer(exchanges.bindings_app)
 app.add_typer(connections.app)

@@ -35,6 +35,7 @@ from braidmq.client.errors import (
     Unsupported,
     WindowFull,
 )
+from braidmq.client.identity import Application
 from braidmq.client.message import Batch, Message
 from braidmq.client.metadata import BadMetadata
 from braidmq.client.producer import Producer
@@ -103,6 +104,7 @@ def connect_sync(
 __all__ = [
     "AccessRefused",
     "AlreadySettled",
+    "Application",
     "BadAddress",
     "BadMetadata",
     "BadRequest",

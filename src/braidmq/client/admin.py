@@ -62,6 +62,31 @@ class Admin:
         purged: int = (await self._call("POST", "topics", topic, "purge"))["messages"]
         return purged
 
+    # --- transactions ---
+
+    async def list_transactions(self) -> list[Json]:
+        """Those that are open, the oldest first, and what each keeps readers from."""
+        found: list[Json] = await self._call("GET", "transactions")
+        return found
+
+    async def transaction(self, name: str) -> Json:
+        """An open one, or for an hour how it ended."""
+        found: Json = await self._call("GET", "transactions", name)
+        return found
+
+    async def commit_transaction(self, name: str) -> Json:
+        ended: Json = await self._call("POST", "transactions", name, "commit")
+        return ended
+
+    async def abort_transaction(self, name: str) -> Json:
+        ended: Json = await self._call("POST", "transactions", name, "abort")
+        return ended
+
+    async def last_committed(self, application: str) -> tuple[int, int]:
+        """Epoch and sequence of what an application committed last. Raises NotFound."""
+        found: Json = await self._call("GET", "applications", application)
+        return found["epoch"], found["sequence"]
+
     # --- reading ---
 
     async def read_messages(

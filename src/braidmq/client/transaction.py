@@ -25,7 +25,16 @@ from braidmq.client.message import Batch, Message
 from braidmq.client.metadata import Metadata
 from braidmq.client.producer import Producer, Value
 from braidmq.model.errors import BraidError
-from braidmq.wire.amqp.methods import TxAck, TxBegin, TxBeginOk, TxEnd, TxEndOk, TxHeartbeat
+from braidmq.wire.amqp.methods import (
+    TxAck,
+    TxBegin,
+    TxBeginOk,
+    TxCommitOk,
+    TxEnd,
+    TxHeartbeat,
+    TxReturn,
+    TxRollbackOk,
+)
 from braidmq.wire.amqp.tables import Table
 
 if TYPE_CHECKING:
@@ -79,6 +88,8 @@ class Transaction:
         self._branch: TransactionBranch
         self._beat: asyncio.TimerHandle | None = None
         self._acks: list[tuple[Channel, int, int]] = []
+        """Ranges of tags to be sent, and below all there were: an abort gives them back."""
+        self._acked: list[tuple[Channel, int, int]] = []
 
     async def __aenter__(self) -> Self:
         """Raises TransactionCommitted, for one of that name that is, and what else is wrong."""
@@ -146,12 +157,12 @@ class Transaction:
         if not self._acks:
             self._broker.loop.call_soon(self._send_acks)
         for first, last in ranges:
-            if self._acks and self._acks[-1][0] is channel and self._acks[-1][2] == first - 1:
-                first = self._acks.pop()[1]
-            self._acks.append((channel, first, last))
+            _add(self._acks, channel, first, last)
 
     def _send_acks(self) -> None:
         acks, self._acks = self._acks, []
+        for each in acks:
+            _add(self._acked, *each)
         mine = self._producer.channel if self._producer is not None else None
         for channel, first, last in acks if mine is not None else ():
             assert mine is not None
@@ -183,7 +194,7 @@ class Transaction:
                     producer.send_waiting()
                     producer.raise_failures()
                     said = True
-                    await channel.call(end, TxEndOk)
+                    await channel.call(end, TxCommitOk)
                     break
                 except ConnectionLost:
                     continue
@@ -194,7 +205,8 @@ class Transaction:
             return  # the answer was lost with its connection
         except BaseException:
             await self._drop(producer)
-            await self._abort_elsewhere()
+            with suppress(BraidError):
+                await self._abort_elsewhere()
             raise
         await self._finish(producer)
 
@@ -227,12 +239,18 @@ class Transaction:
 
     async def _abort_elsewhere(self) -> None:
         """On a channel of its own: that of a transaction that failed may be gone."""
-        async with self._broker.short_channel(ChannelOwner()) as channel:
-            try:
+        self._send_acks()  # none of them leaves, but they are given back below
+        if not self._broker.connected:
+            return  # the broker's time-out does it, and what was delivered comes again
+        try:
+            async with self._broker.short_channel(ChannelOwner()) as channel:
                 await channel.call(TxBegin(self.name, self._begin.branch, join=True), TxBeginOk)
-                await channel.call(TxEnd(False), TxEndOk)
-            except TransactionAborted:
-                pass
+                await channel.call(TxEnd(False), TxRollbackOk)
+        except TransactionAborted:
+            pass
+        finally:
+            for source, first, last in self._acked:
+                source.send(TxReturn(first, last))
 
     # --- signs of life ---
 
@@ -244,3 +262,10 @@ class Transaction:
         if channel is not None:
             channel.send(TxHeartbeat())
         self._next_beat()
+
+
+def _add(ranges: list[tuple[Channel, int, int]], channel: Channel, first: int, last: int) -> None:
+    """A range of tags, in one with that before it where it can be."""
+    if ranges and ranges[-1][0] is channel and ranges[-1][2] == first - 1:
+        first = ranges.pop()[1]
+    ranges.append((channel, first, last))

@@ -85,6 +85,7 @@ class Engine:
         self.leases.on_unpinned = self.retainer.unpinned
         self._clockwork.on_lease = self.leases.expire
         self.retainer.visible_runs = self._stability.visible_runs
+        self._publishing.deduplication.visible_runs = self._stability.visible_runs
         self._clockwork.on_sweep = self._sweep
         self.transactions = Coordinator(
             self.core,
@@ -177,6 +178,7 @@ class Engine:
 
     def alter_topic(self, topic: Topic, settings: dict[str, Any], *, now_ms: int) -> None:
         self._administration.alter_topic(topic, settings, now_ms)
+        self._publishing.deduplication.forget(topic)
 
     def delete_topic(self, topic: Topic) -> None:
         self._administration.delete_topic(topic)
@@ -186,6 +188,7 @@ class Engine:
         self.groups.deleted(topic)
         self.retainer.forget(topic)
         self.transactions.forget_topic(topic)
+        self._publishing.deduplication.forget(topic)
 
     def purge(self, topic: Topic) -> int:
         self._administration.require(topic)
@@ -214,11 +217,13 @@ class Engine:
             attributes or {},
         )
         self._administration.set_template(namespace, template, now_ms)
+        self._publishing.deduplication.forget()
         self.exchanges.set_alternates(namespace)
         return template
 
     def delete_template(self, namespace: str, name: str, *, now_ms: int) -> None:
         self._administration.delete_template(namespace, name, now_ms)
+        self._publishing.deduplication.forget()
         self.exchanges.set_alternates(namespace)
 
     def templates(self, namespace: str | None = None) -> list[tuple[str, Template]]:

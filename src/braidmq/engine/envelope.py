@@ -65,18 +65,29 @@ KeyReader = Callable[[Record], list[bytes]]
 HeaderReader = Callable[[Record], Mapping[str, object]]
 """Gives a record's headers, as exchanges compare them."""
 
+IdReader = Callable[[Record], bytes | None]
+"""Gives what a publisher calls a message, if it does."""
+
+MESSAGE_ID = "message-id"
+
 _annotators: dict[int, Annotator] = {}
 _key_readers: dict[int, KeyReader] = {}
 _header_readers: dict[int, HeaderReader] = {}
+_id_readers: dict[int, IdReader] = {}
 
 
 def register_format(
-    envelope_format: int, annotator: Annotator, keys: KeyReader, headers: HeaderReader
+    envelope_format: int,
+    annotator: Annotator,
+    keys: KeyReader,
+    headers: HeaderReader,
+    message_id: IdReader,
 ) -> None:
-    """A protocol says how deaths are written into its envelopes, and how they route."""
+    """A protocol says how deaths are written into its envelopes, and what they say."""
     _annotators[envelope_format] = annotator
     _key_readers[envelope_format] = keys
     _header_readers[envelope_format] = headers
+    _id_readers[envelope_format] = message_id
 
 
 def annotate(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
@@ -93,6 +104,15 @@ def headers_of(record: Record) -> Mapping[str, object]:
     if reader is not None:
         return reader(record)
     return dict(decode_headers(record.envelope)) if record.envelope_format == NATIVE else {}
+
+
+def message_id(record: Record) -> bytes | None:
+    reader = _id_readers.get(record.envelope_format)
+    if reader is not None:
+        return reader(record)
+    if record.envelope_format != NATIVE or not record.envelope:
+        return None
+    return dict(decode_headers(record.envelope)).get(MESSAGE_ID)
 
 
 def is_cycle(topic: str, deaths: Deaths) -> bool:

@@ -105,6 +105,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     visibility_ms: Milliseconds = 30 * SECOND_MS
     idle_expires_ms: Milliseconds = 0
     """An unused topic is deleted after this; 0: never."""
+    deduplication_window_ms: Annotated[int, msgspec.Meta(ge=0, le=7 * DAY_MS)] = 0
+    """A message with the id of one that came this long before is not written again; 0: off."""
 
     def __post_init__(self) -> None:
         if self.ordering == "strict" and self.partitions != 1:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from braidmq.engine.core import Core, Timer
+from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
 from braidmq.engine.settling import OFFSET_MAX, Settling
@@ -12,7 +13,6 @@ from braidmq.engine.transactions.entries import Stamp
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
 from braidmq.storage.store import Settled
-
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
@@ -36,6 +36,7 @@ class Publishing:
     def __init__(self, core: Core, settling: Settling) -> None:
         self._core = core
         self._settling = settling
+        self.deduplication = Deduplication()
         self.retention_due: dict[Topic, None] = {}
         self.on_stamped: Callable[[list[tuple[TopicPartition, int]], Stamp], None]
         """Records that somebody numbered, or of a transaction, were appended."""
@@ -53,6 +54,28 @@ class Publishing:
     ) -> Published:
         """Take a batch for a topic. Raises TopicFull when not even one record fits."""
         self.check_size(topic, batch)
+        if topic.deduplicates:
+            return self._publish_new(topic, batch, now_ms, partition, durable)
+        return self._publish(topic, batch, now_ms, partition, durable)
+
+    def _publish_new(
+        self, topic: Topic, batch: RecordBatch, now_ms: int, partition: int | None, durable: bool
+    ) -> Published:
+        """Without the messages that were published before: those count as taken."""
+        new = self.deduplication.new_ones(topic, batch, now_ms)
+        # What was written before may still be on its way to the disk.
+        before = None if len(new) == batch.count else self._core.store.journal.last_lsn
+        if not new:
+            return Published(before, batch.count)
+        chosen = picked(batch, [index for index, _ in new])
+        done = self._publish(topic, chosen, now_ms, partition, durable)
+        self.deduplication.note(topic, [name for _, name in new[: done.accepted]], now_ms)
+        accepted = batch.count if done.accepted == len(new) else new[done.accepted][0]
+        return Published(done.lsn or before, accepted, done.placed)
+
+    def _publish(
+        self, topic: Topic, batch: RecordBatch, now_ms: int, partition: int | None, durable: bool
+    ) -> Published:
         fitting = batch.count
         if topic.bounded:
             fitting = self.room(topic, batch)
@@ -79,10 +102,10 @@ class Publishing:
             self.check_size(topic, batch)
         for topic in topics:
             fits = not topic.bounded or self.room(topic, batch) == batch.count
-            if len(topic.partitions) == 1 and fits:
+            if len(topic.partitions) == 1 and fits and not topic.deduplicates:
                 targets.append(topic.partitions[0])
                 continue
-            # Its records part ways, or not all fit: it needs a batch of its own.
+            # Its records part ways, or not all are written: it needs a batch of its own.
             try:
                 copy = RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
                 one = self.publish(topic, copy, now_ms, durable=durable)

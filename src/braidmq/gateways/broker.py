@@ -100,8 +100,12 @@ class Broker:
         self.touch()
 
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
-        """Call back once an entry is on disk; at once for what needs no disk."""
+        """Call back once an entry is on disk; at once for what needs no disk, or is there."""
+        journal = self.engine.store.journal
         if lsn is None:
+            waiter(None)
+        elif lsn <= journal.durable_lsn and not journal.waiting and journal.failure is None:
+            # An idle journal commits nothing more: who waits for what it has would wait for ever.
             waiter(None)
         else:
             self.engine.store.wait(lsn, waiter)

@@ -12,6 +12,7 @@ import msgspec
 
 from braidmq.engine.envelope import (
     DEATH,
+    MESSAGE_ID,
     PATH,
     Death,
     Deaths,
@@ -452,5 +453,10 @@ def amqp_routing_keys(record: Record) -> list[bytes]:
     return [split_amqp(record.envelope)[1], *more]
 
 
-register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers)
-register_format(MQTT, annotate_mqtt, mqtt_routing_keys, mqtt_headers)
+def message_id(record: Record) -> bytes | None:
+    """AMQP's property, MQTT's user property of that name."""
+    return dict(native_headers(record)).get(MESSAGE_ID)
+
+
+register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers, message_id)
+register_format(MQTT, annotate_mqtt, mqtt_routing_keys, mqtt_headers, message_id)

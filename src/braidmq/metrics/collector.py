@@ -124,6 +124,7 @@ class NodeCollector(Collector):
         yield info
         yield from self._messages(topics)
         yield from self._things(topics)
+        yield from self._transactions()
         yield from self._connections()
         yield from self._journal()
         yield from self._background_work()
@@ -175,6 +176,18 @@ class NodeCollector(Collector):
             "Topics that have no series of their own because there are too many.",
             self._omitted,
         )
+
+    def _transactions(self) -> Iterator[Metric]:
+        transactions = self._engine.transactions
+        yield _gauge(
+            "braid_open_transactions",
+            "Transactions that are not decided.",
+            len(transactions.transactions()),
+        )
+        yield _counter(
+            "braid_transactions_committed", "Transactions committed.", transactions.committed
+        )
+        yield _counter("braid_transactions_aborted", "Transactions aborted.", transactions.aborted)
 
     def _connections(self) -> Iterator[Metric]:
         for name, text, attribute in (

@@ -44,14 +44,14 @@ def test_a_message_that_is_sent_again_is_written_once(api: Api):
     path = f"/v1/topics/{topic}/messages"
     first = api.ok("POST", path, {"value": "0"}, headers=numbered(producer, 0))
     again = api.ok("POST", path, {"value": "0"}, headers=numbered(producer, 0))
-    assert not first["duplicate"]
+    assert "duplicate" not in first
     assert again == {**first, "duplicate": True}
     batch = publish(api, topic, "1", "2", headers=numbered(producer, 1)).json()
     assert batch["count"] == 2
-    assert not batch["duplicate"]
+    assert "duplicate" not in batch
     # Sent again with one more behind: only that is new.
     grown = publish(api, topic, "1", "2", "3", headers=numbered(producer, 1)).json()
-    assert not grown["duplicate"]
+    assert "duplicate" not in grown
     assert values(api, topic) == ["0", "1", "2", "3"]
 
 

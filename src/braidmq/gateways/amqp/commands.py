@@ -621,9 +621,12 @@ class Commands:
     def tx_ack(self, channel: Channel, method: m.TxAck) -> None:
         transactions.acknowledge(channel, method)
 
+    def tx_return(self, channel: Channel, method: m.TxReturn) -> None:
+        channel.answer("requeue", channel.unacked.take_within(method.first_tag, method.last_tag))
+
     def tx_end(self, channel: Channel, method: m.TxEnd) -> None:
         transactions.end(channel, method)
-        self._reply_if_kept(channel, m.TxEndOk())
+        self._reply_if_kept(channel, m.TxCommitOk() if method.commit else m.TxRollbackOk())
 
     def tx_heartbeat(self, channel: Channel, method: m.TxHeartbeat) -> None:
         transactions.heartbeat(channel)
@@ -687,6 +690,7 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.TxRollback: Commands.tx_rollback,
     m.TxBegin: Commands.tx_begin,
     m.TxAck: Commands.tx_ack,
+    m.TxReturn: Commands.tx_return,
     m.TxEnd: Commands.tx_end,
     m.TxHeartbeat: Commands.tx_heartbeat,
     m.TxProducer: Commands.tx_producer,

@@ -110,6 +110,15 @@ class Unacked:
             first = until + 1
         return taken, None
 
+    def take_within(self, first: int, last: int) -> list[UnackedRun]:
+        """Those between that are waiting, whichever they are."""
+        taken: list[UnackedRun] = []
+        for run in list(self._runs):
+            low, high = max(first, run.first_tag), min(last, run.last_tag)
+            if low <= high:
+                taken += self.take(low, high)[0]
+        return taken
+
     def take_of(self, consumer: Consumer) -> list[UnackedRun]:
         taken = [run for run in self._runs if run.consumer is consumer]
         self._runs = [run for run in self._runs if run.consumer is not consumer]

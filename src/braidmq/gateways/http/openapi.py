@@ -34,6 +34,7 @@ TAGS = {
     "subscriptions": "Consuming without membership: receive, then answer for each message.",
     "groups": "Consuming as a member: partitions are shared out among the members of a group.",
     "receipts": "Answering for messages that were received.",
+    "transactions": "Publishing once, and what counts together or not at all.",
     "delayed": "Messages that wait for their time.",
     "dead letters": "Messages that were given up.",
     "bulk": "Whole logs for readers such as Spark: segments and records as they are stored.",

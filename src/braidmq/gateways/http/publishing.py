@@ -47,7 +47,10 @@ ERRORS: tuple[type[BraidError], ...] = (
 )
 
 
-Duplicate = Annotated[bool, Meta(description="It was there already, and nothing was written")]
+Duplicate = (
+    Annotated[bool, Meta(description="True where all was there already; left out otherwise")]
+    | UnsetType
+)
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ class Placed(msgspec.Struct, frozen=True):
     topic: str
     partition: int | None
     offset: int | None
-    duplicate: Duplicate = False
+    duplicate: Duplicate = UNSET
 
 
 class PlacedRun(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ class PublishedBatch(msgspec.Struct, frozen=True):
         list[int],
         Meta(description="Places in the request of those not taken: the topic became full"),
     ]
-    duplicate: Duplicate = False
+    duplicate: Duplicate = UNSET
 
 
 class RawHeaders(PublishHeaders, frozen=True, kw_only=True):
@@ -149,7 +152,7 @@ class Publishing:
         await self._desk.done()
         count = len(body.messages) - len(done.refused)
         runs = [PlacedRun(*run) for run in done.placed]
-        return PublishedBatch(topic, count, runs, done.refused, done.duplicate)
+        return PublishedBatch(topic, count, runs, done.refused, done.duplicate or UNSET)
 
     @operation(
         "POST",
@@ -177,7 +180,7 @@ class Publishing:
         done = self._append(call, target, [message], headers)
         await self._desk.done()
         partition, offset = done.placed[0][:2] if done.placed else (None, None)
-        return Placed(name, partition, offset, done.duplicate)
+        return Placed(name, partition, offset, done.duplicate or UNSET)
 
     def _target(self, call: Call, namespace: str, name: str) -> Topic:
         self._desk.enter(call, namespace).need_write(name)

@@ -423,12 +423,8 @@ class TxRollbackOk(Method, frozen=True):
     pass
 
 
-# --- numbered publishing and transactions of ours ---
-
-
 class TxBegin(Method, frozen=True):
-    """From here on the channel publishes in a branch of a transaction, which is begun unless
-    ``join`` says that it must be there. ``sequence`` is the number of the next message."""
+    """Ours. The channel publishes in a transaction; the next message has number ``sequence``."""
 
     name: str = ""
     branch: str = ""
@@ -455,6 +451,13 @@ class TxAck(Method, frozen=True):
     last_tag: int = 0
 
 
+class TxReturn(Method, frozen=True):
+    """Deliveries of this channel that a transaction has not taken over are ready again."""
+
+    first_tag: int = 0
+    last_tag: int = 0
+
+
 class TxEnd(Method, frozen=True):
     """``chosen``: only the branches in ``arguments["branches"]`` count."""
 
@@ -463,17 +466,12 @@ class TxEnd(Method, frozen=True):
     arguments: Table = {}
 
 
-class TxEndOk(Method, frozen=True):
-    pass
-
-
 class TxHeartbeat(Method, frozen=True):
     """Whoever has the channel's transaction is still there."""
 
 
 class TxProducer(Method, frozen=True):
-    """From here on the channel's messages are numbered, from ``sequence`` on: as those of a
-    producer, or of a new one where that is 0."""
+    """The channel's messages are those of a producer, numbered; 0 is a new one."""
 
     name: str = ""
     producer: int = 0
@@ -626,8 +624,9 @@ EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
                "application_epoch:longlong application_sequence:longlong", (TxBeginOk,)),
     MethodSpec(_90, 201, "tx.begin-ok", TxBeginOk, "name:shortstr"),
     MethodSpec(_90, 202, "tx.ack", TxAck, "channel:short first_tag:longlong last_tag:longlong"),
-    MethodSpec(_90, 204, "tx.end", TxEnd, "commit:bit chosen:bit arguments:table", (TxEndOk,)),
-    MethodSpec(_90, 205, "tx.end-ok", TxEndOk, ""),
+    MethodSpec(_90, 203, "tx.return", TxReturn, "first_tag:longlong last_tag:longlong"),
+    MethodSpec(_90, 204, "tx.end", TxEnd, "commit:bit chosen:bit arguments:table",
+               (TxCommitOk, TxRollbackOk)),
     MethodSpec(_90, 206, "tx.heartbeat", TxHeartbeat, ""),
     MethodSpec(_90, 210, "tx.producer", TxProducer,
                "name:shortstr producer:longlong epoch:short sequence:longlong", (TxProducerOk,)),

@@ -1,0 +1,109 @@
+"""Messages that were published before, told by their message ids, within a topic's window.
+
+For publishers that do not number their messages. Only topics that ask for it pay. What was seen is
+in the log itself: after a restart it is read from there when the topic is first published to.
+"""
+
+from collections.abc import Callable
+
+from braidmq.engine.envelope import message_id
+from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import RecordBatch
+
+
+class Seen:
+    """Ids and when they came, the oldest first."""
+
+    def __init__(self) -> None:
+        self.at_ms: dict[bytes, int] = {}
+
+    def forget(self, before_ms: int) -> None:
+        for each, at_ms in list(self.at_ms.items()):
+            if at_ms > before_ms:
+                return
+            del self.at_ms[each]
+
+
+class Deduplication:
+    visible_runs: Callable[[TopicPartition, int, int], list[Run]]
+    """What readers may see of a partition: set by the engine. What was aborted may come again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Topic, Seen] = {}
+
+    def new_ones(
+        self, topic: Topic, batch: RecordBatch, now_ms: int
+    ) -> list[tuple[int, bytes | None]]:
+        """Places in the batch and ids of those that were not published in the window before."""
+        seen = self._seen_in(topic, now_ms)
+        seen.forget(now_ms - topic.policy.deduplication_window_ms)
+        found: list[tuple[int, bytes | None]] = []
+        here: set[bytes] = set()
+        for index in range(batch.count):
+            name = message_id(batch.record(index))
+            if name is not None:
+                if name in seen.at_ms or name in here:
+                    continue
+                here.add(name)
+            found.append((index, name))
+        return found
+
+    def note(self, topic: Topic, names: list[bytes | None], now_ms: int) -> None:
+        """They were published now."""
+        at_ms = self._seen[topic].at_ms
+        for name in names:
+            if name is not None:
+                at_ms[name] = now_ms
+
+    def forget(self, topic: Topic | None = None) -> None:
+        """A topic is gone, or policies have changed: what is needed is read again."""
+        if topic is None:
+            self._seen.clear()
+        else:
+            self._seen.pop(topic, None)
+
+    def _seen_in(self, topic: Topic, now_ms: int) -> Seen:
+        seen = self._seen.get(topic)
+        if seen is None:
+            seen = self._seen[topic] = Seen()
+            since_ms = now_ms - topic.policy.deduplication_window_ms
+            found = [
+                each for partition in topic.partitions for each in self._read(partition, since_ms)
+            ]
+            for at_ms, name in sorted(found):
+                seen.at_ms[name] = at_ms
+        return seen
+
+    def _read(self, partition: TopicPartition, since_ms: int) -> list[tuple[int, bytes]]:
+        log = partition.log
+        start = log.find_time(since_ms)
+        found = []
+        for run in self.visible_runs(partition, start, partition.stable_offset):
+            for index in range(run.first, run.stop):
+                record = run.batch.record(index)
+                name = message_id(record) if record.timestamp_ms > since_ms else None
+                if name is not None:
+                    found.append((record.timestamp_ms, name))
+        return found
+
+
+def picked(batch: RecordBatch, places: list[int]) -> RecordBatch:
+    """Some records of a batch, as a batch of their own."""
+    if len(places) == batch.count:
+        return batch
+    chosen = RecordBatch()
+    for index in places:
+        record = batch.record(index)
+        chosen.append(
+            record.value,
+            key=record.key,
+            envelope=record.envelope,
+            envelope_format=record.envelope_format,
+            flags=record.flags,
+            priority=record.priority,
+            timestamp_ms=record.timestamp_ms,
+            expires_at_ms=record.expires_at_ms,
+            due_at_ms=record.due_at_ms,
+        )
+    return chosen
