@@ -94,7 +94,12 @@ class Node:
             broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
         health = Health(self._store.failure, self.unready)
-        metrics = Metrics(self._engine, {"amqp": amqp}, config.metrics)
+        metrics = Metrics(
+            self._engine,
+            {"amqp": amqp},
+            config.metrics,
+            lambda: broker.pipelines.list(None, broker.now_ms()),
+        )
         data_dir = Path(config.node.data_dir).resolve()
         http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
