@@ -9,7 +9,7 @@ from braid_topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 COUNT = 3000
 
@@ -39,7 +39,7 @@ def test_a_stream_writes_each_message_once(
     source, target = topics.create(partitions=2), topics.create(partitions=3)
     sent = topics.fill(source, COUNT, size=20)
     options = {"url": topics.node.http_url, "topic": target}
-    frame = stream(spark, topics, source, maxRecordsPerTrigger=1000).selectExpr(
+    frame = stream(spark, topics, source, maxRecordsPerTrigger=2000).selectExpr(
         "key", "concat('derived ', decode(value, 'utf-8')) AS value", "headers"
     )
     run(frame, tmp_path, "braid", **options)

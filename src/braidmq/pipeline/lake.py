@@ -228,7 +228,7 @@ def commit_files(
 
     With a version it replaces just that one: what came later must not be lost with it.
     """
-    actions = [_action(*each) for message in written for each in message.files]
+    actions: list[Any] = [_action(*each) for message in written for each in message.files]
     properties = CommitProperties(app_transactions=[step])
     for attempt in range(COMMIT_TRIES):
         try:

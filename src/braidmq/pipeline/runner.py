@@ -73,8 +73,8 @@ class Runner:
 
     def _source(self, source: SourceSpec) -> "DataFrame":
         if source.lake:
-            reader = self.spark.read.format("braid_lake").option("path", source.lake)
-            return _with(reader, self._version(source.lake) | source.options).load()
+            where = {"path": source.lake, **self._version(source.lake), **source.options}
+            return _loaded(self.spark.read.format("braid_lake"), where)
         streams = self.definition.streams and source.is_topic
         reader: Any = self.spark.readStream if streams else self.spark.read
         options: dict[str, Any] = {**self._address(), **_named(source)}
@@ -84,7 +84,7 @@ class Runner:
                 options["splitBytes"] = WHOLE_PARTITION
         if source.schema:
             reader = reader.schema(source.schema)
-        return _with(reader.format("braid"), options | source.options).load()
+        return _loaded(reader.format("braid"), options | source.options)
 
     def _version(self, lake: str) -> dict[str, Any]:
         """One that is read and overwritten is the same for both: nothing may come in between."""
@@ -303,6 +303,11 @@ def _named(source: SourceSpec) -> dict[str, str]:
     if source.table:
         return {"table": source.table}
     return {"topic": source.topic} if source.topic else {"topicPattern": source.topic_pattern}
+
+
+def _loaded(reader: Any, options: dict[str, Any]) -> "DataFrame":
+    found: DataFrame = _with(reader, options).load()
+    return found
 
 
 def _with(part: Any, options: dict[str, Any]) -> Any:
