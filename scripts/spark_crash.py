@@ -264,7 +264,7 @@ def main() -> None:
         return
     random.seed(arguments.seed)
     arguments.per_batch = arguments.per_batch or max(
-        arguments.messages // (arguments.kills * 12), 1
+        arguments.messages // (max(arguments.kills, 1) * 12), 1
     )
     with tempfile.TemporaryDirectory(prefix="braid-crash-") as directory:
         world = World(Path(directory), free_ports(1), arguments)
