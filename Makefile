@@ -7,14 +7,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http bench-client bench-connections openapi pipeline-demo spark-crash clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-http bench-client bench-connections bench-spark openapi pipeline-demo spark-crash clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml setup.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev,spark]"
 	touch $(STAMP)
 
 serve: setup
@@ -60,6 +60,10 @@ pipeline-demo: setup
 
 spark-crash: setup
 	$(BIN)/python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
+
+# Needs Java 17.
+bench-spark: setup
+	$(BIN)/python -m bench.spark
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

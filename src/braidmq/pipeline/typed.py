@@ -174,6 +174,13 @@ class TypedRows:
         self._own = [field.name for field in schema.fields if field.name.startswith("_")]
         self._refuse_strangers()
         typed = [field for field in schema.fields if not field.name.startswith("_")]
+        for field in typed:
+            if not field.nullable:
+                raise BadOption(
+                    f"column {field.name!r} can't be without a value: rows that don't decode have"
+                    " none",
+                    remedy="Leave out NOT NULL",
+                )
         self._typed = [field.name for field in typed]
         self._decode = factory(spark.StructType(typed), options)
 

@@ -50,6 +50,7 @@ THERE: dict[str, list[Any]] = {
     "name": ["ann", "shop", "nightly"],
     "namespace": ["/", "shop"],
     "user": ["ann"],
+    "lease": ["job"],
 }
 
 schema = schemathesis.openapi.from_path(DOCUMENT)
@@ -82,6 +83,11 @@ def furnish(url: str) -> None:
             ("PUT", "/v1/users/ann", {"password": "x"}),
             ("PUT", "/v1/namespaces/shop", {}),
             ("POST", "/v1/groups/team/members", {"topics": ["orders"], "member_id": "mia"}),
+            (
+                "PUT",
+                "/v1/leases/job",
+                {"positions": [{"topic": "orders", "partition": 0, "offset": 0}]},
+            ),
             ("POST", "/v1/topics/orders/messages", {"value": "later", "delay_ms": 3_600_000}),
             ("POST", "/v1/topics/orders/messages/batch", {"messages": [{"value": "x"}] * 9}),
         ):

@@ -118,7 +118,7 @@ class SettledBefore(Body, frozen=True):
 
 
 class SettledOffsets(Body, frozen=True):
-    offsets: Annotated[list[SettledBefore], Meta(max_length=10_000)]
+    offsets: list[SettledBefore]
 
 
 class Bulk:
@@ -288,6 +288,7 @@ class Bulk:
         tag="subscriptions",
         statuses=(204,),
         errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition),
+        body_bytes_max=MIB,
         examples=({"offsets": [{"partition": 0, "offset": 1200}]},),
     )
     async def commit_subscription(

@@ -21,7 +21,6 @@ LEASES_MAX = 1000
 """In one namespace: each is looked at whenever another moves."""
 
 TTL_MS_MAX = 24 * 3600 * 1000
-POSITIONS_MAX = 10_000
 PARTS_MAX = 1_000_000
 BODY_BYTES_MAX = 4 * MIB
 
@@ -35,7 +34,7 @@ class LeasePosition(Body, frozen=True):
 class NewLease(Body, frozen=True):
     positions: Annotated[
         list[LeasePosition],
-        Meta(max_length=POSITIONS_MAX, description="What is at these offsets or after them stays"),
+        Meta(description="What is at these offsets or after them stays"),
     ]
     ttl_ms: Annotated[
         int, Meta(ge=1000, le=TTL_MS_MAX, description="It ends so long after the last sign of life")
@@ -50,7 +49,7 @@ class NewLease(Body, frozen=True):
 class RenewBody(Body, frozen=True):
     finished: Annotated[
         list[Annotated[int, Meta(ge=0, le=PARTS_MAX)]],
-        Meta(max_length=POSITIONS_MAX, description="Parts of the work that are done"),
+        Meta(description="Parts of the work that are done"),
     ] = msgspec.field(default_factory=list)
 
 
@@ -130,6 +129,7 @@ class LeasesResource:
         tag="leases",
         statuses=(204,),
         errors=(UnknownLease,),
+        body_bytes_max=BODY_BYTES_MAX,
         examples=({}, {"finished": [0, 3]}),
     )
     async def renew_lease(

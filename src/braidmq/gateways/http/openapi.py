@@ -36,6 +36,8 @@ TAGS = {
     "receipts": "Answering for messages that were received.",
     "delayed": "Messages that wait for their time.",
     "dead letters": "Messages that were given up.",
+    "bulk": "Whole logs for readers such as Spark: segments and records as they are stored.",
+    "leases": "Who reads in bulk, and what must stay for them.",
     "exchanges": "Routing as AMQP knows it.",
     "templates": "Settings for topics by the pattern of their names.",
     "policies": "AMQP policies: templates in RabbitMQ's words.",
