@@ -64,6 +64,7 @@ spark-crash: setup
 # Needs Java 17.
 bench-spark: setup
 	$(BIN)/python -m bench.spark
+	$(BIN)/python -m bench.spark_sink
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
