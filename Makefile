@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
 
 setup: $(STAMP)
 
@@ -60,9 +60,18 @@ openapi: setup
 bench-connections: setup
 	$(BIN)/python -m bench.connections
 
+# Needs Java 17, as everything with Spark does.
+pipeline-demo: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[spark]"
+	$(BIN)/python scripts/pipeline_demo.py
+
+spark-crash: setup
+	$(BIN)/python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
+
 # Needs Java 17.
 bench-spark: setup
 	$(BIN)/python -m bench.spark
+	$(BIN)/python -m bench.spark_sink
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

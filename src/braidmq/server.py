@@ -95,7 +95,12 @@ class Node:
         )
         health = Health(self._store.failure, self.unready)
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
-        metrics = Metrics(self._engine, {"amqp": amqp, "mqtt": mqtt}, config.metrics)
+        metrics = Metrics(
+            self._engine,
+            {"amqp": amqp, "mqtt": mqtt},
+            config.metrics,
+            lambda: broker.pipelines.list(None, broker.now_ms()),
+        )
         data_dir = Path(config.node.data_dir).resolve()
         http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
         every: list[tuple[int, Listener]] = [

@@ -19,6 +19,7 @@ from braidmq.cli import (
     leases,
     namespaces,
     permissions,
+    pipeline,
     policies,
     tokens,
     topics,
@@ -70,6 +71,7 @@ app.add_typer(tokens.app)
 app.add_typer(permissions.app)
 app.add_typer(policies.app)
 app.add_typer(namespaces.app)
+app.add_typer(pipeline.app)
 app.add_typer(config.app)
 app.add_typer(bench.app)
 

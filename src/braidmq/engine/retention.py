@@ -105,7 +105,7 @@ class Retainer:
     def unpinned(self, partition: TopicPartition, now_ms: int) -> None:
         """Nobody, or somebody further on, reads a partition in bulk: what had its time may go."""
         self._settling.release(partition)
-        if _is_limited(partition.topic):
+        if partition.topic.limited:
             self._advance(partition, self._wanted_start(partition, now_ms))
 
     def _advance(self, partition: TopicPartition, start: int) -> None:

@@ -42,6 +42,7 @@ class Topic:
         "attributes",
         "bounded",
         "created_ms",
+        "deduplicates",
         "deleted",
         "durable",
         "id",
@@ -102,6 +103,7 @@ class Topic:
         self.message_bytes_max = policy.message_bytes_max
         rule = policy.retention
         self.until_acked = rule.until_acked
+        self.deduplicates = policy.deduplication_window_ms > 0
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()

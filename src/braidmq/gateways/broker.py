@@ -15,6 +15,7 @@ from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
+from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
 from braidmq.model.clock import Clock
 from braidmq.model.ids import Lsn
@@ -51,6 +52,7 @@ class Broker:
         self.loop = loop
         self.listeners: list[EffectListener] = []
         self.sessions = Sessions()
+        self.pipelines = Pipelines()
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)

@@ -223,7 +223,6 @@ def mqtt_properties(record: Record) -> MqttProperties:
 PARTITION_KEY = "partition-key"
 PRIORITY = "priority"
 DELAY_MS = "delay-ms"
-MESSAGE_ID = "message-id"
 USER_ID = "user-id"
 DELIVERED = ("consumer-group", "partition", "offset", "delivery-count", "timestamp-ms")
 """What a delivery says of itself, whatever the publisher called so."""

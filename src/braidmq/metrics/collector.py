@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from braidmq import __version__
 from braidmq.engine.engine import Engine
 from braidmq.engine.timing import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
+from braidmq.gateways.pipelines import PipelineRun
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import TopicSeries
 
@@ -80,9 +81,11 @@ class Metrics:
         engine: Engine,
         gateways: Mapping[str, Gateway],
         settings: MetricsSettings | None = None,
+        pipelines: Callable[[], Sequence[PipelineRun]] = list,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
+        self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
         self.public = self._settings.public
         self._process = CollectorRegistry()
@@ -102,9 +105,34 @@ class Metrics:
         omitted = 0 if detailed else len(topics)
         registry = CollectorRegistry()
         registry.register(NodeCollector(self._engine, self._gateways, series, omitted))
+        registry.register(PipelineCollector(self._pipelines()))
         yield generate_latest(registry)
         yield generate_latest(self._process)
         yield from series.texts()
+
+
+class PipelineCollector(Collector):
+    """What pipelines that run elsewhere have said of themselves."""
+
+    def __init__(self, runs: Sequence[PipelineRun]) -> None:
+        self._runs = runs
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "braid_pipeline_state", "1 for how it is.", labels=("namespace", "pipeline", "state")
+        )
+        for run in self._runs:
+            state.add_metric((run.namespace, run.name, run.state), 1)
+        yield state
+        for name, text, attribute in (
+            ("braid_pipeline_rows", "Rows of this run so far.", "rows"),
+            ("braid_pipeline_rows_per_second", "Rows a second, of the last batch.", "rows_per_s"),
+            ("braid_pipeline_lag_messages", "Messages it has still to read.", "lag"),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=("namespace", "pipeline"))
+            for run in self._runs:
+                gauge.add_metric((run.namespace, run.name), getattr(run, attribute))
+            yield gauge
 
 
 class NodeCollector(Collector):

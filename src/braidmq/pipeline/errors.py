@@ -41,3 +41,11 @@ class TopicFull(BraidError):
     kind = Kind.REFUSED
     code = "topic-full"
     remedy = "Let its consumers catch up, or raise its limits"
+
+
+class LakeChanged(BraidError):
+    """Somebody has written to a lake that was to be overwritten."""
+
+    kind = Kind.CONFLICT
+    code = "lake-changed"
+    remedy = "Run it again: nothing was changed"

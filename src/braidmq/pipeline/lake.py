@@ -9,7 +9,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -34,7 +34,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from braidmq.model.errors import NotFound
-from braidmq.pipeline.errors import BadOption, StaleCheckpoint
+from braidmq.pipeline.errors import BadOption, LakeChanged, StaleCheckpoint
 from braidmq.pipeline.options import Readers, read_options, text
 from braidmq.pipeline.sink import BATCH_ID, QUERY_ID
 from braidmq.pipeline.sink_options import number
@@ -51,6 +51,8 @@ class LakeOptions:
     application: str = ""
     epoch: int = 0
     batch: int | None = None
+    version: int | None = None
+    """Of the table: what is read, and what an overwriting replaces."""
 
 
 _READERS: Readers = {
@@ -58,6 +60,7 @@ _READERS: Readers = {
     "applicationId": ("application", text),
     "applicationEpoch": ("epoch", number),
     "batchId": ("batch", number),
+    "version": ("version", number),
 }
 
 
@@ -83,23 +86,28 @@ class LakeDataSource(DataSource):
         return "braid_lake"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_arrow_schema(_table(self._options.path)))
+        return from_arrow_schema(_arrow_schema(open_table(self._options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LakeReader(self._options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return LakeWriter(self._options, schema, "overwrite" if overwrite else "append")
+        if not overwrite:
+            return LakeWriter(self._options, schema, "append")
+        options = self._options
+        if options.version is None and DeltaTable.is_deltatable(options.path):
+            options = replace(options, version=DeltaTable(options.path).version())
+        return LakeWriter(options, schema, "overwrite")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return LakeStreamWriter(self._options, schema)
 
 
-def _table(path: str) -> DeltaTable:
+def open_table(options: LakeOptions) -> DeltaTable:
     try:
-        return DeltaTable(path)
+        return DeltaTable(options.path, version=options.version)
     except TableNotFoundError:
-        raise NotFound(f"there is no lake at {path}") from None
+        raise NotFound(f"there is no lake at {options.path}") from None
 
 
 def _arrow_schema(table: DeltaTable) -> pa.Schema:
@@ -115,7 +123,7 @@ class LakeReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(uri) for uri in _table(self.options.path).file_uris()]
+        return [InputPartition(uri) for uri in open_table(self.options).file_uris()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
@@ -209,10 +217,18 @@ def _stored_schema(schema: StructType) -> pa.Schema:
 
 
 def commit_files(
-    path: str, schema: pa.Schema, written: Sequence[Written], step: Transaction, mode: str
+    path: str,
+    schema: pa.Schema,
+    written: Sequence[Written],
+    step: Transaction,
+    mode: str,
+    version: int | None = None,
 ) -> bool:
-    """One Delta commit for all files. False: the application has committed this already."""
-    actions = [_action(*each) for message in written for each in message.files]
+    """One Delta commit for all files. False: the application has committed this already.
+
+    With a version it replaces just that one: what came later must not be lost with it.
+    """
+    actions: list[Any] = [_action(*each) for message in written for each in message.files]
     properties = CommitProperties(app_transactions=[step])
     for attempt in range(COMMIT_TRIES):
         try:
@@ -225,6 +241,10 @@ def commit_files(
             if table is None:
                 create_table_with_add_actions(
                     path, Schema.from_arrow(schema), actions, commit_properties=properties
+                )
+            elif version is not None and table.version() != version:
+                raise LakeChanged(
+                    f"{path} is at version {table.version()}, and version {version} was read"
                 )
             else:
                 table.create_write_transaction(
@@ -271,7 +291,8 @@ class _Writing:
             return
         step = Transaction(application, batch)
         stored = _stored_schema(self._schema)
-        if not commit_files(self.options.path, stored, written, step, self._mode):
+        version = self.options.version if self._mode == "overwrite" else None
+        if not commit_files(self.options.path, stored, written, step, self._mode, version):
             self._remove(written)
 
     def _abort(self, messages: Sequence[Any]) -> None:

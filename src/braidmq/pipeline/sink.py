@@ -106,10 +106,10 @@ class BatchWriter(DataSourceArrowWriter):
             return sink.publish(iterator)
         return sink.stage(iterator, self._transaction, self._step)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         Sink(self.options).commit(messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         Sink(self.options).abort(messages)
 
 
@@ -129,10 +129,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         step = Step(application, self.options.epoch, int(batch))
         return sink.stage(iterator, _name(step), step)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         Sink(self.options).commit(messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         Sink(self.options).abort(messages)
 
 

@@ -21,6 +21,7 @@ from braidmq.gateways.http.node import Figures, Node
 from braidmq.gateways.http.openapi import describe
 from braidmq.gateways.http.operating import MetricsSource, Operating
 from braidmq.gateways.http.operations import operations_of
+from braidmq.gateways.http.pipelines import PipelinesResource
 from braidmq.gateways.http.policies import Policies
 from braidmq.gateways.http.producers import Producers
 from braidmq.gateways.http.publishing import Publishing
@@ -54,6 +55,7 @@ RESOURCES = (
     Exchanges,
     Templates,
     Policies,
+    PipelinesResource,
     Node,
     Operating,
     Admin,
@@ -98,6 +100,7 @@ def make_api(
         Exchanges(desk),
         Templates(desk),
         Policies(desk),
+        PipelinesResource(desk),
         Node(desk, figures),
         Operating(desk, metrics),
         Admin(accounts, logins, tokens, broker.durable, broker.clock),

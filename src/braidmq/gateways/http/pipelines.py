@@ -1,0 +1,120 @@
+"""Pipelines: what runs, how it is, and the wish that it stop."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.gateways.http.desk import Desk, InNamespace, MillisecondsSinceEpoch
+from braidmq.gateways.http.operations import Body, Call, operation
+from braidmq.gateways.pipelines import PipelineRun, UnknownPipeline
+from braidmq.model.errors import NotFound
+from braidmq.security.records import check_name
+
+Count = Annotated[int, Meta(ge=0)]
+State = Literal["running", "finished", "stopped", "failed"]
+
+
+class PipelineReport(Body, frozen=True):
+    """How a run of a pipeline is."""
+
+    run: Annotated[str, Meta(max_length=64, description="Each run has its own")]
+    state: State
+    started_ms: MillisecondsSinceEpoch
+    host: Annotated[str, Meta(max_length=255)] = ""
+    rows: Annotated[Count, Meta(description="Rows so far")] = 0
+    rows_per_s: Annotated[float, Meta(ge=0)] = 0.0
+    lag: Annotated[Count, Meta(description="Messages it has still to read")] = 0
+    batch: Annotated[int, Meta(ge=-1, description="The last one done; -1: none")] = -1
+    batch_ms: Annotated[Count, Meta(description="How long that took")] = 0
+    error: Annotated[str, Meta(max_length=4000, description="Why it failed")] = ""
+
+
+class PipelineInfo(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    run: str
+    user: str
+    state: Literal["running", "finished", "stopped", "failed", "lost"]
+    host: str
+    started_ms: MillisecondsSinceEpoch
+    seen_ms: MillisecondsSinceEpoch
+    rows: int
+    rows_per_s: float
+    lag: int
+    batch: int
+    batch_ms: int
+    error: str
+    stop_requested: Annotated[bool, Meta(description="Whoever runs it shall stop")]
+
+
+class PipelinesResource:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @operation("GET", "/v1/pipelines", tag="pipelines", errors=(NotFound,))
+    async def list_pipelines(self, call: Call, query: InNamespace) -> list[PipelineInfo]:
+        """List pipelines that have reported within a week."""
+        self._desk.enter(call, query.namespace)
+        found = self._desk.broker.pipelines.list(query.namespace, self._desk.now_ms)
+        return [_shown(each) for each in found]
+
+    @operation("GET", "/v1/pipelines/{pipeline}", tag="pipelines", errors=(UnknownPipeline,))
+    async def describe_pipeline(
+        self, call: Call, pipeline: str, query: InNamespace
+    ) -> PipelineInfo:
+        """Tell how a pipeline is. One that is silent for 30 seconds is `lost`."""
+        self._desk.enter(call, query.namespace)
+        pipelines = self._desk.broker.pipelines
+        return _shown(pipelines.get(query.namespace, pipeline, self._desk.now_ms))
+
+    @operation(
+        "PUT",
+        "/v1/pipelines/{pipeline}",
+        tag="pipelines",
+        errors=(NotFound,),
+        examples=({"run": "5f2a", "state": "running", "started_ms": 1_790_000_000_000},),
+    )
+    async def report_pipeline(
+        self, call: Call, pipeline: str, query: InNamespace, body: PipelineReport
+    ) -> PipelineInfo:
+        """Say how a run of a pipeline is, every few seconds; the answer may ask it to stop."""
+        check_name(pipeline, "pipeline name")
+        self._desk.enter(call, query.namespace)
+        said = PipelineRun(
+            namespace=query.namespace,
+            name=pipeline,
+            user=call.user.name,
+            seen_ms=self._desk.now_ms,
+            **msgspec.structs.asdict(body),
+        )
+        return _shown(self._desk.broker.pipelines.report(said))
+
+    @operation(
+        "POST",
+        "/v1/pipelines/{pipeline}/stop",
+        tag="pipelines",
+        statuses=(202,),
+        errors=(UnknownPipeline,),
+    )
+    async def stop_pipeline(self, call: Call, pipeline: str, query: InNamespace) -> PipelineInfo:
+        """Ask whoever runs a pipeline to stop it, after the batch it is at."""
+        self._desk.enter(call, query.namespace)
+        pipelines = self._desk.broker.pipelines
+        return _shown(pipelines.stop(query.namespace, pipeline, self._desk.now_ms))
+
+    @operation(
+        "DELETE",
+        "/v1/pipelines/{pipeline}",
+        tag="pipelines",
+        statuses=(204,),
+        errors=(UnknownPipeline,),
+    )
+    async def forget_pipeline(self, call: Call, pipeline: str, query: InNamespace) -> None:
+        """Forget what a pipeline said. One that runs will say it again."""
+        self._desk.enter(call, query.namespace)
+        self._desk.broker.pipelines.forget(query.namespace, pipeline)
+
+
+def _shown(run: PipelineRun) -> PipelineInfo:
+    return PipelineInfo(**{name: getattr(run, name) for name in PipelineInfo.__struct_fields__})

@@ -1,0 +1,1 @@
+"""Pipelines that come with BraidMQ; docs/pipelines/ has a page for each."""

@@ -1,0 +1,127 @@
+"""Pipelines that come with BraidMQ, each run against a live node on a real Spark."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from braid_topics import Topics
+
+from braidmq.pipeline.definition import find, load
+from braidmq.pipeline.options import BrokerOptions
+from braidmq.pipeline.reporting import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+Run = Callable[..., Progress]
+
+
+@pytest.fixture
+def run(spark: "SparkSession", topics: Topics) -> Run:
+    """A shipped pipeline, or a file, with its parameters."""
+    from braidmq.pipeline.runner import Runner
+
+    def run_one(name: str, watch: Callable[[Progress], bool] = lambda _: False, **values: Any):
+        path = find(name)
+        definition = load(path, {key: str(value) for key, value in values.items()})
+        broker = BrokerOptions(url=topics.node.http_url)
+        return Runner(definition, spark, broker, path.parent).run(watch)
+
+    return run_one
+
+
+def test_archive_compaction_and_replay(run: Run, topics: Topics, tmp_path: Path) -> None:
+    source = topics.create(partitions=2)
+    sent = [{"key": f"k{at % 3}", "value": f"v{at}", "headers": {"n": str(at)}} for at in range(60)]
+    topics.publish(source, sent)
+    lake = tmp_path / "lake"
+    for _ in range(2):
+        done = run("archive", topic=source, lake=lake)
+        assert done.state == "finished"
+    subscription = topics.api.get(f"/v1/topics/{source}/subscriptions/archive").json()
+    assert sum(each["lag"] for each in subscription["partitions"]) == 0
+
+    again = topics.create(partitions=2)
+    run("replay", topic=again, lake=lake)
+    same = ("partition", "key", "value", "headers", "timestamp", "priority")
+    assert [[row[name] for name in same] for row in topics.read(topic=again)] == [
+        [row[name] for name in same] for row in topics.read(topic=source)
+    ]
+
+    run("compact", lake=lake)
+    latest = topics.create(partitions=2)
+    run("replay", topic=latest, lake=lake)
+    found = {row["key"]: row["value"] for row in topics.read(topic=latest)}
+    assert found == {b"k0": b"v57", b"k1": b"v58", b"k2": b"v59"}
+    assert len(topics.read(topic=latest)) == 3
+
+
+def test_reports(run: Run, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(partitions=2)
+    topics.api.put(f"/v1/topics/{topic}/subscriptions/readers", json={}).raise_for_status()
+    topics.publish(topic, [{"key": f"k{at % 5}", "value": "x" * 10} for at in range(50)])
+    page = tmp_path / "page.html"
+    run("latency", topics=topic, report=page)
+    assert "readers" in page.read_text()
+    run("usage", topics=topic, report=page)
+    assert '<td class="number">600</td>' in page.read_text()
+    run("skew", topic=topic, report=page)
+    assert "the most that are even" in page.read_text()
+
+
+def test_triage(run: Run, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(partitions=1)
+    path = f"/v1/topics/{topic}/subscriptions/s"
+    topics.api.put(path, json={}).raise_for_status()
+    topics.publish(topic, [{"value": f"order {at}"} for at in range(4)])
+    messages = topics.api.post(f"{path}/receive", json={"limit": 4}).json()["messages"]
+    for at, message in enumerate(messages):
+        body = {"error": f"order {at} has no 'customer'"}
+        topics.api.post(f"/v1/receipts/{message['receipt']}/reject", json=body).raise_for_status()
+    page = tmp_path / "triage.html"
+    run("triage", report=page)
+    assert "order # has no …" in page.read_text()
+
+
+def test_a_pipeline_of_sql_and_python(run: Run, topics: Topics, tmp_path: Path) -> None:
+    source, small, large = (topics.create(partitions=2) for _ in range(3))
+    topics.publish(source, [{"key": f"k{at % 4}", "value": str(at)} for at in range(100)])
+    (tmp_path / "steps.py").write_text(
+        "def marked(frame, suffix):\n"
+        "    text = f\"concat(decode(value, 'utf-8'), '{suffix}') AS value\"\n"
+        "    return frame.selectExpr('key', text)\n"
+    )
+    file = tmp_path / "split.toml"
+    file.write_text(f"""
+name = "split-{source}"
+checkpoint = "{tmp_path}/checkpoint"
+[[source]]
+name = "numbers"
+topic = "{source}"
+[[step]]
+name = "few"
+sql = "SELECT * FROM numbers WHERE CAST(decode(value, 'utf-8') AS INT) < 10"
+[[step]]
+name = "marked"
+python = "steps.py:marked"
+inputs = ["numbers"]
+options = {{ suffix = "!" }}
+[[sink]]
+from = "few"
+topic = "{small}"
+[[sink]]
+from = "marked"
+topic = "{large}"
+""")
+    seen: list[Progress] = []
+    done = run(str(file), lambda progress: bool(seen.append(progress)))
+    assert {each.name: each.rows for each in done.sinks} == {"few-topic": 100, "marked-topic": 100}
+    assert len(topics.read(topic=small)) == 10
+    assert sorted(row["value"] for row in topics.read(topic=large)) == sorted(
+        b"%d!" % at for at in range(100)
+    )
+    group = topics.api.get(f"/v1/topics/{source}/subscriptions/split-{source}").json()
+    assert sum(each["lag"] for each in group["partitions"]) == 0
