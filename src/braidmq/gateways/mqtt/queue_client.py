@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from braidmq.engine.envelope import MQTT
+from braidmq.engine.envelope import MESSAGE_ID, MQTT
 from braidmq.engine.topics import Credit, Subscription
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.errors import refusal, translate
@@ -21,7 +21,6 @@ from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.queues import batch_size
 from braidmq.gateways.translation import (
     DELAY_MS,
-    MESSAGE_ID,
     MQTT_QOS_OF_OTHERS,
     mqtt_properties,
     native_headers,
