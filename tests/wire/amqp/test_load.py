@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.wire.amqp.load import (
-    BODY_BYTES_MIN,
-    Arrivals,
-    Consumer,
-    Histogram,
-    Publisher,
-    scan,
-)
+from braidmq.wire.amqp.load import Consumer, Publisher, scan
 from braidmq.wire.amqp.methods import (
     HEARTBEAT_FRAME,
     BasicAck,
@@ -35,6 +28,7 @@ from braidmq.wire.amqp.properties import (
     encode_properties,
     split_content_header,
 )
+from braidmq.wire.arrivals import BODY_BYTES_MIN, Arrivals, Histogram
 
 STAMP = struct.Struct(">IIQQ")
 RUN = 77
