@@ -30,7 +30,7 @@ def kept(world: World, topic: str = "t") -> list[bytes | None]:
 def test_a_message_id_counts_once_within_the_window():
     world = World()
     world.topic(deduplication_window_ms=MINUTE)
-    assert publish(world, "a", "b").placed == ((0, 0, 2),)
+    assert publish(world, "a", "b").placed == [(0, 0, 2)]
     again = publish(world, "a", "c", "a", "c", "-", "-")
     assert again.accepted == 6
     assert again.lsn is not None

@@ -30,7 +30,7 @@ from braidmq.wire.amqp.properties import (
 )
 from braidmq.wire.arrivals import BODY_BYTES_MIN, Arrivals, Histogram
 
-STAMP = struct.Struct(">IIQQ")
+STAMP = struct.Struct("<IIQQ")
 RUN = 77
 NOW_NS = 10**12
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
