@@ -596,7 +596,7 @@ class MqttConnection:
             self.last_received = self.broker.loop.time()
             if not self._read_paused:
                 self.transport.resume()
-        if not paused:
+        if not paused and not self._closed:
             self._subscriber.catch_up()
 
     # --- pressure and keep alive ---

@@ -146,17 +146,16 @@ class Subscriber:
         """The socket has room again."""
         owed, self._owed = self._owed, {}
         for each in owed.values():
-            self._send_retained(each)
+            self._send_retained(each, is_late=True)
 
-    def _send_retained(self, new: Subscription) -> None:
+    def _send_retained(self, new: Subscription, *, is_late: bool = False) -> None:
+        """Those above QoS 0 wait in the session's queue; others, if too much is unsent already, for
+        ``catch_up``, which is late for them alone."""
         connection = self._connection
         if connection.session.subscriptions.get(new.filter) is not new:
             return  # unsubscribed, or subscribed anew, while it went to disk
         if is_admin(new.filter):
             connection.gateway.admin.send_to(connection, new)
-            return
-        if connection.unsent_bytes > connection.settings.output_bytes_max:
-            self._owed[new.filter] = new
             return
         if new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
@@ -168,10 +167,12 @@ class Subscriber:
             qos = min(flags & FLAG_QOS, new.qos)
             batch = queued if qos else at_once
             _add_copy(batch, topic, record, raw, qos, new.identifier)
-        if at_once.count:
+        if at_once.count and connection.unsent_bytes > connection.settings.output_bytes_max:
+            self._owed[new.filter] = new
+        elif at_once.count:
             limit = connection.packet_bytes_max
             connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
-        if queued.count:
+        if queued.count and not is_late:
             topic_of_session = connection.session.outbox.topic()
             connection.broker.settle()
             connection.broker.engine.publish(topic_of_session, queued, now_ms=now_ms)
