@@ -194,6 +194,7 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     stable_offset: int
     flushed_offset: int
     size: int
+    hidden: list[tuple[int, int]]
     segments: list[SegmentInfo]
 
 

@@ -52,6 +52,8 @@ class Split:
     """Of the segments, where the broker is."""
     segments: tuple[SegmentInfo, ...] = ()
     """In the order of offsets; records beyond the last come from the broker."""
+    hidden: tuple[tuple[int, int], ...] = ()
+    """Ranges of offsets that nobody gets."""
     window: Window = field(default_factory=Window)
     keys: frozenset[bytes] | None = None
     lease: str = ""
@@ -215,12 +217,12 @@ def _split(
     size = 0
     for piece in _small_enough(pieces, options.split_bytes):
         if taken and size + piece.size > options.split_bytes:
-            yield _made(whole, taken)
+            yield _made(whole, taken, partition)
             taken, size = [], 0
         taken.append(piece)
         size += piece.size
     if taken:
-        yield _made(whole, taken)
+        yield _made(whole, taken, partition)
 
 
 @dataclass(frozen=True)
@@ -256,10 +258,12 @@ def _small_enough(pieces: list[_Piece], split_bytes: int) -> Iterator[_Piece]:
             yield replace(piece, start=at, end=stop, size=piece.size // count)
 
 
-def _made(whole: Split, pieces: list[_Piece]) -> Split:
+def _made(whole: Split, pieces: list[_Piece], log: PartitionLogInfo) -> Split:
+    start, end = pieces[0].start, pieces[-1].end
     return replace(
         whole,
-        start=pieces[0].start,
-        end=pieces[-1].end,
+        start=start,
+        end=end,
+        hidden=tuple(each for each in log.hidden if each[0] < end and each[1] > start),
         segments=tuple(each.segment for each in pieces if each.segment is not None),
     )

@@ -20,6 +20,7 @@ from braidmq.pipeline.errors import DataLoss
 from braidmq.pipeline.leases import SplitLease
 from braidmq.pipeline.options import SourceOptions
 from braidmq.pipeline.planning import Split
+from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.reader import Window, decode_span, map_segment, span
 from braidmq.storage.record import HEADER_SIZE
 from braidmq.storage.segment import INDEX_SUFFIX, SUFFIX, Segment, SegmentIndex, decode_index
@@ -37,6 +38,10 @@ class SplitReader:
         self._options = options
         self._broker = Broker(options)
         self._rows = Rows(split.topic, split.partition)
+        self._hidden = OffsetBits() if split.hidden else None
+        for start, stop in split.hidden:
+            assert self._hidden is not None
+            self._hidden.add(max(start, split.start), min(stop, split.end))
         self._at = split.start
         self.bytes_read = 0
 
@@ -82,7 +87,7 @@ class SplitReader:
             return self._ranged(segment, at, length) if mapped is None else mapped[at : at + length]
 
         for rows, columns in decode_span(
-            segment.name, fetch, first, last, window, self._split.keys
+            segment.name, fetch, first, last, window, self._split.keys, self._hidden
         ):
             batch = self._rows.batch(rows, columns)
             yield batch
@@ -147,6 +152,7 @@ class SplitReader:
                 len(page),
                 window,
                 self._split.keys,
+                self._hidden,
             ):
                 yield self._rows.batch(rows, columns)
             self._at = int(reply.headers["braid-next-offset"])
