@@ -632,9 +632,9 @@ def decode_columns(
 
     Takes records whose offset is in ``[offset_min, offset_max)`` and whose timestamp is in
     ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off.
-    With ``keys`` (a set of bytes) it takes those with one of these keys alone, and none whose offset
-    is ``hidden``. Control records are not rows. Returns ``(bytes consumed, rows, columns)`` with the columns'
-    buffers in the order of ``braidmq.storage.reader.COLUMNS``.
+    With ``keys`` (a set of bytes) it takes those with one of these keys alone, and none whose
+    offset is ``hidden``. Control records are not rows. Returns ``(bytes consumed, rows, columns)``
+    with the columns' buffers in the order of ``braidmq.storage.reader.COLUMNS``.
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
     cdef Py_ssize_t size = data.shape[0], at = 0, length, rows = 0
