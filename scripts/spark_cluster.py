@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--per-batch", type=int, default=20_000)
     arguments = parser.parse_args()
+    arguments.every = 0
     with tempfile.TemporaryDirectory(prefix="braid-cluster-") as name, ExitStack() as stack:
         directory = Path(name)
         port, ui, broker_port = free_ports(3)

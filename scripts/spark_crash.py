@@ -24,6 +24,7 @@ from braidmq.pipeline.options import BrokerOptions, parse_options
 from braidmq.testing.live import free_ports, serve_command
 
 KEYS = 97
+KINDS = ("driver", "executor", "broker")
 READY_S_MAX = 120.0
 EXECUTOR = ("CoarseGrainedExecutorBackend", "pyspark.daemon", "pyspark/daemon")
 
@@ -46,13 +47,14 @@ def drive(arguments: argparse.Namespace) -> None:
         "key", "concat('derived ', decode(value, 'utf-8')) AS value", "headers"
     )
     sink = frame.writeStream.format("braid").options(url=arguments.url, topic="target")
+    # Not as fast as it can: there has to be time to kill something.
     query = (
         sink.option("checkpointLocation", f"{arguments.directory}/checkpoint")
-        .trigger(availableNow=True)
+        .trigger(processingTime=f"{arguments.every} seconds")
         .start()
     )
-    print("started", flush=True)
-    query.awaitTermination()
+    query.processAllAvailable()
+    query.stop()
 
 
 # --- who kills ---
@@ -106,7 +108,7 @@ class World:
         command = [
             *(sys.executable, __file__, "--drive", "--url", self.url),
             *("--directory", str(self.directory), "--master", given.master),
-            *("--per-batch", str(given.per_batch)),
+            *("--per-batch", str(given.per_batch), "--every", str(given.every)),
         ]
         log = (self.directory / "driver.log").open("ab")
         environment = {**os.environ, "SPARK_WORKER_DIR": str(self.directory / "work")}
@@ -252,6 +254,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=20, help="of each kind")
     parser.add_argument("--per-batch", type=int, default=0, help="messages of one batch")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds a batch takes at least")
     parser.add_argument("--pause", type=float, default=4.0, help="seconds between kills, about")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--seed", type=int, default=None)
@@ -280,6 +283,8 @@ def main() -> None:
             raise
         finally:
             world.end()
+    if not wrong and min((world.kills[name] for name in KINDS), default=0) < arguments.kills:
+        wrong = "done before all were killed: give it more messages, or fewer in a batch"
     took_s = time.monotonic() - began
     print(f"{arguments.messages} messages, {dict(world.kills)}, {took_s:.0f} s: {wrong or 'once'}")
     sys.exit(1 if wrong else 0)

@@ -25,7 +25,8 @@ def commands(
 
 
 EVERY = list(commands(typer.main.get_group(app)))
-REMOTE = [(path, each) for path, each in EVERY if path[0] not in ("serve", "bench", "config")]
+LOCAL = {("serve",), ("bench",), ("config",), ("pipeline", "new")}
+REMOTE = [(path, each) for path, each in EVERY if LOCAL.isdisjoint({path, path[:1]})]
 
 
 def options(command: TyperCommand) -> set[str]:

@@ -109,6 +109,17 @@ def test_an_empty_topic_has_no_rows(topics):
     assert list(reader.read(InputPartition(None))) == []
 
 
+def test_what_was_cancelled_before_its_time_is_no_row(topics):
+    topic = topics.create(partitions=1)
+    later = [{"value": f"{at}", "delay_ms": 3_600_000} for at in range(6)]
+    topics.publish(topic, later)
+    for offset in (0, 3, 4):
+        topics.api.delete(f"/v1/topics/{topic}/delayed/0/{offset}").raise_for_status()
+    for mode in ("segments", "broker"):
+        found = topics.read(topic=topic, readMode=mode)
+        assert [row["value"] for row in found] == [b"1", b"2", b"5"]
+
+
 def test_a_pattern_takes_every_topic_that_matches(topics):
     names = [topics.create(partitions=1) for _ in range(2)]
     for name in names:

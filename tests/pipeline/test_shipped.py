@@ -1,12 +1,14 @@
 """Pipelines that come with BraidMQ, each run against a live node on a real Spark."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from braid_topics import Topics
+from braid_topics import Topics, wait_until
 
+from braidmq.cli.app import main
 from braidmq.pipeline.definition import find, load
 from braidmq.pipeline.options import BrokerOptions
 from braidmq.pipeline.reporting import Progress
@@ -125,3 +127,41 @@ topic = "{large}"
     )
     group = topics.api.get(f"/v1/topics/{source}/subscriptions/split-{source}").json()
     assert sum(each["lag"] for each in group["partitions"]) == 0
+
+
+def test_the_command_runs_reports_and_obeys(
+    spark: "SparkSession",
+    topics: Topics,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = topics.create(partitions=1), topics.create(partitions=1)
+    topics.publish(source, [{"value": str(at)} for at in range(10)])
+    name = f"endless-{source}"
+    file = tmp_path / "endless.toml"
+    file.write_text(f"""
+name = "{name}"
+trigger = "1s"
+checkpoint = "{tmp_path}/checkpoint"
+[[source]]
+name = "numbers"
+topic = "{source}"
+[[sink]]
+from = "numbers"
+topic = "{target}"
+""")
+
+    def stop_when_done() -> None:
+        path = f"/v1/pipelines/{name}"
+        wait_until(lambda: topics.api.get(path).json().get("rows") == 10, 300)
+        topics.api.post(f"{path}/stop").raise_for_status()
+
+    stopper = threading.Thread(target=stop_when_done)
+    stopper.start()
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline", "run", str(file), "--url", topics.node.http_url])
+    stopper.join()
+    assert ended.value.code in (None, 0)
+    assert f"{name} stopped: 10 rows" in capsys.readouterr().out
+    assert topics.api.get(f"/v1/pipelines/{name}").json()["state"] == "stopped"
+    assert len(topics.read(topic=target)) == 10

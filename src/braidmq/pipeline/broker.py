@@ -194,8 +194,8 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     stable_offset: int
     flushed_offset: int
     size: int
+    hidden: list[tuple[int, int]]
     segments: list[SegmentInfo]
-    cancelled: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class LogInfo(msgspec.Struct, frozen=True):

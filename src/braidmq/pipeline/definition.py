@@ -98,6 +98,8 @@ class Definition(_Part, frozen=True):
     description: str = ""
     trigger: str = AVAILABLE_NOW
     checkpoint: str = ""
+    retries: Annotated[int, Meta(ge=0, le=1000)] = 3
+    """How often in a row a stream that Spark gave up is begun again from its checkpoint."""
     parameters: dict[str, str | int | float] = {}
     spark: dict[str, str | int | bool] = {}
     sources: list[SourceSpec] = msgspec.field(name="source", default_factory=list)

@@ -10,7 +10,7 @@ import msgspec
 from braidmq.model.limits import MIB
 from braidmq.pipeline.errors import BadOption
 
-_SPARKS = {"path", "checkpointlocation"}
+_SPARKS = {"path", "checkpointlocation", "queryname"}
 """Options that Spark adds itself."""
 
 READ_MODES = ("segments", "broker")

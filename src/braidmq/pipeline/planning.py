@@ -52,10 +52,10 @@ class Split:
     """Of the segments, where the broker is."""
     segments: tuple[SegmentInfo, ...] = ()
     """In the order of offsets; records beyond the last come from the broker."""
+    hidden: tuple[tuple[int, int], ...] = ()
+    """Ranges of offsets that nobody gets."""
     window: Window = field(default_factory=Window)
     keys: frozenset[bytes] | None = None
-    cancelled: tuple[tuple[int, int], ...] = ()
-    """What is for nobody to read: aborted transactions, say."""
     lease: str = ""
     part: int = -1
 
@@ -211,19 +211,18 @@ def _split(
     log: LogInfo, number: int, start: int, end: int, options: SourceOptions
 ) -> Iterator[Split]:
     partition = next(each for each in log.partitions if each.partition == number)
-    cancelled = tuple(partition.cancelled)
-    whole = Split(log.topic, number, start, end, log.directory, cancelled=cancelled)
+    whole = Split(log.topic, number, start, end, log.directory)
     pieces = list(_pieces(partition, start, end, options.read_mode == "segments"))
     taken: list[_Piece] = []
     size = 0
     for piece in _small_enough(pieces, options.split_bytes):
         if taken and size + piece.size > options.split_bytes:
-            yield _made(whole, taken)
+            yield _made(whole, taken, partition)
             taken, size = [], 0
         taken.append(piece)
         size += piece.size
     if taken:
-        yield _made(whole, taken)
+        yield _made(whole, taken, partition)
 
 
 @dataclass(frozen=True)
@@ -259,12 +258,12 @@ def _small_enough(pieces: list[_Piece], split_bytes: int) -> Iterator[_Piece]:
             yield replace(piece, start=at, end=stop, size=piece.size // count)
 
 
-def _made(whole: Split, pieces: list[_Piece]) -> Split:
+def _made(whole: Split, pieces: list[_Piece], log: PartitionLogInfo) -> Split:
     start, end = pieces[0].start, pieces[-1].end
     return replace(
         whole,
         start=start,
         end=end,
-        cancelled=tuple(each for each in whole.cancelled if each[0] < end and each[1] > start),
+        hidden=tuple(each for each in log.hidden if each[0] < end and each[1] > start),
         segments=tuple(each.segment for each in pieces if each.segment is not None),
     )

@@ -6,11 +6,10 @@ now, comes from the broker as records. All of it goes through the same kernel.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy
 import pyarrow as pa
 
 from braidmq.model.errors import BraidError, NotFound
@@ -21,6 +20,7 @@ from braidmq.pipeline.errors import DataLoss
 from braidmq.pipeline.leases import SplitLease
 from braidmq.pipeline.options import SourceOptions
 from braidmq.pipeline.planning import Split
+from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.reader import Window, decode_span, map_segment, span
 from braidmq.storage.record import HEADER_SIZE
 from braidmq.storage.segment import INDEX_SUFFIX, SUFFIX, Segment, SegmentIndex, decode_index
@@ -38,17 +38,14 @@ class SplitReader:
         self._options = options
         self._broker = Broker(options)
         self._rows = Rows(split.topic, split.partition)
+        self._hidden = OffsetBits() if split.hidden else None
+        for start, stop in split.hidden:
+            assert self._hidden is not None
+            self._hidden.add(max(start, split.start), min(stop, split.end))
         self._at = split.start
         self.bytes_read = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        cancelled = self._split.cancelled
-        for batch in self._read_all():
-            wanted = without(batch, cancelled) if cancelled else batch
-            if wanted.num_rows:
-                yield wanted
-
-    def _read_all(self) -> Iterator[pa.RecordBatch]:
         with self._broker, SplitLease(self._split.lease, self._split.part, self._options):
             for segment in self._split.segments:
                 if self._at < min(segment.end_offset, self._split.end):
@@ -90,7 +87,7 @@ class SplitReader:
             return self._ranged(segment, at, length) if mapped is None else mapped[at : at + length]
 
         for rows, columns in decode_span(
-            segment.name, fetch, first, last, window, self._split.keys
+            segment.name, fetch, first, last, window, self._split.keys, self._hidden
         ):
             batch = self._rows.batch(rows, columns)
             yield batch
@@ -155,6 +152,7 @@ class SplitReader:
                 len(page),
                 window,
                 self._split.keys,
+                self._hidden,
             ):
                 yield self._rows.batch(rows, columns)
             self._at = int(reply.headers["braid-next-offset"])
@@ -168,15 +166,6 @@ class SplitReader:
             if self._options.fail_on_data_loss:
                 raise DataLoss(what)
             logger.warning("%s; failOnDataLoss is false, so reading goes on", what)
-
-
-def without(batch: pa.RecordBatch, cancelled: Sequence[tuple[int, int]]) -> pa.RecordBatch:
-    """The rows whose offsets are in none of these ranges, which are sorted and apart."""
-    offsets = batch.column("offset").to_numpy()
-    starts, stops = numpy.array(cancelled, numpy.int64).T
-    before = numpy.searchsorted(starts, offsets, "right") - 1
-    gone = (before >= 0) & (offsets < stops[before])
-    return batch.filter(pa.array(~gone)) if gone.any() else batch
 
 
 def may_hold(segment: SegmentInfo, window: Window) -> bool:

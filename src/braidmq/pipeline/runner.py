@@ -6,6 +6,7 @@ of it: a message is never taken for done before its effects are safe (catalogue 
 
 import importlib
 import importlib.util
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 WHOLE_PARTITION = "1000000g"
@@ -176,6 +179,8 @@ class Streams:
         self._queries: dict[str, Any] = {}
         self._seen: dict[str, dict[int, int]] = {}
         self._acknowledged: Offsets = {}
+        self._tries: dict[str, tuple[int, int]] = {}
+        """Failures in a row, and the batch after which they were."""
 
     def run(self) -> Progress:
         for sink in self._definition.sinks:
@@ -183,17 +188,36 @@ class Streams:
             self._seen[sink.label] = {}
         stopped = False
         try:
-            while any(query.isActive for query in self._queries.values()):
+            while self._revive() and any(each.isActive for each in self._queries.values()):
                 if self._watch(self._look()):
                     stopped = True
-                    break
-                if any(self._failure(query) for query in self._queries.values()):
                     break
                 time.sleep(LOOK_EVERY_S)
         finally:
             for query in self._queries.values():
                 query.stop()
         return self._ended(stopped)
+
+    def _revive(self) -> bool:
+        """Begin streams again that failed for no reason of ours: a worker that did not start, say.
+
+        False: one has failed for good.
+        """
+        for sink in self._definition.sinks:
+            query = self._queries[sink.label]
+            error = query.exception()
+            if error is None:
+                continue
+            last = query.lastProgress
+            batch = -1 if last is None else last["batchId"]
+            tries, before = self._tries.get(sink.label, (0, -1))
+            tries = tries + 1 if batch == before else 1
+            if OURS.search(str(error)) or tries > self._definition.retries:
+                return False
+            self._tries[sink.label] = (tries, batch)
+            logger.warning("sink %s failed and begins again: %s", sink.label, _said(error))
+            self._queries[sink.label] = self._start(sink)
+        return True
 
     def _start(self, sink: SinkSpec) -> Any:
         runner = self._runner

@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         with Broker(self.options) as broker:
-            logs = find_logs(broker, self.options, segments=True)
+            logs = find_logs(broker, self.options, segments=self.options.read_mode == "segments")
             begin = check_loss(begin, logs, self.options)
             if self._lease is None:
                 # A batch of an earlier run is read again, and nobody has asked for an end yet.

@@ -19,6 +19,7 @@ from braidmq.model.errors import CorruptData, NotFound
 from braidmq.model.limits import MIB
 from braidmq.storage import segment, snapshot
 from braidmq.storage.disk import RealDisk
+from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.record import BadRecord, decode_columns
 from braidmq.storage.segment import Segment, SegmentIndex
 
@@ -193,6 +194,7 @@ def decode_span(
     stop: int,
     window: Window,
     keys: frozenset[bytes] | None = None,
+    hidden: OffsetBits | None = None,
 ) -> "Iterator[tuple[int, tuple[Column, ...]]]":
     """Rows and their columns between two positions of a segment; ``fetch`` gives its bytes.
 
@@ -210,6 +212,7 @@ def decode_span(
                 window.time_max_ms,
                 ROWS_MAX,
                 keys,
+                hidden,
             )
         except BadRecord as error:
             raise CorruptData(name, position + error.position, error.reason) from None

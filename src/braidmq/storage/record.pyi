@@ -117,4 +117,5 @@ def decode_columns(
     time_max: int,
     rows_max: int,
     keys: frozenset[bytes] | None = None,
+    hidden: OffsetBits | None = None,
 ) -> tuple[int, int, tuple[Column, ...]]: ...

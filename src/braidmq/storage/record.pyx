@@ -700,14 +700,15 @@ cdef bytes empty_bytes(Py_ssize_t size):
 def decode_columns(
     const unsigned char[::1] data, int64_t offset_min, int64_t offset_max,
     int64_t time_min, int64_t time_max, Py_ssize_t rows_max, object keys=None,
+    OffsetBits hidden=None,
 ):
     """Verify and decode whole records into the buffers of Arrow columns.
 
     Takes records whose offset is in ``[offset_min, offset_max)`` and whose timestamp is in
     ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off.
-    With ``keys`` (a set of bytes) it takes those with one of these keys alone. Control records are
-    not rows. Returns ``(bytes consumed, rows, columns)`` with the columns'
-    buffers in the order of ``braidmq.storage.reader.COLUMNS``.
+    With ``keys`` (a set of bytes) it takes those with one of these keys alone, and none whose
+    offset is ``hidden``. Control records are not rows. Returns ``(bytes consumed, rows, columns)``
+    with the columns' buffers in the order of ``braidmq.storage.reader.COLUMNS``.
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
     cdef Py_ssize_t size = data.shape[0], at = 0, length, rows = 0
@@ -730,6 +731,7 @@ def decode_columns(
                 and time_min <= header.timestamp_ms < time_max
                 and not header.flags & CONTROL
                 and (keys is None or has_key(header, keys))
+                and (hidden is None or not hidden.has(header.offset))
             ):
                 chosen[rows] = <uint32_t>at
                 rows += 1

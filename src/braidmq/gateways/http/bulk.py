@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
+from braidmq.engine.core import CANCELLED
 from braidmq.engine.errors import BadPosition, UnknownPartition, UnknownSubscription, UnknownTopic
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.gateways.http.desk import Desk, InNamespace
@@ -92,11 +93,11 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     ]
     flushed_offset: Annotated[int, Meta(description="What lies below is in segments")]
     size: Annotated[int, Meta(description="Bytes: about what it takes, segments and memory")]
-    segments: list[SegmentInfo]
-    cancelled: Annotated[
+    hidden: Annotated[
         list[tuple[int, int]],
-        Meta(description="With segments: from, to; what lies in between is for nobody to read"),
+        Meta(description="Ranges of offsets that nobody gets: cancelled before their time"),
     ]
+    segments: list[SegmentInfo]
 
 
 class LogInfo(msgspec.Struct, frozen=True):
@@ -149,17 +150,17 @@ class Bulk:
             stable_offset=partition.stable_offset,
             flushed_offset=log.flushed_offset,
             size=sum(each.size for each in segments) + log.unflushed_bytes,
+            hidden=self._hidden(partition),
             segments=[self._segment(each) for each in segments] if with_segments else [],
-            cancelled=self._cancelled(partition) if with_segments else [],
         )
 
-    def _cancelled(self, partition: TopicPartition) -> list[tuple[int, int]]:
-        found = self._desk.broker.engine.core.cancelled(partition)
-        if found is None:
+    def _hidden(self, partition: TopicPartition) -> list[tuple[int, int]]:
+        log = partition.log
+        cancelled = self._desk.broker.engine.store.acknowledged.get((CANCELLED, log.id))
+        if cancelled is None:
             return []
-        start, end = partition.log.start_offset, partition.log.next_offset
-        below = [(start, found.floor)] if found.floor > start else []
-        return below + found.ranges(max(start, found.floor), end)
+        ranges = [(0, cancelled.floor), *cancelled.ranges_above_floor()]
+        return [each for each in ranges if each[1] > max(each[0], log.start_offset)]
 
     def _segment(self, each: Segment) -> SegmentInfo:
         header_bytes, first_record = self._first_record(each)
