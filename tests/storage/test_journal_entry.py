@@ -176,7 +176,9 @@ def test_payloads_around_the_limit_of_what_is_copied(size):
     assert buffer.append(2, b"m", payload) == 1
     assert buffer.append(3, b"", payload) == 2
     data = written_by(buffer)
-    assert data == encode_entry(2, b"m", payload, EPOCH, 1) + encode_entry(3, b"", payload, EPOCH, 2)
+    assert data == encode_entry(2, b"m", payload, EPOCH, 1) + encode_entry(
+        3, b"", payload, EPOCH, 2
+    )
     assert buffer.size == len(data)
 
 

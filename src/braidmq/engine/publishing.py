@@ -12,7 +12,6 @@ from braidmq.model.ids import Lsn
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
 from braidmq.storage.store import Settled
 
-
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
 

@@ -7,6 +7,7 @@ and only messages that are in flight at whoever answers.
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -415,16 +416,30 @@ class Settling:
         has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         for subscription in topic.subscriptions.values():
             awaited = subscription.awaited if arriving else 0
-            for view in subscription.views:
-                while over_limit(subscription, awaited) and view.state.ready:
-                    lane = view.state.ready_lanes()[-1]
-                    found = view.state.next_run(lane, 1)
-                    assert found is not None
-                    run = next(self.runs(view.partition, found[0], found[1]), None)
-                    if run is None:
-                        self.skip(view, found[0], found[1])
-                        continue
-                    self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+            if not over_limit(subscription, awaited):
+                continue
+            heads = [head for view in subscription.views for head in self._droppable(view)]
+            heapify(heads)
+            while heads and over_limit(subscription, awaited):
+                _, _, number, run = heappop(heads)
+                view = subscription.views[number]
+                self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+                for head in self._droppable(view):
+                    heappush(heads, head)
+
+    def _droppable(self, view: PartitionView) -> list[tuple[int, int, int, Run]]:
+        """What of a view is dropped first, if anything: in the order in which views are asked, the
+        least important lane, then the oldest record, then the partition."""
+        state = view.state
+        while state.ready:
+            lane = state.ready_lanes()[-1]
+            found = state.next_run(lane, 1)
+            assert found is not None
+            for run in self.runs(view.partition, found[0], found[1]):
+                stamped = run.batch.timestamp_at(run.first)
+                return [(-lane, stamped, view.partition.number, run)]
+            self.skip(view, found[0], found[1])
+        return []
 
 
 def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:

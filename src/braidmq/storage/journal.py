@@ -12,9 +12,9 @@ and carry the salt of this use of the file: a number drawn for it, so that neith
 use left behind nor what a client wrote into a message can pass for an entry.
 
 Group commit: ``append`` only lays entries out in memory, and leaves large batches where they are.
-``commit`` writes all that waits with one write and makes it durable with one fdatasync, however many
-topics it is for; what arrives while it runs goes out with the next one. A commit may run in another
-thread than the appends.
+``commit`` writes all that waits with one write and makes it durable with one fdatasync, however
+many topics it is for; what arrives while it runs goes out with the next one. A commit may run in
+another thread than the appends.
 """
 
 import logging
@@ -185,8 +185,8 @@ class Journal:
         """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
         if self.failure is not None:
             raise self.failure
-        # No lock: only this thread puts another buffer in its place, and taking what waits out of it
-        # is one step.
+        # No lock: only this thread puts another buffer in its place, and taking what waits out of
+        # it is one step.
         lsn = self._buffer.append(kind, meta, payload)
         if not lsn:
             lsn = self._append_to_next_file(kind, meta, payload)
