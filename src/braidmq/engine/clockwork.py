@@ -157,8 +157,8 @@ class Clockwork:
         return sum(self._count_pending(partition, now_ms) for partition in topic.partitions)
 
     def _count_pending(self, partition: TopicPartition, now_ms: int) -> int:
-        """The subscriptions know; without one the log is read, but only what has times of its own is
-        looked at."""
+        """The subscriptions know. Without one the log is read, but only what has times of its own
+        is looked at."""
         if len(partition.views) == 1:
             return partition.views[0].state.delayed
         ranges = self._pending(partition)
