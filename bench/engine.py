@@ -297,13 +297,13 @@ def delays(context: Context) -> Iterator[Measure]:
             baseline=statistics.median(small) / 50_000 * 1e9,
             against="1,000 pending",
             bar=at_most(2),
-            note="without the doubling of its array",
+            note="without its growth",
         )
     yield Measure(
         f"the longest schedule on the way to {many * 11 // 10:,}",
         longest_growth(many * 11 // 10) * 1e3,
         "ms",
-        note="its array doubles and is copied: blocks the loop",
+        note="one more chunk of 2 MiB: blocks the loop",
     )
 
 

@@ -192,13 +192,18 @@ class Model:
         if topic.policy.overflow != "drop-head":
             return
         for sub in topic.subs.values():
-            for view in sub.views:
-                while sub.over_limit():
+            while sub.over_limit():
+                heads = []
+                for number, view in enumerate(sub.views):
                     ready = view.among(0, FOREVER, State.READY)
-                    if not ready:
-                        break
-                    victim = min(ready, key=lambda c: (-topic.lane(c.message), c.offset))
-                    self._bury(view, victim, "maxlen", victim.attempts)
+                    if ready:
+                        cell = min(ready, key=lambda c: (-topic.lane(c.message), c.offset))
+                        order = (-topic.lane(cell.message), cell.message.stamped_ms, number)
+                        heads.append((order, view, cell))
+                if not heads:
+                    break
+                _, view, victim = min(heads, key=lambda head: head[0])
+                self._bury(view, victim, "maxlen", victim.attempts)
 
     # --- going ---
 

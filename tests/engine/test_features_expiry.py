@@ -75,7 +75,8 @@ def test_in_flight_does_not_expire_but_does_when_it_comes_back(how: str) -> None
     world.engine.detach(consumer, now_ms=world.now_ms)
     world.advance(2 * SECOND)
     assert world.find().depth == 0
-    assert values(world.drain(world.find("t.dlq"))) == [b"x"]
+    (dead,) = world.drain(world.find("t.dlq"))
+    assert (dead.value, dead.headers["x-death-attempts"]) == (b"x", b"1")
     assert world.ack(got) == 0
 
 

@@ -32,6 +32,35 @@ def test_drop_head_takes_out_the_oldest(limit: dict[str, int], kept: bool) -> No
         assert {each.headers["x-death-reason"] for each in dropped} == {b"maxlen"}
 
 
+def test_drop_head_takes_out_the_oldest_of_all_partitions() -> None:
+    world = World()
+    topic = world.topic(
+        partitions=3, overflow="drop-head", max_messages=2, dead_letter={"topic": "dead"}
+    )
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    for partition, value in ((2, b"a"), (0, b"b"), (1, b"c"), (2, b"d"), (0, b"e")):
+        world.publish(topic, value, partition=partition)
+        world.advance(10)
+    assert values(world.drain(world.find("dead"))) == [b"a", b"b", b"c"]
+    assert sorted(values(world.drain(topic))) == [b"d", b"e"]
+
+
+def test_what_a_limit_drops_says_how_often_it_was_delivered() -> None:
+    world = World()
+    topic = world.topic(
+        overflow="drop-head", max_messages=2, dead_letter={"topic": "dead"}, ordering="none"
+    )
+    consumer = world.consumer(topic)
+    world.publish(topic, b"a", b"b")
+    for _ in range(2):
+        (got,) = world.pull(consumer, 1)
+        world.requeue(got)
+    world.publish(topic, b"c", b"d")
+    dropped = world.drain(world.find("dead"))
+    assert values(dropped) == [b"a", b"b"]
+    assert [each.headers["x-death-attempts"] for each in dropped] == [b"2", b"0"]
+
+
 def test_drop_head_leaves_what_is_in_flight() -> None:
     world = World()
     topic = world.topic(overflow="drop-head", max_messages=2)

@@ -8,11 +8,12 @@ from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import NotDelayed
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event, State
+from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.ids import PartitionId
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import Record
+from braidmq.storage.record import FLAG_TIMED, Record
 
 TIMERS_PER_TURN = 10_000
 """Timers handled in one go: a million that are due together must not stop the loop."""
@@ -169,9 +170,22 @@ class Clockwork:
         return found.ranges()
 
     def count_delayed(self, topic: Topic, now_ms: int) -> int:
-        if all(len(partition.views) == 1 for partition in topic.partitions):
-            return sum(partition.views[0].state.delayed for partition in topic.partitions)
-        return len(self.delayed(topic, now_ms, TIME_MAX_MS))
+        return sum(self._count_pending(partition, now_ms) for partition in topic.partitions)
+
+    def _count_pending(self, partition: TopicPartition, now_ms: int) -> int:
+        """The subscriptions know. Without one the log is read, but only what has times of its own
+        is looked at."""
+        if len(partition.views) == 1:
+            return partition.views[0].state.delayed
+        ranges = self._pending(partition)
+        if partition.views:
+            return sum(stop - start for start, stop in ranges)
+        return sum(
+            _count_due_after(now_ms, run)
+            for start, stop in ranges
+            for run in self._settling.runs(partition, start, stop)
+            if run.batch.summary & FLAG_TIMED
+        )
 
     def cancel(self, topic: Topic, number: int, offset: int) -> None:
         """A delayed message is not delivered after all."""
@@ -206,6 +220,12 @@ class Clockwork:
         if count:
             self._settling.settle(view, ranges)
         return count
+
+
+def _count_due_after(now_ms: int, run: Run) -> int:
+    first, last = run.batch.offset_at(run.first), run.batch.offset_at(run.stop - 1)
+    found = timed_records(run.batch)
+    return len([1 for offset, due, _ in found if first <= offset <= last and due > now_ms])
 
 
 def _in_flight(view: PartitionView, offset: int) -> bool:

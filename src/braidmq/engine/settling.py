@@ -7,6 +7,7 @@ and only messages that are in flight at whoever answers.
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,8 @@ READ_BYTES = 1 << 20
 OFFSET_MAX = (1 << 63) - 1
 
 Ranges = Iterable[tuple[int, int]]
+Head = tuple[int, int, int, Run]
+"""What is first to go of a view: lane, time, partition, records."""
 
 
 class Settling:
@@ -424,18 +427,38 @@ class Settling:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
-        policy = subscription.topic.policy
+        policy, views = subscription.topic.policy, subscription.views
         has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
-        for view in subscription.views:
-            while (excess := over_limit(subscription)) and view.state.ready:
-                lane = view.state.ready_lanes()[-1]
-                found = view.state.next_run(lane, excess)
-                assert found is not None
-                run = next(self.runs(view.partition, found[0], found[1]), None)
-                if run is None:
-                    self.skip(view, found[0], found[1])
-                    continue
-                self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+        # From one partition as many at once as have to go; of several, the oldest each time.
+        alone = len(views) == 1
+        heads: list[Head] = []
+        while excess := over_limit(subscription):
+            if not heads:
+                limit = excess if alone else 1
+                heads = [head for view in views for head in self._droppable(view, limit)]
+                heapify(heads)
+                if not heads:
+                    return
+            _, _, number, run = heappop(heads)
+            view = views[number]
+            self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
+            if not alone:
+                for head in self._droppable(view, 1):
+                    heappush(heads, head)
+
+    def _droppable(self, view: PartitionView, limit: int) -> list[Head]:
+        """What of a view is dropped first, if anything, at most ``limit`` records: in the order in
+        which views are asked, the least important lane, then the oldest, then the partition."""
+        state = view.state
+        while state.ready:
+            lane = state.ready_lanes()[-1]
+            found = state.next_run(lane, limit)
+            assert found is not None
+            for run in self.runs(view.partition, found[0], found[1]):
+                stamped = run.batch.timestamp_at(run.first)
+                return [(-lane, stamped, view.partition.number, run)]
+            self.skip(view, found[0], found[1])
+        return []
 
 
 def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:

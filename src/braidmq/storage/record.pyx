@@ -581,6 +581,11 @@ cdef class RecordBatch:
             raise IndexError(index)
         return self.offset_of(index)
 
+    def timestamp_at(self, Py_ssize_t index):
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.header_at(index).timestamp_ms
+
     def position_at(self, Py_ssize_t index):
         """Byte position of record ``index``; of the end for ``count``."""
         if not 0 <= index <= self.count:
