@@ -21,7 +21,7 @@ BODY = b"b" * 128
 WINDOW = 10_000
 ROUNDS = 9
 IN_TRANSACTION = 1000
-AT_ONCE = 8
+AT_ONCE = WINDOW // IN_TRANSACTION
 
 PLAIN, IDEMPOTENT = "plain, confirmed", "idempotent"
 TRANSACTIONS = f"transactions of {IN_TRANSACTION}"

@@ -33,6 +33,8 @@ BACK_OFF_S_MIN = 0.05
 BACK_OFF_S_MAX = 5.0
 """A node that restarts is back within seconds; one that is away for long is asked no more often."""
 
+TRANSACTION_RECORDS = 1000
+TRANSACTION_BYTES = 1 << 20
 IDLE_MAX = 16
 """Transactions at once that find a channel ready."""
 
@@ -141,7 +143,8 @@ class Broker:
             producer = self._idle_producers.pop()
             if not producer.over:
                 return producer
-        producer = Producer(self)
+        # Nobody waits for less than all of it.
+        producer = Producer(self, batch_records=TRANSACTION_RECORDS, batch_bytes=TRANSACTION_BYTES)
         await self.attach(producer)
         return producer
 

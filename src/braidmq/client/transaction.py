@@ -128,7 +128,10 @@ class Transaction:
 
         A topic that is not there, or full, is raised by the commit at the latest.
         """
-        return self._open.put(topic, value, exchange=exchange, **metadata)
+        producer = self._producer
+        if producer is None:
+            raise Closed("the transaction is over")
+        return producer.put(topic, value, exchange=exchange, **metadata)
 
     async def publish_many(
         self,
