@@ -233,12 +233,14 @@ def main() -> None:
                 asyncio.run(work_over_client(given.worker))
             except braidmq.BraidError:
                 time.sleep(0.05)  # the node is away
-    print(f"over {given.over}, seed {given.seed}")
+    sys.stdout.write(f"over {given.over}, seed {given.seed}\n")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         killed = run(Path(directory), given.over, given.messages, given.kills, given.seed)
     seconds = time.monotonic() - began
-    print(f"{given.messages} messages, killed {dict(killed)}, {seconds:.0f} s: each arrived once")
+    sys.stdout.write(
+        f"{given.messages} messages, killed {dict(killed)}, {seconds:.0f} s: each arrived once\n"
+    )
 
 
 if __name__ == "__main__":
