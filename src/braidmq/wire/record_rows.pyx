@@ -191,11 +191,11 @@ cdef bint is_text(const unsigned char *data, Py_ssize_t length):
 cdef bint headers_are_whole(const unsigned char *data, Py_ssize_t size):
     cdef uint16_t count, name_length
     cdef uint32_t length
-    cdef Py_ssize_t at = 2, i
+    cdef Py_ssize_t at = 2, _pair
     if size < 2:
         return size == 0
     memcpy(&count, data, 2)
-    for i in range(count):
+    for _pair in range(count):
         if at + 2 > size:
             return False
         memcpy(&name_length, data + at, 2)
