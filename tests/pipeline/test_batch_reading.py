@@ -307,5 +307,5 @@ def test_a_broker_that_is_down(topics):
 )
 def test_options_that_are_wrong_are_named(topics, options, said):
     with pytest.raises(BadOption) as caught:
-        topics.source(**options)
+        topics.source(**options).schema()
     assert said in str(caught.value)

@@ -18,7 +18,8 @@ from braidmq.gateways.translation import amqp_envelope, native_headers
 from braidmq.pipeline.columns import SCHEMA, Rows
 from braidmq.pipeline.source import MESSAGES
 from braidmq.storage.reader import EARLIEST, LATEST, ROWS_MAX
-from braidmq.storage.record import RecordBatch, decode_columns
+from braidmq.storage.record import RecordBatch
+from braidmq.storage.record_columns import decode_columns
 from braidmq.wire.amqp.properties import Properties as AmqpProperties
 from braidmq.wire.envelopes import AMQP, MQTT, NATIVE, encode_headers, split_amqp, split_mqtt
 from braidmq.wire.mqtt.constants import Kind

@@ -20,7 +20,8 @@ from braidmq.pipeline.options import parse_options
 from braidmq.pipeline.source import BatchReader
 from braidmq.pipeline.typed import TypedRows, register_decoder
 from braidmq.storage.reader import EARLIEST, LATEST, ROWS_MAX
-from braidmq.storage.record import RecordBatch, decode_columns
+from braidmq.storage.record import RecordBatch
+from braidmq.storage.record_columns import decode_columns
 
 SCHEMA = spark.StructType(
     [

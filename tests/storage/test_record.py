@@ -28,7 +28,8 @@ from oracles import (
 
 from braidmq.storage import record as record_module
 from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.record import BadRecord, RecordBatch, decode_columns
+from braidmq.storage.record import BadRecord, RecordBatch
+from braidmq.storage.record_columns import decode_columns
 
 FLAGS_BYTE = 10
 
@@ -94,7 +95,8 @@ def pieces(messages) -> list[bytes]:
 def python(code: str) -> subprocess.CompletedProcess[str]:
     """Run code that might bring the interpreter down; freed memory is overwritten there."""
     setup = (
-        "from braidmq.storage.record import RecordBatch, decode_columns\n"
+        "from braidmq.storage.record import RecordBatch\n"
+        "from braidmq.storage.record_columns import decode_columns\n"
         "def refused(call, *kinds):\n"
         "    try:\n"
         "        call()\n"

@@ -22,8 +22,8 @@ from libc.stdlib cimport malloc
 from libc.string cimport memset
 
 from braidmq.engine.entries cimport (
-    BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, NO_STATE, Block, Entry, EntryTable, RangeList, bytes_in,
-    entry_in, run_length, separate,
+    BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, DELAYED, FIRST_TERMINAL, IN_FLIGHT, NO_STATE, READY,
+    WAITING, Block, Entry, EntryTable, RangeList, bytes_in, entry_in, run_length, separate,
 )
 from braidmq.storage.offset_set cimport (
     OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
@@ -35,11 +35,6 @@ from braidmq.storage.record cimport (
 from braidmq.engine import states
 
 cdef enum:
-    READY = 0
-    IN_FLIGHT = 1
-    WAITING = 2
-    DELAYED = 3
-    FIRST_TERMINAL = 4
     ILLEGAL = 255
 
 cdef enum:
@@ -791,68 +786,4 @@ cdef class DeliveryState(EntryTable):
                 low = -1
             if entry != NULL and low < 0:
                 low, consumer = offset, entry.consumer
-        return found
-
-    def held_by(self, uint32_t consumer):
-        """Ranges in flight at a consumer."""
-        return self.entries_where(IN_FLIGHT, consumer)
-
-    def in_state(self, uint8_t state):
-        """Ranges of entries in a state."""
-        return self.entries_where(state, 0)
-
-    def entries_where(self, uint8_t state, uint32_t consumer):
-        cdef RangeList found = RangeList()
-        cdef Py_ssize_t i
-        cdef int index
-        cdef uint64_t mask
-        cdef int64_t base
-        cdef const Block *block
-        cdef const Entry *entry
-        for i in range(self.used):
-            block = self.directory[i]
-            if block == NULL:
-                continue
-            base = (self.first_block + i) << BLOCK_SHIFT
-            mask = block.present
-            while mask:
-                index = braid_ctz(mask)
-                entry = entry_in(block, index)
-                if entry.state == state and (consumer == 0 or entry.consumer == consumer):
-                    if block.entries == NULL:
-                        found.add_mask(base, mask, 0)
-                        break
-                    found.add(base + index, base + index + 1, 0)
-                mask &= mask - 1
-        return found.result()[0]
-
-    def notes(self):
-        """What a restart must know of delivered messages: (start, stop, attempts, state, deadline)
-        of each run of equal entries that were delivered at least once."""
-        cdef list found = []
-        cdef Py_ssize_t i
-        cdef const Block *block
-        cdef const Entry *entry
-        cdef uint64_t mask
-        cdef int64_t offset, start = -1, stop = -1, deadline = 0
-        cdef uint16_t attempts = 0
-        cdef uint8_t state = 0
-        for i in range(self.used):
-            block = self.directory[i]
-            mask = block.present if block != NULL else 0
-            while mask:
-                entry = entry_in(block, braid_ctz(mask))
-                offset = ((self.first_block + i) << BLOCK_SHIFT) + braid_ctz(mask)
-                mask &= mask - 1
-                if entry.attempts == 0:
-                    continue
-                if not (offset == stop and entry.attempts == attempts and entry.state == state
-                        and (entry.deadline_ms == deadline or state != WAITING)):
-                    if start >= 0:
-                        found.append((start, stop, attempts, state, deadline))
-                    start = offset
-                    attempts, state, deadline = entry.attempts, entry.state, entry.deadline_ms
-                stop = offset + 1
-        if start >= 0:
-            found.append((start, stop, attempts, state, deadline))
         return found

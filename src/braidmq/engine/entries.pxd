@@ -3,6 +3,13 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from braidmq.storage.offset_set cimport braid_ctz
 
 cdef enum:
+    READY = 0
+    IN_FLIGHT = 1
+    WAITING = 2
+    DELAYED = 3
+    FIRST_TERMINAL = 4
+
+cdef enum:
     BLOCK_SHIFT = 6
     BLOCK_SIZE = 64
     BLOCK_MASK = 63

@@ -20,7 +20,8 @@ from braidmq.model.limits import MIB
 from braidmq.storage import segment, snapshot
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.record import BadRecord, decode_columns
+from braidmq.storage.record import BadRecord
+from braidmq.storage.record_columns import decode_columns
 from braidmq.storage.segment import Segment, SegmentIndex
 
 if TYPE_CHECKING:

@@ -55,6 +55,9 @@ cdef inline Py_ssize_t record_bytes(const RecordHeader *header) noexcept:
 
 
 cdef void seal_header(RecordHeader *header) noexcept
+cdef Py_ssize_t whole_record(
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
+) except -2
 
 
 cdef class RecordBatch:

@@ -107,16 +107,3 @@ class RecordBatch:
     def stamped(
         self, acknowledged: tuple[OffsetSet, ...] = (), start: int = 0
     ) -> tuple[bytes, int]: ...
-
-Column = tuple[bytes | None, ...]
-
-def decode_columns(
-    data: Buffer,
-    offset_min: int,
-    offset_max: int,
-    time_min: int,
-    time_max: int,
-    rows_max: int,
-    keys: frozenset[bytes] | None = None,
-    hidden: OffsetBits | None = None,
-) -> tuple[int, int, tuple[Column, ...]]: ...

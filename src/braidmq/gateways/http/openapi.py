@@ -38,6 +38,7 @@ TAGS = {
     "delayed": "Messages that wait for their time.",
     "dead letters": "Messages that were given up.",
     "bulk": "Whole logs for readers such as Spark: segments and records as they are stored.",
+    "pipelines": "Spark jobs that report here: what they do, and how they are.",
     "leases": "Who reads in bulk, and what must stay for them.",
     "exchanges": "Routing as AMQP knows it.",
     "templates": "Settings for topics by the pattern of their names.",
