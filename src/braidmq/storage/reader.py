@@ -25,7 +25,7 @@ from braidmq.storage.record_columns import decode_columns
 from braidmq.storage.segment import Segment, SegmentIndex
 
 if TYPE_CHECKING:
-    from braidmq.storage.record import Column  # a name for types alone: the kernel has none
+    from braidmq.storage.record_columns import Column  # a name for types alone: the kernel has none
 
 COLUMNS = pa.schema(
     [
