@@ -30,7 +30,7 @@ class Message:
     durable: bool
 
     def expired(self, policy: TopicPolicy, now_ms: int) -> bool:
-        if policy.ttl_ms and self.stamped_ms + policy.ttl_ms <= now_ms:
+        if policy.ttl_ms and max(self.stamped_ms, self.due_ms) + policy.ttl_ms <= now_ms:
             return True
         return 0 < self.expires_ms <= now_ms
 

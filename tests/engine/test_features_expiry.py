@@ -128,6 +128,47 @@ def test_lowering_the_ttl_takes_effect_at_once() -> None:
     assert topic.depth == 0
 
 
+@pytest.mark.parametrize("restarted", ["never", "while it waits", "when it is there"])
+def test_the_ttl_begins_when_the_delay_is_over(restarted: str) -> None:
+    world = World()
+    topic = world.topic(ttl_ms=TTL)
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.delay(topic, b"later", HOUR)
+    world.publish(topic, b"now")
+    world.advance(TTL + 10)
+    assert (world.find().depth, world.engine.count_delayed(world.find())) == (1, 1)
+    if restarted == "while it waits":
+        world.checkpoint()
+        world.reopen()
+    world.advance(HOUR - 20)
+    assert (world.find().depth, world.engine.count_delayed(world.find())) == (1, 0)
+    if restarted == "when it is there":
+        world.checkpoint()
+        world.reopen()
+    world.advance(10)
+    assert world.find().depth == 0
+    assert world.find().subscriptions["s"].expired == 2 - (restarted != "never")
+
+
+def test_a_ttl_given_later_also_ends_what_was_delayed() -> None:
+    world = World()
+    topic = world.topic()
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.delay(topic, b"one", MINUTE)
+    world.delay(topic, b"two", MINUTE + TTL)
+    world.advance(MINUTE)
+    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
+    world.advance(TTL - 10)
+    assert topic.depth == 2
+    world.advance(10)
+    assert topic.depth == 1
+    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": 2 * TTL}, now_ms=world.now_ms)
+    world.advance(2 * TTL - 10)
+    assert topic.depth == 1
+    world.advance(10)
+    assert topic.depth == 0
+
+
 def test_a_subscription_that_comes_later_expires_too() -> None:
     world = World()
     topic = world.topic(ttl_ms=TTL)

@@ -220,7 +220,7 @@ class Administration:
                 # Settled records that no flush has written are in memory only: gone, from now on.
                 partition.log.evict()
             if policy.ttl_ms != old.ttl_ms:
-                self.arm_head(partition, now_ms)
+                self.arm_head(partition, now_ms, changed=True)
         for subscription in topic.subscriptions.values():
             for partition in topic.partitions[before:]:
                 self._add_view(subscription, partition, partition.log.start_offset, now_ms)
@@ -239,12 +239,15 @@ class Administration:
         if len(topic.partitions) > before:
             self.on_resized(topic, now_ms)
 
-    def arm_head(self, partition: TopicPartition, now_ms: int) -> None:
-        """Look at once for what outlived the topic's TTL; from then on it is looked after."""
+    def arm_head(self, partition: TopicPartition, now_ms: int, *, changed: bool = False) -> None:
+        """Look at once for what outlived the topic's TTL, which may have changed; from then on it
+        is looked after."""
         self._core.wheel.cancel(partition.head_timer)
         partition.head_timer = 0
         if partition.topic.policy.ttl_ms:
-            partition.head_timer = self._core.wheel.schedule(now_ms, Timer.HEAD, partition.log.id)
+            partition.head_timer = self._core.wheel.schedule(
+                now_ms, Timer.HEAD, partition.log.id, changed
+            )
 
     def arm_idle(self, topic: Topic, now_ms: int) -> None:
         if topic.policy.idle_expires_ms and not topic.idle_timer:

@@ -1,6 +1,6 @@
 """What time does: retries, overdue deliveries, delayed and expiring messages, idle topics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from braidmq.engine.administration import TIME_MAX_MS, Administration
@@ -8,11 +8,11 @@ from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import NotDelayed
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event, State
-from braidmq.engine.timing import timed_records
+from braidmq.engine.timing import expiry_of, live_prefix, timed_records
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.ids import PartitionId
 from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.partition_log import Run
+from braidmq.storage.partition_log import PartitionLog, Run
 from braidmq.storage.record import FLAG_TIMED, Record
 
 TIMERS_PER_TURN = 10_000
@@ -74,45 +74,72 @@ class Clockwork:
         for view in partition.views if partition is not None else ():
             if view.state.apply(Event.DUE, offset, offset + 1, not_after_ms=now_ms)[1]:
                 self._core.touch(view.subscription)
+        if partition is not None and partition.topic.policy.ttl_ms:
+            self._core.wheel.schedule(now_ms, Timer.EXPIRY, owner, offset)
 
     def _expiry(self, owner: int, offset: int, _: int, now_ms: int) -> None:
+        """A record with times of its own may have expired. What its topic's TTL makes of it is
+        known only now: that may have changed since the timer was set."""
         partition = self._core.partitions.get(PartitionId(owner))
-        if partition is not None and offset >= partition.log.start_offset:
-            for run in list(self._settling.runs(partition, offset, offset + 1)):
+        if partition is None or offset < partition.log.start_offset:
+            return
+        for run in list(self._settling.runs(partition, offset, offset + 1)):
+            expires = expiry_of(run.batch, run.first, partition.topic.policy.ttl_ms)
+            if expires > now_ms:
+                self._core.wheel.schedule(expires, Timer.EXPIRY, owner, offset)
+            elif expires:
                 for view in list(partition.views):
                     self._settling.expire(view, run, now_ms)
-            if any(_in_flight(view, offset) for view in partition.views):
-                due = now_ms + IN_FLIGHT_LOOK_MS
-                self._core.wheel.schedule(due, Timer.EXPIRY, owner, offset)
+                if any(_in_flight(view, offset) for view in partition.views):
+                    due = now_ms + IN_FLIGHT_LOOK_MS
+                    self._core.wheel.schedule(due, Timer.EXPIRY, owner, offset)
 
-    def _head(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+    def _head(self, owner: int, changed: int, _: int, now_ms: int) -> None:
         partition = self._core.partitions.get(PartitionId(owner))
         if partition is not None:
             partition.head_timer = 0
-            self.expire_head(partition, now_ms)
+            self._expire_head(partition, now_ms)
+            if changed:
+                self._follow_delayed(partition, now_ms)
 
-    def expire_head(self, partition: TopicPartition, now_ms: int) -> None:
+    def _expire_head(self, partition: TopicPartition, now_ms: int) -> None:
         """Take out everything older than the topic's TTL, and look again when the next one is."""
-        ttl_ms = partition.topic.policy.ttl_ms
-        if not ttl_ms or not partition.views:
+        if not partition.topic.policy.ttl_ms or not partition.views:
             return
-        lowest = min(view.state.settled.floor for view in partition.views)
-        start = max(lowest, partition.log.start_offset)
-        due = 0
-        for run in self._settling.runs(partition, start, partition.stable_offset):
-            living = run.batch.find_time(now_ms - ttl_ms + 1)
-            expired = Run(run.batch, run.first, min(max(living, run.first), run.stop))
-            if expired.stop > expired.first:
-                for view in list(partition.views):
-                    self._settling.expire(view, expired, now_ms)
-            if expired.stop < run.stop:
-                stamped = run.batch.record(expired.stop).timestamp_ms
-                due = max(stamped + ttl_ms, now_ms + 1)
-                break
+        due = min(self._expire_old(view, now_ms) for view in list(partition.views))
         if any(view.state.in_flight for view in partition.views):
-            due = min(due or TIME_MAX_MS, now_ms + IN_FLIGHT_LOOK_MS)
-        if due:
+            due = min(due, now_ms + IN_FLIGHT_LOOK_MS)
+        if due < TIME_MAX_MS:
             partition.head_timer = self._core.wheel.schedule(due, Timer.HEAD, partition.log.id)
+
+    def _expire_old(self, view: PartitionView, now_ms: int) -> int:
+        """Returns when the next one will be too old. Only what is not settled is looked at: one
+        message that somebody holds must not make the way through all that came after it longer
+        each time."""
+        partition, settled = view.partition, view.state.settled
+        ttl_ms = partition.topic.policy.ttl_ms
+        at = partition.log.start_offset
+        while (at := settled.first_missing(at)) < partition.stable_offset:
+            following = settled.first(at)
+            stop = partition.stable_offset if following < 0 else following
+            for run in self._settling.runs(partition, at, min(stop, partition.stable_offset)):
+                living = min(max(run.batch.find_time(now_ms - ttl_ms + 1), run.first), run.stop)
+                for old in _expired(Run(run.batch, run.first, living), now_ms, ttl_ms):
+                    self._settling.expire(view, old, now_ms)
+                if living < run.stop:
+                    return max(run.batch.timestamp_at(living) + ttl_ms, now_ms + 1)
+            at = stop
+        return TIME_MAX_MS
+
+    def _follow_delayed(self, partition: TopicPartition, now_ms: int) -> None:
+        """The TTL is new: messages whose delay is over have no timer for it. Those still delayed
+        get one when it is."""
+        if not partition.topic.policy.ttl_ms:
+            return
+        floor = min((view.state.settled.floor for view in partition.views), default=0)
+        for offset, due, _ in timed_between(partition.log, floor, partition.stable_offset):
+            if 0 < due <= now_ms:
+                self._core.wheel.schedule(now_ms, Timer.EXPIRY, partition.log.id, offset)
 
     def _idle(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         topic = self._core.topics_by_id.get(owner)
@@ -222,10 +249,42 @@ class Clockwork:
         return count
 
 
+def timed_between(log: PartitionLog, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """``(offset, due, expires)`` of the records at ``at`` … ``end - 1`` that have either."""
+    at = max(at, log.start_offset)
+    while at < end:
+        for segment in log.segments:
+            if segment.base_offset <= at < segment.end_offset and not segment.summary & FLAG_TIMED:
+                at = segment.end_offset
+        found = log.read(at)
+        if not found:
+            return
+        for run in found:
+            if run.batch.summary & FLAG_TIMED:
+                for each in timed_records(run.batch):
+                    if at <= each[0] < end:
+                        yield each
+            at = run.batch.offset_at(run.stop - 1) + 1
+
+
 def _count_due_after(now_ms: int, run: Run) -> int:
     first, last = run.batch.offset_at(run.first), run.batch.offset_at(run.stop - 1)
     found = timed_records(run.batch)
     return len([1 for offset, due, _ in found if first <= offset <= last and due > now_ms])
+
+
+def _expired(run: Run, now_ms: int, ttl_ms: int) -> Iterator[Run]:
+    """The parts of a run that are expired: some of it may have been delayed."""
+    if not run.batch.summary & FLAG_TIMED:
+        if run.stop > run.first:
+            yield run
+        return
+    at = run.first
+    while at < run.stop:
+        count = live_prefix(run.batch, at, run.stop, now_ms, ttl_ms)
+        if count < 0:
+            yield Run(run.batch, at, at - count)
+        at += abs(count)
 
 
 def _in_flight(view: PartitionView, offset: int) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidmq.engine.administration import Administration
+from braidmq.engine.clockwork import timed_between
 from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
 from braidmq.engine.states import State
-from braidmq.engine.timing import timed_records
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.journal import Kind, Progress
@@ -271,9 +271,9 @@ class Recovery:
 
     def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
         """Timers of records that have times of their own, and of the topic's TTL."""
-        log, wheel = partition.log, self._core.wheel
-        if partition.topic.policy.ttl_ms and log.next_offset > log.start_offset:
-            partition.head_timer = wheel.schedule(now_ms, Timer.HEAD, log.id)
+        log = partition.log
+        if log.next_offset > log.start_offset:
+            self.administration.arm_head(partition, now_ms)
         floor = min((view.state.settled.floor for view in partition.views), default=0)
         at = max(floor, log.start_offset)
         self._timed_from[log.id] = at
@@ -281,25 +281,13 @@ class Recovery:
 
     def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
         log, wheel = partition.log, self._core.wheel
-        while at < end:
-            for segment in log.segments:
-                if segment.base_offset <= at < segment.end_offset and not (
-                    segment.summary & FLAG_TIMED
-                ):
-                    at = segment.end_offset
-            found = log.read(at)
-            if not found:
-                return
-            for run in found:
-                if run.batch.summary & FLAG_TIMED:
-                    for offset, due, expires in timed_records(run.batch):
-                        if offset >= end:
-                            break
-                        if offset >= at and due > now_ms:
-                            wheel.schedule(due, Timer.DUE, log.id, offset)
-                        if offset >= at and expires:
-                            wheel.schedule(expires, Timer.EXPIRY, log.id, offset)
-                at = run.batch.offset_at(run.stop - 1) + 1
+        for offset, due, expires in timed_between(log, at, end):
+            if due > now_ms:
+                wheel.schedule(due, Timer.DUE, log.id, offset)
+            elif due and partition.topic.policy.ttl_ms:
+                wheel.schedule(now_ms, Timer.EXPIRY, log.id, offset)
+            if expires:
+                wheel.schedule(expires, Timer.EXPIRY, log.id, offset)
 
     def _forget_strangers(self) -> None:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""

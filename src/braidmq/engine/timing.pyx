@@ -39,14 +39,25 @@ def live_prefix(RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t no
     return (first - stop) if dead_first else (stop - first)
 
 
+def expiry_of(RecordBatch batch, Py_ssize_t index, int64_t ttl_ms):
+    """When a record expires by itself or by its topic's TTL, in ms; 0 for never."""
+    return expiry(batch.header_at(index), ttl_ms)
+
+
 cdef bint is_expired(const RecordHeader *header, int64_t now_ms, int64_t ttl_ms) noexcept:
+    cdef int64_t expires = expiry(header, ttl_ms)
+    return expires and expires <= now_ms
+
+
+cdef int64_t expiry(const RecordHeader *header, int64_t ttl_ms) noexcept:
+    """A topic's TTL begins when the record can be had: a delay comes before it."""
+    cdef int64_t expires = appeared(header) + ttl_ms if ttl_ms else 0
     cdef const RecordTiming *timing
-    if ttl_ms and header.timestamp_ms + ttl_ms <= now_ms:
-        return True
     if header.flags & TIMED:
         timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
-        return 0 < timing.expires_at_ms <= now_ms
-    return False
+        if timing.expires_at_ms > 0 and (not expires or timing.expires_at_ms < expires):
+            expires = timing.expires_at_ms
+    return expires
 
 
 cdef enum:
