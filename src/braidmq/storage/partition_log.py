@@ -184,7 +184,7 @@ class PartitionLog:
 
     def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
         """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record;
-        fewer where an earlier read of the same segment ended.
+        fewer where segments end and memory begins.
 
         Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
         all) are skipped.
@@ -197,11 +197,28 @@ class PartitionLog:
         if offset < self.start_offset:
             offset = self.start_offset
         if self.segments and self._first_in_memory() > offset:
-            for segment in self.segments[self._segment_at(offset) :]:
-                run = self._read_segment(segment, offset, bytes_max)
-                if run is not None:
-                    return [run]
+            found = self._read_segments(offset, bytes_max)
+            if found:
+                return found
         return self._read_tail(offset, bytes_max)
+
+    def _read_segments(self, offset: int, bytes_max: int) -> list[Run]:
+        """What an earlier read brought and nobody took comes first, and more only if that is not
+        enough: who drains a backlog gets as much at a time as from memory."""
+        found: list[Run] = []
+        end = self._first_in_memory()
+        for segment in self.segments[self._segment_at(offset) :]:
+            while bytes_max > 0 and offset < segment.end_offset:
+                run = self._read_segment(segment, offset, bytes_max)
+                if run is None:
+                    break
+                found.append(run)
+                batch = run.batch
+                offset = batch.offset_at(run.stop - 1) + 1
+                if run.stop < batch.count or offset >= end:
+                    return found
+                bytes_max -= batch.size - batch.position_at(run.first)
+        return found
 
     def _first_in_memory(self) -> int:
         if len(self._tail) > self._head:

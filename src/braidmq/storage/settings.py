@@ -34,7 +34,7 @@ class StorageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            description="Memory for recent records of all partitions together, beyond what is not"
-            " yet flushed.",
+            description="Memory for recent records of all partitions together: half for what is not"
+            " yet in segments, half for what is.",
         ),
     ] = TAIL_BYTES_MAX

@@ -8,7 +8,7 @@ the threads that do it in a node. Tests call them in line.
 import logging
 import struct
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -207,7 +207,7 @@ class Store:
         self._files = OpenFiles(disk)
         self._next_partition = 1
         self._dirty: dict[PartitionId, PartitionLog] = {}
-        self._evictable: deque[PartitionLog] = deque()
+        self._evictable: OrderedDict[PartitionId, PartitionLog] = OrderedDict()
         self._obsolete: list[Segment] = []
         self._rewrites: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
         self._first_epoch = 1
@@ -492,6 +492,7 @@ class Store:
         if log is not None:
             self._obsolete.extend(log.advance_start(log.next_offset))
             self._dirty.pop(partition, None)
+            self._evictable.pop(partition, None)
 
     # --- records and acknowledgements ---
 
@@ -672,7 +673,7 @@ class Store:
             log = result.plan.log
             log.finish_flush(result)
             if log.id in self.logs:
-                self._evictable.append(log)
+                self._evictable.setdefault(log.id, log)
                 self._obsolete.extend(log.drop_obsolete())
             else:
                 self._obsolete.extend(log.segments)
@@ -715,9 +716,11 @@ class Store:
         self.finish_checkpoint(checkpoint)
 
     def evict(self) -> None:
-        """Give back memory of flushed records, oldest first, until within the limit."""
-        while self._evictable and self.memory.resident > self.settings.tail_bytes_max:
-            self._evictable.popleft().evict()
+        """Give back memory of flushed records, oldest first, until half of it is free: as much as
+        may come before the next checkpoint is wanted."""
+        while self._evictable and self.memory.resident > self.settings.tail_bytes_max // 2:
+            _, log = self._evictable.popitem(last=False)
+            log.evict()
 
     # --- closing ---
 
