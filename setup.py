@@ -64,6 +64,7 @@ def compiled_modules():
 
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
     ext_modules=compiled_modules()
     + cythonize(
         extensions,
@@ -77,5 +78,5 @@ setup(
             "embedsignature": True,
             "freethreading_compatible": False,
         },
-    )
+    ),
 )
