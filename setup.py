@@ -19,6 +19,7 @@ KERNELS = {
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.offset_set": [],
     "braidmq.storage.copying": [],
+    "braidmq.storage.writing": [],
     "braidmq.client.awaitables": [],
     "braidmq.wire.header_columns": [],
     "braidmq.wire.record_rows": [],

@@ -2,13 +2,17 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from braidmq.model.errors import DirectoryLocked
 from braidmq.storage import disk as disk_module
@@ -323,23 +327,40 @@ def test_files_are_closed_to_the_world_and_to_children(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o007 == 0
 
 
-def test_short_writes_and_reads_are_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pwrite, pread = os.pwrite, os.pread
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, length, at: pread(fd, min(length, 2), at))
     file = create(RealDisk(tmp_path), "a", b"0123456789")
     assert file.read(9, 1) == b"123456789"
     assert file.read(99, 4) == b"456789"
 
 
-def test_a_write_that_gets_nowhere_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_write_that_ends_early_is_continued_and_where_it_can_not_be_an_error(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
-    with pytest.raises(OSError, match="no bytes"):
-        create(RealDisk(tmp_path), "a", b"x")
+    file = create(RealDisk(tmp_path), "a", b"")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            file.write_durably([b"01234", b"", b"56789abc", b"def"], 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert file.read(99, 0) == b"0123456789"
+
+
+@given(st.lists(st.binary(max_size=5), max_size=20), st.integers(0, 20), st.booleans())
+def test_pieces_stand_end_to_end(pieces: list[bytes], position: int, durably: bool) -> None:
+    written = [*pieces, b""] * 150  # more than one call of the kernel takes
+    with TemporaryDirectory() as directory:
+        file = create(RealDisk(Path(directory)), "a", bytes(position))
+        if durably:
+            file.write_durably(written, position)
+        else:
+            file.write_all(written, position)
+        assert file.read(1 << 20, position) == b"".join(written)
+        file.close()
 
 
 class Syncs:

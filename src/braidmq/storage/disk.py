@@ -20,15 +20,13 @@ from typing import Protocol
 from braidmq.model.errors import DirectoryLocked
 from braidmq.model.limits import GIB
 from braidmq.storage.copying import copy_into
+from braidmq.storage.writing import write_pieces
 
 Buffer = bytes | bytearray | memoryview
 Names = list[str]  # inside a class with a method ``list``, that word is the method
 
 SYNC_EACH_MAX = 16
 """Up to this many files are synced one by one; beyond it one syncfs waits for the disk once."""
-
-PIECES_MAX = 1024
-"""What pwritev(2) takes at once."""
 
 FILE_MODE = 0o640
 """Messages are nobody's business but the broker's and, for backups, its group's."""
@@ -44,6 +42,9 @@ class File(Protocol):
 
     def write_all(self, pieces: Sequence[Buffer], position: int) -> None:
         """``write`` for pieces that stand end to end in the file."""
+
+    def write_durably(self, pieces: Sequence[Buffer], position: int) -> None:
+        """``write_all`` and ``sync``, in one step for other threads."""
 
     def sync(self) -> None:
         """Make every write that returned before this call durable."""
@@ -159,22 +160,18 @@ class RealFile:
         return self._fd
 
     def write(self, data: Buffer, position: int) -> None:
-        rest = memoryview(data).cast("B")
-        while len(rest):
-            written = os.pwrite(self.fd, rest, position)
-            if written == 0:
-                raise OSError(errno.EIO, "the disk accepted no bytes", self.path)
-            rest = rest[written:]
-            position += written
+        self._write([data], position, durably=False)
 
     def write_all(self, pieces: Sequence[Buffer], position: int) -> None:
-        for at in range(0, len(pieces), PIECES_MAX):
-            some = pieces[at : at + PIECES_MAX]
-            wanted = sum(len(piece) for piece in some)
-            written = os.pwritev(self.fd, some, position)
-            if written < wanted:
-                self.write(b"".join(some)[written:], position + written)
-            position += wanted
+        self._write(pieces, position, durably=False)
+
+    def write_durably(self, pieces: Sequence[Buffer], position: int) -> None:
+        self._write(pieces, position, durably=True)
+
+    def _write(self, pieces: Sequence[Buffer], position: int, *, durably: bool) -> None:
+        failed = write_pieces(self.fd, pieces, position, durably)
+        if failed:
+            raise _refuse(failed, self.path)
 
     def sync(self) -> None:
         os.fdatasync(self.fd)
@@ -367,6 +364,10 @@ class MemoryFile:
         for piece in pieces:
             self.write(piece, position)
             position += len(piece)
+
+    def write_durably(self, pieces: Sequence[Buffer], position: int) -> None:
+        self.write_all(pieces, position)
+        self.sync()
 
     def sync(self) -> None:
         self._disk.sync_contents([self.content])

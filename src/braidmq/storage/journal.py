@@ -129,14 +129,11 @@ class Span:
         self.target = target
         self.entries = entries
 
-    def write(self) -> int:
-        """Returns how many bytes that were."""
-        pieces = self.entries.pieces()
-        if len(pieces) == 1:
-            self.target.file.write(pieces[0], self.entries.position)
-        else:
-            self.target.file.write_all(pieces, self.entries.position)
-        return self.entries.size
+    def write(self) -> None:
+        self.target.file.write_all(self.entries.pieces(), self.entries.position)
+
+    def write_durably(self) -> None:
+        self.target.file.write_durably(self.entries.pieces(), self.entries.position)
 
 
 def _buffer_for(file: JournalFile, next_lsn: int) -> EntryBuffer:
@@ -268,10 +265,12 @@ class Journal:
             self.syncs += 1
         last = len(spans) - 1
         for index, span in enumerate(spans):
-            self.bytes_written += span.write()
             if index == last or spans[index + 1].target is not span.target:
-                span.target.file.sync()
+                span.write_durably()
                 self.syncs += 1
+            else:
+                span.write()
+            self.bytes_written += span.entries.size
 
     def note_idle(self) -> None:
         """Nothing waits: leave a mark behind the last group, written but not synced.

@@ -209,7 +209,12 @@ class PartitionLog:
         end = self._first_in_memory()
         for segment in self.segments[self._segment_at(offset) :]:
             while bytes_max > 0 and offset < segment.end_offset:
-                run = self._read_segment(segment, offset, bytes_max)
+                try:
+                    run = self._read_segment(segment, offset, bytes_max)
+                except CorruptData:
+                    if found:
+                        return found  # what is before the damage comes before the error
+                    raise
                 if run is None:
                     break
                 found.append(run)

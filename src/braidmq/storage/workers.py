@@ -6,10 +6,12 @@ node, ``loop.call_soon_threadsafe``).
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from braidmq.model.errors import StorageError
 from braidmq.storage.store import Checkpoint, Store
+
+IDLE_S = 0.02
 
 Post = Callable[[Callable[[], None]], object]
 
@@ -39,14 +41,22 @@ class Committer:
 
     def _run(self) -> None:
         journal = self._store.journal
-        while self._wakes.get():
+        while self._next_wake():
             while journal.commit():
                 self._post(journal.release)
                 if not journal.is_awaited:
                     break
-            journal.note_idle()
             if journal.failure is not None:
                 self._post(journal.release)
+
+    def _next_wake(self) -> bool:
+        """False at the end. A pause is what the journal leaves its mark in: between commits that
+        follow each other it would only be in the way."""
+        try:
+            return self._wakes.get(timeout=IDLE_S)
+        except Empty:
+            self._store.journal.note_idle()
+            return self._wakes.get()
 
 
 class Checkpointer:

@@ -55,6 +55,10 @@ class RecordingFile:
         self.inner.write_all(pieces, position)
         self._disk.record(Operation("write", self.path, position, b"".join(pieces)))
 
+    def write_durably(self, pieces: Sequence[Buffer], position: int) -> None:
+        self.write_all(pieces, position)
+        self.sync()
+
     def sync(self) -> None:
         self._disk.record(Operation("sync", self.path))
         self.inner.sync()
