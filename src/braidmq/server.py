@@ -1,6 +1,7 @@
 """The composition root: builds a node from its configuration, runs it, takes it down in order."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -25,6 +26,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
 from braidmq.gateways.http.app import App
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
@@ -261,7 +263,7 @@ def bind(host: str, port: int, key: str) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError:
-    wrong_host = isinstance(error, socket.gaierror)
+    wrong_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
     flag = "--host" if wrong_host else flag_of(key)
     off = "" if wrong_host else ", or 0 to turn this listener off"
     return SetupError(
@@ -339,6 +341,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
+            http=PatientProtocol,
             ws="websockets-sansio",
             server_header=False,
         )
