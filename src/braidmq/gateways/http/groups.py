@@ -6,7 +6,8 @@ Every poll counts as a heartbeat. What a member was sent before a rebalance took
 from it counts no more: its commits are refused with 409.
 
 Groups whose consumers share messages instead of partitions (AMQP's `x-group`, MQTT's `$queue`,
-subscriptions) have no members or generations. They are listed, described, moved and deleted here too.
+subscriptions) have no members or generations. They are listed, described, moved and deleted here,
+too.
 """
 
 from collections.abc import Iterable
