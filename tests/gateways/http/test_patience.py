@@ -72,7 +72,7 @@ async def test_a_head_that_does_not_end() -> None:
         dripping = asyncio.create_task(drip())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         dripping.cancel()
-        assert head.startswith(b"HTTP/1.1 408 ")
+        assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"connection: close" in head.lower()
         assert b'"code":"request-timeout"' in body
         writer.close()

@@ -6,6 +6,7 @@ have their own limit, in ``app.py``.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -67,7 +68,8 @@ class PatientProtocol(H11Protocol):
     def _refuse(self, answer: Response) -> None:
         headers = [each for each in answer.raw_headers if each[0] != b"connection"]
         headers.append((b"connection", b"close"))
-        start = h11.Response(status_code=answer.status_code, headers=headers)
+        phrase = HTTPStatus(answer.status_code).phrase
+        start = h11.Response(status_code=answer.status_code, headers=headers, reason=phrase)
         for event in (start, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
