@@ -245,7 +245,8 @@ def test_a_plain_client_acknowledges_by_the_protocol(
     queue = f"$queue/{name}"
     with RawMqtt(node, version) as one, RawMqtt(node, version) as two, Worker(node) as watch:
         one.connect(f"{name}:plain-1")
-        assert one.subscribe(queue, qos=qos) == (qos,)
+        mode = user(ack_mode="puback") if version == Version.V5 else Properties()
+        assert one.subscribe(queue, qos=qos, properties=mode) == (qos,)
         watch.connect()
         for number in range(6):
             sent = one.publish(queue, b"%d" % number, qos)
@@ -256,10 +257,32 @@ def test_a_plain_client_acknowledges_by_the_protocol(
         got = _all(one, 6)
         assert got == {b"%d" % number for number in range(6)}
         two.connect(f"{name}:plain-2")
-        two.subscribe(queue, qos=qos)
+        two.subscribe(queue, qos=qos, properties=mode)
         assert quiet(two)
         (group,) = watch.ask(f"{name}/stats")["stats"]["groups"]
         assert (group["name"], group["depth"], group["acked"]) == (f"{name}:plain", 0, 6)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_version_5_answers_by_message_id_also_without_naming_a_group(
+    node: LiveNode, name: str, qos: int
+) -> None:
+    with Worker(node) as client:
+        client.connect(f"{name}:plain-1")
+        assert client.subscribe(f"$queue/{name}", qos=qos) == (qos,)
+        client.put(name, b"again")
+        message = client.expect(Publish)
+        if qos == 1:
+            client.send(PubAck(message.packet_id))
+        elif qos == 2:
+            client.send(PubRec(message.packet_id))
+            client.send(PubComp(client.expect(PubRel).packet_id))
+        assert client.say(name, "nack", message, delay_ms="0").reason == 0
+        again = client.expect(Publish)
+        assert said(again)["delivery-count"] == "2"
+        client.ack(name, again)
+        (group,) = client.ask(f"{name}/stats")["stats"]["groups"]
+        assert (group["name"], group["depth"], group["acked"]) == (f"{name}:plain", 0, 1)
 
 
 HELD: dict[int, list[Publish]] = {}
