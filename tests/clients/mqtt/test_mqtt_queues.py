@@ -496,6 +496,19 @@ def test_queues_are_made_and_changed(node: LiveNode, name: str) -> None:
         assert client.ask(f"{name}/stats")["stats"]["depth"] == 3
 
 
+def test_what_has_no_effect_yet_is_taken_and_said(node: LiveNode, name: str) -> None:
+    cluster = {"consumer_routing_mode": "proxy", "partition_strategy": "hash"}
+    dead = {"enabled": True, "alert_webhook": "https://example.com/alerts"}
+    with Worker(node) as client:
+        client.connect()
+        made = client.ask("create", name=name, cluster=cluster, dlq_config=dead)
+        assert made["without_effect"] == ["dlq_config.alert_webhook", "cluster"]
+        assert made["queue"]["dlq_config"]["topic"] == f"$queue/dlq/{name}"
+        changed = client.ask(f"{name}/config", cluster=cluster)
+        assert changed["without_effect"] == ["cluster"]
+        assert "without_effect" not in client.ask(f"{name}/config", limits={"max_queue_depth": 3})
+
+
 @pytest.mark.parametrize(
     ("request_", "payload", "code"),
     [
