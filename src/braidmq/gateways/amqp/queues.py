@@ -23,7 +23,8 @@ SUBSCRIPTION = QUEUE_SUBSCRIPTION
 Arguments = Mapping[str, Any]
 
 QUEUE_TYPES: tuple[TopicKind, ...] = ("classic", "quorum", "stream")
-TTL_MS_MAX = (1 << 32) - 1
+TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000
+"""Ten years, as in RabbitMQ; Celery's queues for delayed tasks have up to four."""
 
 
 def server_name() -> str:
