@@ -45,6 +45,24 @@ def busy_port() -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
+def test_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """More lines than a pipe holds on stderr, and stdout closed once it is ready."""
+    (port,) = free_ports(1)
+    command = serve_command(tmp_path / "data", **{**OFF, "mqtt_port": port})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        while node.stdout.readline() != b"ready\n":
+            pass
+        node.stdout.close()
+        for number in range(500):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.settimeout(20)
+                client.sendall(b"\x10\x10\0\4MQTT\4\2\0\0\0\4c%03d" % number)
+                assert client.recv(4) == b"\x20\x02\0\0"
+        node.terminate()
+        assert node.wait(20) == 0
+
+
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:
     with live_node(tmp_path / "data") as node:
         recovered, amqp, mqtt, ws, http, ready = node.lines

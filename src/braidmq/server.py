@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -221,9 +221,10 @@ def _allow_many_files() -> None:
 
 
 def say(line: str) -> None:
-    # Flushed: scripts and tests wait for these lines through a pipe.
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further.
+    with suppress(BrokenPipeError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
     if logs.is_json():
         # Machines read the log, and want all of it there.
         logger.info(line)
