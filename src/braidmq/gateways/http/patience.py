@@ -13,6 +13,7 @@ import h11
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from braidmq.gateways.admission import admit
 from braidmq.gateways.http.problems import SlowRequest, problem
 from braidmq.model.errors import BadRequest
 
@@ -30,7 +31,8 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        if admit(transport):
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head = stopped(self._head)
