@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,3 +105,37 @@ def test_libraries_speak_up_from_warnings_on() -> None:
     logging.getLogger("asyncio").info("chatter")
     logging.getLogger("asyncio").error("trouble")
     assert json.loads(stream.getvalue())["message"] == "trouble"
+
+
+def test_nobody_waits_for_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "UNREAD_MS", 10)
+    reading, writing = os.pipe()
+    handler = logs.PipeHandler(writing)
+    handler.setFormatter(logs.HumanFormat())
+    logging.getLogger().handlers[:] = [handler]
+    logging.getLogger(logs.ROOT).setLevel("INFO")
+    for number in range(3000):
+        logger.info("line", extra={"number": number, "long": "x" * (number % 7) * 100})
+    seen = os.read(reading, 1 << 20)
+    logger.info("again")
+    seen += os.read(reading, 1 << 20)
+    os.close(writing)
+    first, _, rest = seen.decode().partition("number=1 ")
+    assert "number=0 " in first
+    lost = int(rest.partition(" lines dropped: nobody read them)\n")[0].rpartition("(")[2])
+    assert lost + seen.count(b" info ") == 3001
+    assert seen.endswith(b"some.place: again\n")
+    logger.info("more than anybody minds")  # there is no pipe any more
+    os.close(reading)
+
+
+def test_what_is_longer_than_a_pipe_takes_at_once_is_written_whole() -> None:
+    reading, writing = os.pipe()
+    handler = logs.PipeHandler(writing)
+    logging.getLogger().handlers[:] = [handler]
+    logging.getLogger(logs.ROOT).setLevel("INFO")
+    text = "é" * 20_000
+    logger.info(text)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        assert pipe.read() == text + "\n"

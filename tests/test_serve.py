@@ -3,8 +3,10 @@
 import json
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +45,74 @@ def busy_port() -> Iterator[int]:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         yield sock.getsockname()[1]
+
+
+def connect(port: int, number: int) -> socket.socket | None:
+    """A client of MQTT, or None if it is not let in."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=20)
+    try:
+        client.sendall(b"\x10\x10\0\4MQTT\4\2\0\0\0\4c%03d" % number)
+        if client.recv(4) == b"\x20\x02\0\0":
+            return client
+    except ConnectionError:
+        pass
+    client.close()
+    return None
+
+
+def test_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """More lines than a pipe holds on stderr, and stdout closed once it is ready."""
+    (port,) = free_ports(1)
+    command = serve_command(tmp_path / "data", **{**OFF, "mqtt_port": port})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        assert b"ready\n" in iter(node.stdout.readline, b"")
+        node.stdout.close()
+        for number in range(500):
+            client = connect(port, number)
+            assert client is not None
+            client.close()
+        node.terminate()
+        assert node.wait(20) == 0
+
+
+def test_connections_leave_files_for_storage(tmp_path: Path) -> None:
+    amqp, mqtt, http = free_ports(3)
+    config = tmp_path / "small.toml"
+    config.write_text("[storage]\njournal_file_bytes = 1048576\nsegment_bytes_max = 1048576\n")
+    flags = {"amqp_port": amqp, "mqtt_port": mqtt, "ws_port": 0, "http_port": http}
+    command = serve_command(tmp_path / "data", config=config, **flags)
+    limited = ["sh", "-c", 'ulimit -n 200; exec "$@"', "sh", *command]
+    with (
+        subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as node,
+        ExitStack() as clients,
+    ):
+        clients.callback(node.kill)
+        assert node.stdout is not None
+        assert b"ready\n" in iter(node.stdout.readline, b"")
+        inside = []
+        while (client := connect(mqtt, len(inside))) is not None:
+            inside.append(clients.enter_context(client))
+        assert 0 < len(inside) < 100  # half of the files are for storage
+        for port in (amqp, http):
+            place = ("127.0.0.1", port)
+            with socket.create_connection(place, 20) as stranger, suppress(ConnectionError):
+                stranger.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert stranger.recv(1) == b""
+        for number in range(1, 21):  # much more than a journal holds
+            topic = b"$queue/files"
+            body = (
+                struct.pack(">H", len(topic)) + topic + struct.pack(">H", number) + b"x" * 500_000
+            )
+            length = bytes([len(body) & 127 | 128, len(body) >> 7 & 127 | 128, len(body) >> 14])
+            inside[0].sendall(b"\x32" + length + body)
+            assert inside[0].recv(4) == b"\x40\x02" + struct.pack(">H", number)
+        for client in inside:
+            client.close()
+        while (client := connect(mqtt, 999)) is None:
+            pass
+        clients.enter_context(client)
+        assert httpx.get(f"http://127.0.0.1:{http}/health", timeout=20).json()["status"] == "ok"
 
 
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:

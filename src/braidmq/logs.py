@@ -8,6 +8,8 @@ never go in.
 
 import json
 import logging
+import os
+import select
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -20,6 +22,9 @@ ROOT = "braidmq"
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 Format = Literal["human", "json"]
+
+UNREAD_MS = 200
+"""How long a line waits for a reader of the log that is slow, before there is none."""
 
 TRACE = logging.getLogger("braidmq.trace")
 """What was asked for by name, connection by connection: it is shown whatever the level."""
@@ -99,18 +104,59 @@ def _shown(value: object) -> str:
     return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
+class PipeHandler(logging.Handler):
+    """Writes to a file, a terminal or a pipe, and never waits for long for who reads it.
+
+    A pipe that nobody empties is full after a few hundred lines. Whoever writes on then waits for
+    ever, and with it all that the node serves.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._room = select.poll()
+        self._room.register(fd, select.POLLOUT)
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+            if self._dropped and self._has_room():
+                line = f"({self._dropped} lines dropped: nobody read them)\n{line}"
+                self._dropped = 0
+            self._write(line.encode("utf-8", "backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            if not self._has_room():
+                self._dropped += 1
+                return
+            data = data[os.write(self._fd, data[: select.PIPE_BUF]) :]
+
+    def _has_room(self) -> bool:
+        """For as much as PIPE_BUF, without waiting. It is waited for if it was there before."""
+        return bool(self._room.poll(0 if self._dropped else UNREAD_MS))
+
+
 FORMATS: dict[str, type[logging.Formatter]] = {"human": HumanFormat, "json": JsonFormat}
 
 
 def configure(settings: LogSettings, stream: IO[str] | None = None) -> None:
     """Have everything logged in this process go one way. Libraries speak up from warnings on."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream) if stream is not None else _on_stderr()
     handler.setFormatter(FORMATS[settings.format]())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a log that can't be written is no reason to write more
     TRACE.setLevel(logging.INFO)
     set_level(settings.level)
+
+
+def _on_stderr() -> logging.Handler:
+    # None: whoever started this process closed it.
+    return logging.NullHandler() if sys.stderr is None else PipeHandler(sys.stderr.fileno())
 
 
 def is_json() -> bool:

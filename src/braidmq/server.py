@@ -1,6 +1,7 @@
 """The composition root: builds a node from its configuration, runs it, takes it down in order."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
 from braidmq.gateways.http.app import App
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
@@ -219,9 +221,10 @@ def _allow_many_files() -> None:
 
 
 def say(line: str) -> None:
-    # Flushed: scripts and tests wait for these lines through a pipe.
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further.
+    with suppress(BrokenPipeError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
     if logs.is_json():
         # Machines read the log, and want all of it there.
         logger.info(line)
@@ -261,7 +264,7 @@ def bind(host: str, port: int, key: str) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError:
-    wrong_host = isinstance(error, socket.gaierror)
+    wrong_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
     flag = "--host" if wrong_host else flag_of(key)
     off = "" if wrong_host else ", or 0 to turn this listener off"
     return SetupError(
@@ -339,6 +342,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
+            http=PatientProtocol,
             ws="websockets-sansio",
             server_header=False,
         )

@@ -51,6 +51,8 @@ Namespace = Annotated[
     typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Where the names are."),
 ]
 ROOT = "/"
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+LIMIT = 100
 
 Query = dict[str, str | int | None]
 

@@ -8,9 +8,11 @@ import typer
 from braidmq.cli.api import (
     DEFAULT_URL,
     GUEST,
+    LIMIT,
     ROOT,
     Api,
     Json,
+    Limit,
     Namespace,
     Secret,
     Url,
@@ -47,13 +49,17 @@ DEATH = ("x-death", "x-first-death-", "x-last-death-")
 
 Topic = Annotated[str, typer.Argument(help="The topic the messages died in.")]
 Offset = Annotated[int, typer.Argument(help="Which one, as `braid dlq list` numbers them.", min=0)]
+OneOffset = Annotated[
+    int | None, typer.Argument(min=0, help="Which one.", show_default="none: give --all")
+]
+Every = Annotated[bool, typer.Option("--all", help="All there are, the oldest first.")]
 
 
 @app.command("list")
 def list_letters(
     topic: Topic,
     start: Annotated[int, typer.Option(min=0, help="Begin at this offset.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    limit: Limit = LIMIT,
     namespace: Namespace = ROOT,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -104,10 +110,8 @@ def show_letter(
 @app.command()
 def retry(
     topic: Topic,
-    offset: Annotated[
-        int | None, typer.Argument(min=0, help="Which one.", show_default="none: give --all")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All there are, the oldest first.")] = False,
+    offset: OneOffset = None,
+    every: Every = False,
     namespace: Namespace = ROOT,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -118,8 +122,7 @@ def retry(
 
     Examples: braid dlq retry orders 17; braid dlq retry orders --all
     """
-    if (offset is None) != every:
-        raise BadSetting("which dead letters?", remedy="Give an offset, or --all")
+    _need_one_or_all(offset, every)
     api = Api(url, user, password, namespace)
     if offset is None:
         count = _retry_all(api, topic)
@@ -132,10 +135,8 @@ def retry(
 @app.command()
 def purge(
     topic: Topic,
-    offset: Annotated[
-        int | None, typer.Argument(min=0, help="Which one.", show_default="none: give --all")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    offset: OneOffset = None,
+    every: Every = False,
     namespace: Namespace = ROOT,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -146,8 +147,7 @@ def purge(
 
     Examples: braid dlq purge orders 17; braid dlq purge orders --all
     """
-    if (offset is None) != every:
-        raise BadSetting("which dead letters?", remedy="Give an offset, or --all")
+    _need_one_or_all(offset, every)
     api = Api(url, user, password, namespace)
     if offset is None:
         count = api.delete("topics", topic, "dead-letters")["count"]
@@ -155,6 +155,11 @@ def purge(
         api.delete("topics", topic, "dead-letters", offset)
         count = 1
     _counted(count, "removed", as_json)
+
+
+def _need_one_or_all(offset: int | None, every: bool) -> None:
+    if (offset is None) != every:
+        raise BadSetting("which dead letters?", remedy="Give an offset, or --all")
 
 
 def _retry_all(api: Api, topic: str) -> int:

@@ -8,9 +8,11 @@ import typer
 from braidmq.cli.api import (
     DEFAULT_URL,
     GUEST,
+    LIMIT,
     ROOT,
     Api,
     Json,
+    Limit,
     Namespace,
     Secret,
     Url,
@@ -28,12 +30,13 @@ app = typer.Typer(
 COLUMNS = ("partition", "offset", "due", "in", "key", "value")
 
 Topic = Annotated[str, typer.Argument(help="The topic they will be delivered in.")]
+Shown = Annotated[int, typer.Argument(min=0, help="As `braid delayed list` shows it.")]
 
 
 @app.command("list")
 def list_delayed(
     topic: Topic,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    limit: Limit = LIMIT,
     namespace: Namespace = ROOT,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -84,8 +87,8 @@ def count(
 @app.command()
 def cancel(
     topic: Topic,
-    partition: Annotated[int, typer.Argument(min=0, help="As `braid delayed list` shows it.")],
-    offset: Annotated[int, typer.Argument(min=0, help="As `braid delayed list` shows it.")],
+    partition: Shown,
+    offset: Shown,
     namespace: Namespace = ROOT,
     url: Url = DEFAULT_URL,
     user: User = GUEST,

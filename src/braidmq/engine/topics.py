@@ -21,6 +21,9 @@ from braidmq.storage.record import RecordBatch
 
 UNLIMITED = 1 << 62
 
+QUEUE_SUBSCRIPTION = "queue"
+"""The one subscription of a topic that is an AMQP queue."""
+
 
 class Mode(StrEnum):
     """Who gets which message of a subscription."""

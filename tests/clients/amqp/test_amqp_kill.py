@@ -8,6 +8,7 @@ everything before it is on disk as well.
 import random
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,7 @@ class Ledger:
         self.delivered.add(number)
 
 
-class Worker(threading.Thread):
+class Worker(threading.Thread, ABC):
     """A client that works until the node is gone; an error of its own is kept for the test."""
 
     def __init__(self, node: LiveNode, ledger: Ledger, enough: int, seed: int) -> None:
@@ -72,8 +73,8 @@ class Worker(threading.Thread):
             self.reached.set()
             self.client.sock.close()
 
-    def work(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def work(self) -> None: ...
 
 
 class Publisher(Worker):

@@ -51,6 +51,22 @@ def test_json_through_a_topic_exchange(connection: Connection, name: str) -> Non
     assert message.properties["delivery_mode"] == 2
 
 
+def test_delays_of_celery(connection: Connection, name: str) -> None:
+    """A cascade of 28 queues, each with twice the time of the one below, up to four years."""
+    delays = pytest.importorskip("kombu.transport.native_delayed_delivery")
+    delays.declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
+    exchange = Exchange(name, "topic")
+    queue = Queue(name, exchange, routing_key=name)
+    queue.bind(connection.channel()).declare()
+    delays.bind_queue_to_native_delayed_delivery_exchange(connection, queue)
+    key = delays.calculate_routing_key(1, name)
+    top = Exchange(delays.level_name(delays.MAX_LEVEL), "topic")
+    Producer(connection, top).publish("later", routing_key=key)
+    ((body, message),) = take(connection, queue, 1)
+    assert body == "later"
+    assert [each["queue"] for each in message.headers["x-death"]] == [delays.level_name(0)]
+
+
 @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
 def test_large_and_compressed(connection: Connection, name: str, compression: str | None) -> None:
     queue = Queue(name)

@@ -245,7 +245,8 @@ def test_a_plain_client_acknowledges_by_the_protocol(
     queue = f"$queue/{name}"
     with RawMqtt(node, version) as one, RawMqtt(node, version) as two, Worker(node) as watch:
         one.connect(f"{name}:plain-1")
-        assert one.subscribe(queue, qos=qos) == (qos,)
+        mode = user(ack_mode="puback") if version == Version.V5 else Properties()
+        assert one.subscribe(queue, qos=qos, properties=mode) == (qos,)
         watch.connect()
         for number in range(6):
             sent = one.publish(queue, b"%d" % number, qos)
@@ -256,10 +257,32 @@ def test_a_plain_client_acknowledges_by_the_protocol(
         got = _all(one, 6)
         assert got == {b"%d" % number for number in range(6)}
         two.connect(f"{name}:plain-2")
-        two.subscribe(queue, qos=qos)
+        two.subscribe(queue, qos=qos, properties=mode)
         assert quiet(two)
         (group,) = watch.ask(f"{name}/stats")["stats"]["groups"]
         assert (group["name"], group["depth"], group["acked"]) == (f"{name}:plain", 0, 6)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_version_5_answers_by_message_id_also_without_naming_a_group(
+    node: LiveNode, name: str, qos: int
+) -> None:
+    with Worker(node) as client:
+        client.connect(f"{name}:plain-1")
+        assert client.subscribe(f"$queue/{name}", qos=qos) == (qos,)
+        client.put(name, b"again")
+        message = client.expect(Publish)
+        if qos == 1:
+            client.send(PubAck(message.packet_id))
+        elif qos == 2:
+            client.send(PubRec(message.packet_id))
+            client.send(PubComp(client.expect(PubRel).packet_id))
+        assert client.say(name, "nack", message, delay_ms="0").reason == 0
+        again = client.expect(Publish)
+        assert said(again)["delivery-count"] == "2"
+        client.ack(name, again)
+        (group,) = client.ask(f"{name}/stats")["stats"]["groups"]
+        assert (group["name"], group["depth"], group["acked"]) == (f"{name}:plain", 0, 1)
 
 
 HELD: dict[int, list[Publish]] = {}
@@ -471,6 +494,19 @@ def test_queues_are_made_and_changed(node: LiveNode, name: str) -> None:
         client.expect(Publish)
         assert quiet(client)  # a batch of one
         assert client.ask(f"{name}/stats")["stats"]["depth"] == 3
+
+
+def test_what_has_no_effect_yet_is_taken_and_said(node: LiveNode, name: str) -> None:
+    cluster = {"consumer_routing_mode": "proxy", "partition_strategy": "hash"}
+    dead = {"enabled": True, "alert_webhook": "https://example.com/alerts"}
+    with Worker(node) as client:
+        client.connect()
+        made = client.ask("create", name=name, cluster=cluster, dlq_config=dead)
+        assert made["without_effect"] == ["dlq_config.alert_webhook", "cluster"]
+        assert made["queue"]["dlq_config"]["topic"] == f"$queue/dlq/{name}"
+        changed = client.ask(f"{name}/config", cluster=cluster)
+        assert changed["without_effect"] == ["cluster"]
+        assert "without_effect" not in client.ask(f"{name}/config", limits={"max_queue_depth": 3})
 
 
 @pytest.mark.parametrize(

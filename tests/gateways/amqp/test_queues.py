@@ -26,6 +26,8 @@ from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
 
 TOO_MUCH = 1 << 40
+TEN_YEARS_MS = 315_360_000_000
+"""The most that RabbitMQ takes."""
 NOW_MS = 1_700_000_000_000
 QUORUM = {"x-queue-type": "quorum"}
 STREAM = {"x-queue-type": "stream"}
@@ -47,7 +49,7 @@ def refused(arguments) -> str:
         ({}, {}),
         ({"x-message-ttl": 5000}, {"ttl_ms": 5000}),
         ({"x-message-ttl": 0}, {"ttl_ms": 1}),
-        ({"x-message-ttl": (1 << 32) - 1}, {"ttl_ms": (1 << 32) - 1}),
+        ({"x-message-ttl": TEN_YEARS_MS}, {"ttl_ms": TEN_YEARS_MS}),
         ({"x-expires": 1}, {"idle_expires_ms": 1}),
         ({"x-max-length": 0}, {"max_messages": 0}),
         ({"x-max-length": 10}, {"max_messages": 10}),
@@ -135,7 +137,7 @@ TEXTS = ["x-overflow", "x-queue-type", "x-queue-mode"]
         *((name, value) for name in TEXTS for value in (5, False, {}, [])),
         ("x-expires", 0),
         ("x-expires", TOO_MUCH),
-        ("x-message-ttl", 1 << 32),
+        ("x-message-ttl", TEN_YEARS_MS + 1),
         ("x-max-priority", 256),
         ("x-overflow", "drop-tail"),
         ("x-queue-type", "fast"),
@@ -155,6 +157,7 @@ def test_wrong_arguments(name, value):
     [
         ("x-message-ttl", -1, "{value_negative,-1}"),
         ("x-message-ttl", TOO_MUCH, "{value_too_large,1099511627776}"),
+        ("x-message-ttl", TEN_YEARS_MS + 1, "{value_too_large,315360000001}"),
         ("x-message-ttl", 1.0, '"expected integer, got double"'),
         ("x-expires", -5, "{value_negative,-5}"),
         ("x-expires", 0, "{value_zero,0}"),

@@ -1,8 +1,12 @@
 """Consumer groups over HTTP, on a live node."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pika
 from http_api import Api
+from pika.adapters.blocking_connection import BlockingChannel
 
 SESSION_MS = 3_001  # the shortest there is: over one heartbeat
 
@@ -127,3 +131,46 @@ def test_as_many_partitions_as_allowed_are_committed_at_once(api: Api) -> None:
     api.ok("POST", at(member, "commit"), body)
     body["offsets"] = [place] * 10_001
     api.fails(400, "bad-request", "POST", at(member, "commit"), body)
+
+
+@contextmanager
+def amqp_channel(api: Api) -> Iterator[BlockingChannel]:
+    place = pika.ConnectionParameters("127.0.0.1", api.node.ports["amqp_port"])
+    with pika.BlockingConnection(place) as connection:
+        yield connection.channel()
+
+
+def test_groups_that_share_messages_are_groups_too(api: Api) -> None:
+    topic, group = api.topic(partitions=2), "sharing"
+    api.publish(topic, *({"value": str(n)} for n in range(4)))
+    with amqp_channel(api) as channel:
+        channel.queue_declare(f"{topic}.own")
+        channel.basic_consume(topic, lambda *_: None, arguments={"x-group": group})
+        names = [each["name"] for each in api.ok("GET", "/v1/groups")]
+        assert group in names
+        assert "queue" not in names
+        found = api.ok("GET", f"/v1/groups/{group}")
+        assert (found["mode"], found["members"]) == ("shared", [])
+        (subscription,) = found["subscriptions"]
+        assert (subscription["topic"], subscription["consumers"]) == (topic, 1)
+        api.fails(409, "wrong-mode", "DELETE", f"/v1/groups/{group}")
+    while api.ok("GET", f"/v1/groups/{group}")["subscriptions"][0]["consumers"]:
+        pass
+    (listed,) = [each for each in api.ok("GET", "/v1/groups") if each["name"] == group]
+    assert (listed["mode"], listed["members"], listed["lag"]) == ("shared", 0, 4)
+    moved = api.ok("POST", f"/v1/groups/{group}/seek", {"topic": topic, "to": "latest"})
+    assert moved["lag"] == 0
+    api.ok("DELETE", f"/v1/groups/{group}")
+    api.fails(404, "unknown-group", "GET", f"/v1/groups/{group}")
+
+
+def test_what_nobody_may_read_is_not_listed_as_a_group(api: Api) -> None:
+    topic = api.topic(partitions=1)
+    api.ok("PUT", f"/v1/topics/{topic}/subscriptions/hidden", {})
+    api.ok("PUT", "/v1/users/blind", {"password": "secret"})
+    api.ok("PUT", "/v1/permissions/%2F/blind", {"configure": "", "write": "", "read": "^else$"})
+    blind = ("blind", "secret")
+    assert "hidden" in [each["name"] for each in api.ok("GET", "/v1/groups")]
+    assert "hidden" not in [e["name"] for e in api.call("GET", "/v1/groups", auth=blind).json()]
+    assert api.call("GET", "/v1/groups/hidden", auth=blind).status_code == 404
+    assert api.call("DELETE", "/v1/groups/hidden", auth=blind).status_code == 403

@@ -601,6 +601,8 @@ def _reason(expiration: str | None) -> str:
     text = expiration or ""
     if text[:1] == "-" and text[1:].isdecimal():
         return f"{{value_negative,{text}}}"
+    if text.isascii() and text.isdecimal():
+        return f"{{value_too_large,{text}}}"
     return "no_integer"
 
 

@@ -5,6 +5,7 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
+from braidmq.gateways.admission import Door
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
@@ -59,7 +60,9 @@ class AmqpGateway:
 
     async def start(self, sock: socket.socket) -> None:
         loop = self.broker.loop
-        self._server = await loop.create_server(lambda: AmqpConnection(self), sock=sock)
+        self._server = await loop.create_server(
+            lambda: Door(lambda: AmqpConnection(self)), sock=sock
+        )
         self._beat = loop.call_later(BEAT_S, self._beats)
 
     async def stop(self, deadline_s: float) -> None:

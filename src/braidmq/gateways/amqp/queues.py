@@ -8,7 +8,7 @@ from typing import Any
 
 from braidmq.engine.policy import TopicKind
 from braidmq.engine.routing.exchanges import wire_name
-from braidmq.engine.topics import Mode, Topic
+from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Mode, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
 from braidmq.gateways.policies import (
     DEAD_LETTER_STRATEGIES,
@@ -18,13 +18,13 @@ from braidmq.gateways.policies import (
 )
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
-SUBSCRIPTION = "queue"
-"""The one subscription of a topic that is an AMQP queue."""
+SUBSCRIPTION = QUEUE_SUBSCRIPTION
 
 Arguments = Mapping[str, Any]
 
 QUEUE_TYPES: tuple[TopicKind, ...] = ("classic", "quorum", "stream")
-TTL_MS_MAX = (1 << 32) - 1
+TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000
+"""Ten years, as in RabbitMQ; Celery's queues for delayed tasks have up to four."""
 
 
 def server_name() -> str:

@@ -4,7 +4,6 @@ Paths are matched as they were sent, segment by segment: ``%2F`` is part of a na
 separator, which frameworks that match decoded paths can't know.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.bodies import Bodies
 from braidmq.gateways.http.openapi import describe
 from braidmq.gateways.http.operations import (
     Bound,
@@ -29,22 +29,13 @@ from braidmq.gateways.http.operations import (
     segments_from,
 )
 from braidmq.gateways.http.problems import (
-    BodyTooLarge,
     InternalError,
     MethodNotAllowed,
-    SlowRequest,
     problem,
 )
 from braidmq.gateways.http.streams import MetricsStream
 from braidmq.model.errors import BadRequest, BraidError, NotFound
-from braidmq.model.limits import MIB
 from braidmq.security.records import User
-
-BODY_IDLE_S = 30
-"""A body of which nothing came for so long will not come."""
-
-BODIES_BYTES_MAX = 512 * MIB
-"""Bodies under way, of all requests together: many slow senders must not fill the memory."""
 
 NOBODY = User("")
 OPENAPI_PATH = ("v1", "openapi.json")
@@ -60,7 +51,7 @@ class App:
     ) -> None:
         self._access = access
         self._live = stream
-        self._bodies_bytes = 0
+        self._bodies = Bodies()
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
         self.operations = [each for one in resources for each in bound_operations(one)]
         for bound in self.operations:
@@ -136,34 +127,9 @@ class App:
         if operation.headers is not None:
             arguments["headers"] = headers_from(request, operation.headers)
         if operation.body is not None:
-            data = await self._body(request, operation.body_bytes_max)
+            data = await self._bodies.read(request, operation.body_bytes_max)
             arguments["body"] = data if bound.decode_body is None else decoded(bound, data)
         return arguments
-
-    async def _body(self, request: Request, bytes_max: int) -> bytes:
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > bytes_max:
-            raise too_large(bytes_max)
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            while True:
-                async with asyncio.timeout(BODY_IDLE_S):
-                    message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise SlowRequest("the sender is gone")
-                chunk = message.get("body", b"")
-                chunks.append(chunk)
-                size += len(chunk)
-                self._bodies_bytes += len(chunk)
-                if size > bytes_max or self._bodies_bytes > BODIES_BYTES_MAX:
-                    raise too_large(bytes_max)
-                if not message.get("more_body", False):
-                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        except TimeoutError:
-            raise SlowRequest(f"nothing of the body came for {BODY_IDLE_S} s") from None
-        finally:
-            self._bodies_bytes -= size
 
     async def _stream(self, socket: WebSocket) -> None:
         try:
@@ -180,10 +146,6 @@ class App:
             document = describe([each.operation for each in self.operations])
             self._openapi = msgspec.json.encode(document)
         return self._openapi
-
-
-def too_large(bytes_max: int) -> BodyTooLarge:
-    return BodyTooLarge(f"a body can't have more than {bytes_max} bytes here")
 
 
 def decoded(bound: Bound, data: bytes) -> Any:

@@ -4,6 +4,10 @@
 
 Every poll counts as a heartbeat. What a member was sent before a rebalance took a partition away
 from it counts no more: its commits are refused with 409.
+
+Groups whose consumers share messages instead of partitions (AMQP's `x-group`, MQTT's `$queue`,
+subscriptions) have no members or generations. They are listed, described, moved and deleted here,
+too.
 """
 
 from collections.abc import Iterable
@@ -25,6 +29,7 @@ from braidmq.engine.groups import (
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
+    Group,
     GroupFull,
     Membership,
     StaleGeneration,
@@ -32,7 +37,7 @@ from braidmq.engine.groups import (
     UnknownMember,
 )
 from braidmq.engine.policy import HOUR_MS
-from braidmq.engine.topics import Consumer, Mode, Subscription
+from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Mode, Subscription
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, Partition
 from braidmq.gateways.http.operations import Body, Call, operation
@@ -149,26 +154,33 @@ class MemberSummary(msgspec.Struct, frozen=True):
     revoking: Assignment
 
 
+GroupMode = Annotated[
+    str, Meta(description="`assigned`: members have partitions; else as of its subscriptions")
+]
+
+
 class GroupSummary(msgspec.Struct, frozen=True):
     namespace: str
     name: str
-    generation: int
-    members: int
-    strategy: str
+    mode: GroupMode
+    members: Annotated[int, Meta(description="Or consumers, where partitions are not assigned")]
     lag: int
+    generation: int | UnsetType = UNSET
+    strategy: str | UnsetType = UNSET
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
     namespace: str
     name: str
-    generation: int
-    strategy: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+    mode: GroupMode
     members: list[MemberSummary]
     subscriptions: Annotated[
         list[SubscriptionInfo], Meta(description="With the lag in each partition")
     ]
+    generation: int | UnsetType = UNSET
+    strategy: str | UnsetType = UNSET
+    session_timeout_ms: int | UnsetType = UNSET
+    rebalance_timeout_ms: int | UnsetType = UNSET
 
 
 class Groups:
@@ -180,41 +192,46 @@ class Groups:
 
     @operation("GET", "/v1/groups", tag="groups", errors=(NotFound,))
     async def list_groups(self, call: Call, query: InNamespace) -> list[GroupSummary]:
-        """List groups."""
-        self._desk.enter(call, query.namespace)
+        """List groups, of whatever protocol. A queue's own subscription is none."""
+        grants = self._desk.enter(call, query.namespace)
+        engine = self._desk.engine()
+        found: dict[str, list[Subscription]] = {}
+        for topic in engine.topics(query.namespace):
+            for each in topic.subscriptions.values():
+                if each.mode is Mode.ASSIGNED or (is_group(each) and grants.may_read(topic.name)):
+                    found.setdefault(each.name, []).append(each)
+        known = {group.name: group for group in engine.groups.groups(query.namespace)}
         return [
-            GroupSummary(
-                query.namespace,
-                group.name,
-                group.generation,
-                len(group.member_ids),
-                group.strategy.value,
-                sum(each.depth for each in self._subscriptions(query.namespace, group.name)),
-            )
-            for group in self._desk.engine().groups.groups(query.namespace)
+            summary(query.namespace, name, known.get(name), found.get(name, []))
+            for name in sorted(known.keys() | found.keys())
         ]
 
     @operation("GET", "/v1/groups/{group}", tag="groups", errors=(UnknownGroup,))
     async def describe_group(self, call: Call, group: str, query: InNamespace) -> GroupInfo:
         """Describe a group: members, what they have, and how far behind they are."""
         grants = self._desk.enter(call, query.namespace)
-        found = self._desk.engine().groups.group(query.namespace, group)
+        subscriptions = [
+            each
+            for each in self._subscriptions(query.namespace, group, shared=True)
+            if grants.may_read(each.topic.name)
+        ]
+        shown = [described(each, self._waiting) for each in subscriptions]
+        found = self._coordinated(query.namespace, group, subscriptions)
+        if found is None:
+            return GroupInfo(query.namespace, group, str(subscriptions[0].mode), [], shown)
         return GroupInfo(
-            namespace=query.namespace,
-            name=group,
-            generation=found.generation,
-            strategy=found.strategy.value,
-            session_timeout_ms=found.session_timeout_ms,
-            rebalance_timeout_ms=found.rebalance_timeout_ms,
-            members=[
+            query.namespace,
+            group,
+            str(Mode.ASSIGNED),
+            [
                 MemberSummary(each, listed(found.assignment(each)), listed(found.revoking(each)))
                 for each in found.member_ids
             ],
-            subscriptions=[
-                described(each, self._waiting)
-                for each in self._subscriptions(query.namespace, group)
-                if grants.may_read(each.topic.name)
-            ],
+            shown,
+            found.generation,
+            found.strategy.value,
+            found.session_timeout_ms,
+            found.rebalance_timeout_ms,
         )
 
     @operation(
@@ -228,11 +245,14 @@ class Groups:
         """Delete a group that has no members, with its place in every topic."""
         grants = self._desk.enter(call, query.namespace)
         engine = self._desk.engine()
-        engine.groups.group(query.namespace, group)
-        subscriptions = self._subscriptions(query.namespace, group)
+        subscriptions = self._subscriptions(query.namespace, group, shared=True)
         for each in subscriptions:
             grants.need_read(each.topic.name)
-        engine.groups.forget(query.namespace, group)
+        found = self._coordinated(query.namespace, group, subscriptions)
+        if any(is_served(each) for each in subscriptions):
+            raise WrongMode(f"group {group!r} has consumers", remedy="Let them go first")
+        if found is not None:
+            engine.groups.forget(query.namespace, group)
         for each in subscriptions:
             engine.delete_subscription(each)
         await self._desk.done()
@@ -241,7 +261,7 @@ class Groups:
         "POST",
         "/v1/groups/{group}/seek",
         tag="groups",
-        errors=(UnknownGroup, UnknownTopic, UnknownSubscription, WrongMode, BadPosition),
+        errors=(UnknownTopic, UnknownSubscription, BadPosition),
         examples=({"topic": "orders", "to": "earliest"},),
     )
     async def seek_group(
@@ -249,17 +269,33 @@ class Groups:
     ) -> SubscriptionInfo:
         """Have a group begin again in a topic, from a position in all its partitions."""
         found = self._desk.subscription(call, query.namespace, body.topic, group)
-        if found.mode is not Mode.ASSIGNED:
-            raise WrongMode(f"subscription {group!r} of topic {body.topic!r} is {found.mode}")
         self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
         await self._desk.done()
         return described(found, self._waiting)
 
-    def _subscriptions(self, namespace: str, group: str) -> list[Subscription]:
+    def _subscriptions(
+        self, namespace: str, group: str, *, shared: bool = False
+    ) -> list[Subscription]:
+        """Those of its members; with ``shared`` also those whose consumers share messages."""
         found = (
             topic.subscriptions.get(group) for topic in self._desk.broker.engine.topics(namespace)
         )
-        return [each for each in found if each is not None and each.mode is Mode.ASSIGNED]
+        return [
+            each
+            for each in found
+            if each is not None and (each.mode is Mode.ASSIGNED or (shared and is_group(each)))
+        ]
+
+    def _coordinated(
+        self, namespace: str, group: str, subscriptions: list[Subscription]
+    ) -> Group | None:
+        """None for a group that has only subscriptions. Raises UnknownGroup without any."""
+        try:
+            return self._desk.engine().groups.group(namespace, group)
+        except UnknownGroup:
+            if not subscriptions:
+                raise
+            return None
 
     def _enter_group(self, call: Call, namespace: str, group: str) -> None:
         """Whoever speaks for a member must be allowed to read what the group reads."""
@@ -499,6 +535,31 @@ class Groups:
     async def _durable(self, lsn: Lsn | None) -> None:
         if lsn is not None and lsn > self._desk.broker.engine.store.journal.durable_lsn:
             await self._desk.broker.durable(lsn)
+
+
+def is_group(subscription: Subscription) -> bool:
+    """What serves a queue or an MQTT session is nobody's group."""
+    is_own = subscription.name.partition(".")[0] == QUEUE_SUBSCRIPTION
+    return not is_own and not subscription.topic.name.startswith("$")
+
+
+def is_served(subscription: Subscription) -> bool:
+    """Somebody would miss it. Who receives over HTTP comes and goes."""
+    pushed = any(not each.passive for each in subscription.consumers)
+    return pushed and subscription.mode is not Mode.ASSIGNED
+
+
+def summary(
+    namespace: str, name: str, group: Group | None, subscriptions: list[Subscription]
+) -> GroupSummary:
+    lag = sum(each.depth for each in subscriptions)
+    if group is None:
+        consumers = sum(len(each.consumers) for each in subscriptions)
+        return GroupSummary(namespace, name, str(subscriptions[0].mode), consumers, lag)
+    members, strategy = len(group.member_ids), group.strategy.value
+    return GroupSummary(
+        namespace, name, str(Mode.ASSIGNED), members, lag, group.generation, strategy
+    )
 
 
 def listed(partitions: dict[str, tuple[int, ...]]) -> Assignment:

@@ -118,7 +118,7 @@ class Admin:
         engine, now_ms = self._broker.engine, self._broker.now_ms()
         topic = engine.core.topics.get((connection.namespace, address.name))
         if topic is not None and topic.settings == settings and size == batch_size(topic):
-            return {"queue": self._shown(topic)}
+            return self._made(topic, config)
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
         topic = engine.create_topic(
@@ -129,7 +129,7 @@ class Admin:
             kind="queue",
             attributes={"mqtt": {"batch_size": size}} if size else None,
         )
-        return {"queue": self._shown(topic)}
+        return self._made(topic, config)
 
     def _configure(
         self, connection: "MqttConnection", address: Address, payload: bytes
@@ -138,8 +138,8 @@ class Admin:
         if payload or not grants.may_read(address.name):
             grants.need_configure(address.name)
         topic = self._found(connection, address)
+        config = queue_config.read(payload)
         if payload:
-            config = queue_config.read(payload)
             changed = merge(topic.settings, queue_config.settings_of(config))
             size = queue_config.batch_size_of(config)
             engine = self._broker.engine
@@ -147,7 +147,13 @@ class Admin:
             if size is not None:
                 topic.attributes["mqtt"] = {"batch_size": size}
                 engine.core.save_topic(topic)
-        return {"queue": self._shown(topic)}
+        return self._made(topic, config)
+
+    def _made(self, topic: Topic, config: queue_config.QueueConfig) -> dict[str, Any]:
+        answer: dict[str, Any] = {"queue": self._shown(topic)}
+        if unused := queue_config.without_effect(config):
+            answer["without_effect"] = unused
+        return answer
 
     def _stats(self, connection: "MqttConnection", address: Address) -> dict[str, Any]:
         connection.grants.need_read(address.name)

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
+from braidmq.gateways.admission import Door
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
@@ -51,12 +53,14 @@ class MqttGateway:
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
-        loop = self.broker.loop
-        self._servers.append(await loop.create_server(lambda: TcpTransport(self), sock=sock))
+        await self._listen(sock, lambda: TcpTransport(self))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
-        loop = self.broker.loop
-        self._servers.append(await loop.create_server(lambda: WebSocketTransport(self), sock=sock))
+        await self._listen(sock, lambda: WebSocketTransport(self))
+
+    async def _listen(self, sock: socket.socket, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        server = await self.broker.loop.create_server(lambda: Door(make), sock=sock)
+        self._servers.append(server)
 
     async def stop(self, deadline_s: float) -> None:
         """Tell every client, give them a moment to read it, then let go. Of several listeners the

@@ -96,7 +96,8 @@ class QueueClient:
         connection = self.connection
         said = dict(given.user_properties)
         group = said.get(GROUP)
-        mode = said.get(ACK_MODE, EXPLICIT if group is not None else BY_PUBACK)
+        # 3.1.1 has no user properties, and so no message ids to answer by.
+        mode = said.get(ACK_MODE, EXPLICIT if connection.speaks_v5 else BY_PUBACK)
         if mode not in (EXPLICIT, BY_PUBACK):
             raise MqttError(
                 Reason.UNSPECIFIED_ERROR, f"ack-mode is {mode!r}, not {EXPLICIT} or {BY_PUBACK}"

@@ -34,6 +34,7 @@ class DeadConfig(_Section, frozen=True):
     enabled: bool | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     """Another queue; without it ``$queue/dlq/{name}``."""
+    alert_webhook: str | UnsetType = UNSET
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -48,6 +49,11 @@ class PerformanceConfig(_Section, frozen=True):
     """Messages that one consumer may have unanswered."""
 
 
+class ClusterConfig(_Section, frozen=True):
+    consumer_routing_mode: Literal["proxy", "direct"] | UnsetType = UNSET
+    partition_strategy: Literal["hash", "dynamic"] | UnsetType = UNSET
+
+
 class QueueConfig(_Section, frozen=True):
     name: str | UnsetType = UNSET
     partitions: int | UnsetType = UNSET
@@ -56,6 +62,7 @@ class QueueConfig(_Section, frozen=True):
     dlq_config: DeadConfig | UnsetType = UNSET
     limits: LimitsConfig | UnsetType = UNSET
     performance: PerformanceConfig | UnsetType = UNSET
+    cluster: ClusterConfig | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(QueueConfig).decode
@@ -112,6 +119,13 @@ def _dead_topic(config: DeadConfig) -> str | None:
         return config.topic
     address = parse(config.topic)
     return address.name + DEAD_SUFFIX if address.dead else address.name
+
+
+def without_effect(config: QueueConfig) -> list[str]:
+    """What is understood and changes nothing yet: whoever sends it is told so."""
+    dead = config.dlq_config
+    webhook = dead is not UNSET and dead.alert_webhook is not UNSET
+    return ["dlq_config.alert_webhook"] * webhook + ["cluster"] * (config.cluster is not UNSET)
 
 
 def batch_size_of(config: QueueConfig) -> int | None:
