@@ -23,7 +23,7 @@ NOTHING_MEASURABLE = 0.97
 @contextmanager
 def other(root: Path) -> Iterator[str]:
     python = os.environ["BRAID_OTHER"]
-    with live_node(root, python=python, mqtt_port=0, ws_port=0, http_port=0) as node:
+    with live_node(root, python, mqtt_port=0, ws_port=0, http_port=0) as node:
         yield f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}/"
         node.stop()
     shutil.rmtree(root, ignore_errors=True)
