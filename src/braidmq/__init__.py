@@ -48,6 +48,7 @@ __all__ = [
     "SyncConsumer",
     "SyncProducer",
     "SyncTransaction",
+    "TooManyBranches",
     "Transaction",
     "TransactionAborted",
     "TransactionCommitted",

@@ -113,6 +113,9 @@ from braidmq.client import (
     SyncTransaction as SyncTransaction,
 )
 from braidmq.client import (
+    TooManyBranches as TooManyBranches,
+)
+from braidmq.client import (
     Transaction as Transaction,
 )
 from braidmq.client import (

@@ -7,8 +7,17 @@ from talking import WAIT_S, drained, nothing_left, taken, url_of
 
 import braidmq
 from braidmq.client.connection import ChannelOwner
+from braidmq.model.errors import Conflict
 from braidmq.testing.live import LiveNode, free_ports, live_node
-from braidmq.wire.amqp.methods import TxBegin, TxBeginOk, TxProducer, TxProducerOk
+from braidmq.wire.amqp.methods import (
+    TxAck,
+    TxBegin,
+    TxBeginOk,
+    TxCommitOk,
+    TxEnd,
+    TxProducer,
+    TxProducerOk,
+)
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -236,3 +245,86 @@ def test_the_synchronous_twin(node: LiveNode, name):
             assert consumer.get(0.1) is None
         with broker.consume(name) as consumer:
             assert consumer.get(0.1) is None
+
+
+async def test_an_ack_does_not_take_what_a_transaction_is_to_answer_for(broker, queue):
+    """Acknowledgements of all up to a message are one frame: not across one of a transaction."""
+    for value in (b"1", b"2", b"3"):
+        await broker.publish(queue, value)
+    async with broker.consume(queue) as consumer:
+        first, second, third = await taken(consumer, 3)
+        with pytest.raises(Crash):  # noqa: PT012
+            async with broker.transaction() as transaction:
+                second.ack()
+                transaction.ack(first)
+                raise Crash
+        third.ack()
+        (again,) = await taken(consumer, 1)
+        assert again.value == b"1"
+        again.ack()
+    assert await nothing_left(broker, queue)
+
+
+async def test_acks_that_are_refused_change_nothing(broker, queue):
+    """Of three messages one is answered already: the transaction gets none of them."""
+    for value in (b"1", b"2", b"3"):
+        await broker.publish(queue, value)
+    async with broker.consume(queue) as consumer:
+        first, second, third = await taken(consumer, 3)
+        source, ((low, _),) = first.take_for_transaction()
+        _, ((high, _),) = third.take_for_transaction()
+        second.ack()
+        async with broker.short_channel(ChannelOwner()) as own:
+            await own.call(TxBegin(), TxBeginOk)
+            with pytest.raises(braidmq.NotInFlight):
+                await own.call(TxAck(source.channel.number, low, high), TxCommitOk)
+        source.give_back(low, high)
+        again = await taken(consumer, 2)
+        assert [message.value for message in again] == [b"1", b"3"]
+        for message in again:
+            message.ack()
+    assert await nothing_left(broker, queue)
+
+
+async def test_who_was_in_a_transaction_does_not_get_into_another_of_its_name(broker, queue, name):
+    async with (
+        broker.short_channel(ChannelOwner()) as old,
+        broker.short_channel(ChannelOwner()) as new,
+        broker.short_channel(ChannelOwner()) as late,
+    ):
+        first = await old.call(TxBegin(name), TxBeginOk)
+        await broker.admin.abort_transaction(name)
+        second = await new.call(TxBegin(name), TxBeginOk)
+        assert second.number != first.number
+        with pytest.raises(braidmq.UnknownTransaction):
+            await late.call(TxBegin(name, join=True, number=first.number), TxBeginOk)
+        # Its own end is its own, not that of the one that is open.
+        with pytest.raises(braidmq.TransactionAborted):
+            await old.call(TxEnd(True), TxCommitOk)
+        assert (await broker.admin.transaction(name))["state"] == "empty"
+        await new.call(TxEnd(True), TxCommitOk)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        TxProducer(sequence=(1 << 62) + 1),
+        TxBegin(sequence=(1 << 64) - 1),
+        TxBegin(application="a", application_epoch=(1 << 64) - 1),
+        TxBegin(timeout_ms=25 * 60 * 60 * 1000),
+        TxBegin(session_ms=(1 << 64) - 1),
+    ],
+)
+async def test_numbers_beyond_all_measure_are_refused(broker, method):
+    async with broker.short_channel(ChannelOwner()) as channel:
+        with pytest.raises(Conflict):
+            await channel.call(method, TxBeginOk)
+
+
+async def test_a_producer_that_is_closed_leaves_nothing_behind(broker, queue):
+    async with broker.producer(idempotent=True) as producer:
+        await producer.send(queue, b"1")
+        identity = producer._identity
+    async with broker.short_channel(ChannelOwner()) as channel:
+        with pytest.raises(braidmq.UnknownProducer):
+            await channel.call(TxProducer(producer=identity.id), TxProducerOk)

@@ -86,16 +86,20 @@ class Channel:
 
     async def call(self, method: Method, reply: type[_MethodT]) -> _MethodT:
         """Raises what the broker closes the channel or the connection with."""
+        answer = await self.ask(method)
+        if not isinstance(answer, reply):
+            raise UnexpectedFrame(f"{answer.NAME} answers {method.NAME}")
+        return answer
+
+    def ask(self, method: Method) -> "asyncio.Future[Method]":
+        """As ``call``, for who need not wait."""
         if not self.open:
             raise self.connection.error or ConnectionLost("the channel is closed")
         waiting: asyncio.Future[Method] = self.connection.loop.create_future()
         # Replies come in order: one nobody waits for any more still takes its place.
         self._calls.append(waiting)
         self.send(method)
-        answer = await waiting
-        if not isinstance(answer, reply):
-            raise UnexpectedFrame(f"{answer.NAME} answers {method.NAME}")
-        return answer
+        return waiting
 
     async def close(self) -> None:
         if self.open:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypedDict
 from braidmq.client.awaitables import DONE, TURN
 from braidmq.client.connection import Channel, ChannelOwner
 from braidmq.client.errors import AlreadySettled, Closed, ConsumerCancelled, Unsupported
-from braidmq.client.message import Answers, Batch, Message
+from braidmq.client.message import Answers, Batch, Message, Source
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.client import DeliveryRun, Ledger
 from braidmq.wire.amqp.methods import (
@@ -21,6 +21,7 @@ from braidmq.wire.amqp.methods import (
     BasicQos,
     BasicQosOk,
     BasicRetry,
+    TxReturn,
 )
 from braidmq.wire.amqp.tables import FieldValue, Long, Table
 
@@ -108,10 +109,22 @@ class ChannelAnswers:
         self._channel.write(frames)
         return DONE
 
-    def take(self, first: int, last: int) -> tuple[Channel | None, list[tuple[int, int]]]:
+    @property
+    def channel(self) -> Channel | None:
+        return self._channel
+
+    def take(self, first: int, last: int) -> tuple[Source, list[tuple[int, int]]]:
         if self._channel is None:
-            return None, [(first, last)]
-        return self._channel, self.ledger.settle(first, last)
+            return self, [(first, last)]
+        return self, self.ledger.hold(first, last)
+
+    def let_go(self, first: int, last: int) -> None:
+        self.ledger.let_go(first, last)
+
+    def give_back(self, first: int, last: int) -> None:
+        if self._channel is not None:
+            self._channel.send(TxReturn(first, last))
+        self.ledger.let_go(first, last)
 
     def flush(self) -> None:
         self._due = False

@@ -180,6 +180,10 @@ class UnknownBranch(TransactionError):
     code = "unknown-branch"
 
 
+class TooManyBranches(TransactionError):
+    code = "too-many-branches"
+
+
 class StaleApplication(TransactionError):
     """A newer run of the application is there: stop."""
 

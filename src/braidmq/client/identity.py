@@ -7,7 +7,7 @@ from typing import Protocol, TypedDict
 from braidmq.client.connection import Channel
 from braidmq.client.errors import ConnectionLost, TransactionAborted, Unsupported
 from braidmq.model.errors import BraidError
-from braidmq.wire.amqp.methods import TxBegin, TxBeginOk, TxProducer, TxProducerOk
+from braidmq.wire.amqp.methods import Method, TxBegin, TxBeginOk, TxProducer, TxProducerOk
 
 
 class Identity(Protocol):
@@ -61,6 +61,8 @@ class TransactionBranch:
 
     def __init__(self, begin: TxBegin, loop: asyncio.AbstractEventLoop) -> None:
         self._begin = begin
+        self.number = 0
+        """What the broker calls it, once begun: another of its name has another number."""
         self.begun: asyncio.Future[None] = loop.create_future()
         self.unsure = False
         """Whether something was sent that can't be sent again: acknowledgements."""
@@ -69,12 +71,29 @@ class TransactionBranch:
     def name(self) -> str:
         return self._begin.name
 
-    async def attach(self, channel: Channel, sequence: int) -> None:
+    def announce(self, channel: Channel) -> None:
+        """Begin, and don't wait for the answer: nothing is known to be wrong with a name that
+        nobody else has. What is wrong nevertheless closes the channel."""
         require_ours(channel)
+        channel.ask(self._begin_at(0)).add_done_callback(self._answered)
+
+    def _answered(self, answer: "asyncio.Future[Method]") -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, BraidError) and not isinstance(error, ConnectionLost):
+            self.fail(error)
+        elif error is None and isinstance(begun := answer.result(), TxBeginOk):
+            self._is_begun(begun)
+
+    def _is_begun(self, answer: TxBeginOk) -> None:
+        self.number = answer.number
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def _begin_at(self, sequence: int) -> TxBegin:
         begin = self._begin
         # Whoever begins it again begins a new one if it was aborted meanwhile.
         join = begin.join or (self.begun.done() and self.begun.exception() is None)
-        method = TxBegin(
+        return TxBegin(
             begin.name,
             begin.branch,
             join,
@@ -86,17 +105,20 @@ class TransactionBranch:
             begin.application,
             begin.application_epoch,
             begin.application_sequence,
+            self.number,
         )
+
+    async def attach(self, channel: Channel, sequence: int) -> None:
+        require_ours(channel)
         try:
-            await channel.call(method, TxBeginOk)
+            answer = await channel.call(self._begin_at(sequence), TxBeginOk)
         except ConnectionLost:
             raise
         except BraidError as error:
             self.fail(error)
             raise
-        if not self.begun.done():
-            self.begun.set_result(None)
-        elif self.unsure:
+        self._is_begun(answer)
+        if self.unsure:
             raise TransactionAborted(
                 "the connection was lost, and with it what was acknowledged in the transaction"
             )

@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 DELIVERY_COUNT = "x-delivery-count"
 
 
+class Source(Protocol):
+    """A consumer's channel to who answers for its messages in a transaction."""
+
+    @property
+    def channel(self) -> "Channel | None":
+        """None when it is gone, and what it had is delivered again."""
+
+    def let_go(self, first: int, last: int) -> None:
+        """The broker knows that these are the transaction's, or were."""
+
+    def give_back(self, first: int, last: int) -> None:
+        """They are not the transaction's: those that the broker has as unanswered come again."""
+
+
 class Answers(Protocol):
     """Where messages are answered: ranges of delivery tags of one channel."""
 
@@ -26,8 +40,8 @@ class Answers(Protocol):
 
     def reject(self, first: int, last: int) -> Awaitable[None]: ...
 
-    def take(self, first: int, last: int) -> "tuple[Channel | None, list[tuple[int, int]]]":
-        """Have a transaction answer for them: the channel, and which were not answered before."""
+    def take(self, first: int, last: int) -> tuple[Source, list[tuple[int, int]]]:
+        """Have a transaction answer for them: on what, and which were not answered before."""
 
 
 class Message(Delivery):
@@ -57,7 +71,7 @@ class Message(Delivery):
         answers: Answers = self.ledger
         return answers.reject(tag, tag)
 
-    def take_for_transaction(self) -> "tuple[Channel | None, list[tuple[int, int]]]":
+    def take_for_transaction(self) -> tuple[Source, list[tuple[int, int]]]:
         tag = self.delivery_tag
         answers: Answers = self.ledger
         return answers.take(tag, tag)
@@ -172,5 +186,5 @@ class Batch:
     def reject(self) -> Awaitable[None]:
         return self._answers.reject(self._run.first_tag, self._run.last_tag)
 
-    def take_for_transaction(self) -> "tuple[Channel | None, list[tuple[int, int]]]":
+    def take_for_transaction(self) -> tuple[Source, list[tuple[int, int]]]:
         return self._answers.take(self._run.first_tag, self._run.last_tag)

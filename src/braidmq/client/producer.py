@@ -25,7 +25,7 @@ from braidmq.client.errors import (
     Unroutable,
     WindowFull,
 )
-from braidmq.client.identity import Identity, NumberedProducer
+from braidmq.client.identity import Identity, NumberedProducer, TransactionBranch
 from braidmq.client.metadata import NO_METADATA, BadMetadata, Metadata, encode_metadata
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.wire.amqp.client import PublishBatch, publish_head
@@ -481,11 +481,14 @@ class Producer(ChannelOwner):
             self._write(channel, batch)
         self._wake()
 
-    async def bind(self, identity: Identity) -> None:
+    async def bind(self, identity: TransactionBranch, *, waits: bool) -> None:
         """Publish as somebody from here on; nothing may be unconfirmed."""
         assert not self._sent
         self._identity, self._given = identity, 0
         channel = await self.attached_channel()
+        if not waits:
+            identity.announce(channel)
+            return
         try:
             await identity.attach(channel, 0)
         except ConnectionLost:

@@ -17,10 +17,9 @@ from typing import Any, Self, TypeVar, Unpack
 from braidmq.client.admin import Admin
 from braidmq.client.awaitables import DONE
 from braidmq.client.broker import Broker
-from braidmq.client.connection import Channel
 from braidmq.client.consumer import ChannelAnswers, Consumer, ConsumerOptions
 from braidmq.client.errors import Closed
-from braidmq.client.message import Batch, Message
+from braidmq.client.message import Batch, Message, Source
 from braidmq.client.metadata import Metadata
 from braidmq.client.producer import Producer, ProducerOptions, Value
 from braidmq.client.reader import StoredMessage
@@ -110,7 +109,7 @@ class _ThreadAnswers:
         self._thread.hand_over(partial(self._answers.reject, first, last))
         return DONE
 
-    def take(self, first: int, last: int) -> tuple[Channel | None, list[tuple[int, int]]]:
+    def take(self, first: int, last: int) -> tuple[Source, list[tuple[int, int]]]:
         """Called by transactions, in the loop's thread."""
         return self._answers.take(first, last)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from braidmq.client.connection import Channel, ChannelOwner
+from braidmq.client.connection import ChannelOwner
 from braidmq.client.errors import (
     AlreadySettled,
     Closed,
@@ -19,20 +19,22 @@ from braidmq.client.errors import (
     NotInFlight,
     TransactionAborted,
     TransactionCommitted,
+    UnknownTransaction,
 )
 from braidmq.client.identity import Application, TransactionBranch
-from braidmq.client.message import Batch, Message
+from braidmq.client.message import Batch, Message, Source
 from braidmq.client.metadata import Metadata
 from braidmq.client.producer import Producer, Value
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.methods import (
+    ConfirmSelect,
+    ConfirmSelectOk,
     TxAck,
     TxBegin,
     TxBeginOk,
     TxCommitOk,
     TxEnd,
     TxHeartbeat,
-    TxReturn,
     TxRollbackOk,
 )
 from braidmq.wire.amqp.tables import Table
@@ -72,6 +74,7 @@ class Transaction:
         application: Application | None = None,
     ) -> None:
         self.name = name or uuid.uuid4().hex
+        self._may_be_refused = bool(name or application or join)
         self._broker = broker
         about = application or Application(name="", epoch=0, sequence=0)
         self._begin = TxBegin(
@@ -87,20 +90,22 @@ class Transaction:
         self._producer: Producer | None = None
         self._branch: TransactionBranch
         self._beat: asyncio.TimerHandle | None = None
-        self._acks: list[tuple[Channel, int, int]] = []
+        self._acks: list[tuple[Source, int, int]] = []
         """Ranges of tags to be sent, and below all there were: an abort gives them back."""
-        self._acked: list[tuple[Channel, int, int]] = []
+        self._acked: list[tuple[Source, int, int]] = []
 
     async def __aenter__(self) -> Self:
         """Raises TransactionCommitted, for one of that name that is, and what else is wrong."""
         self._branch = TransactionBranch(self._begin, self._broker.loop)
         producer = await self._broker.take_transaction_producer()
         try:
-            await producer.bind(self._branch)
+            await producer.bind(self._branch, waits=self._may_be_refused)
         except BaseException:
             await self._broker.detach(producer)
             raise
         self._producer = producer
+        # There is one for each message: without a call in between.
+        self.__dict__["publish"] = producer.put
         self._next_beat()
         return self
 
@@ -128,10 +133,7 @@ class Transaction:
 
         A topic that is not there, or full, is raised by the commit at the latest.
         """
-        producer = self._producer
-        if producer is None:
-            raise Closed("the transaction is over")
-        return producer.put(topic, value, exchange=exchange, **metadata)
+        return self._open.put(topic, value, exchange=exchange, **metadata)
 
     async def publish_many(
         self,
@@ -150,26 +152,26 @@ class Transaction:
         It must be one of a consumer of the same broker object.
         """
         producer = self._open
-        channel, ranges = message.take_for_transaction()
+        source, ranges = message.take_for_transaction()
         if not ranges:
             raise AlreadySettled("the message was answered before")
-        mine = producer.channel
-        if channel is None or mine is None or channel.connection is not mine.connection:
+        theirs, mine = source.channel, producer.channel
+        if theirs is None or mine is None or theirs.connection is not mine.connection:
             raise NotInFlight("the message's connection is gone: it is delivered again")
         self._branch.unsure = True
         if not self._acks:
             self._broker.loop.call_soon(self._send_acks)
         for first, last in ranges:
-            _add(self._acks, channel, first, last)
+            _add(self._acks, source, first, last)
 
     def _send_acks(self) -> None:
         acks, self._acks = self._acks, []
         for each in acks:
             _add(self._acked, *each)
         mine = self._producer.channel if self._producer is not None else None
-        for channel, first, last in acks if mine is not None else ():
-            assert mine is not None
-            mine.send(TxAck(channel.number, first, last))
+        for source, first, last in acks:
+            if mine is not None and (theirs := source.channel) is not None:
+                mine.send(TxAck(theirs.number, first, last))
 
     @property
     def _open(self) -> Producer:
@@ -204,14 +206,18 @@ class Transaction:
         except TransactionCommitted:
             await self._drop(producer)
             if not said:
+                self._give_back()
                 raise  # by somebody else, without what was still on its way
+            self._let_go()
             return  # the answer was lost with its connection
         except BaseException:
             await self._drop(producer)
             with suppress(BraidError):
                 await self._abort_elsewhere()
             raise
-        await self._finish(producer)
+        self._let_go()
+        self._stop()
+        await self._broker.give_transaction_producer(producer)
 
     async def abort(self) -> None:
         """Nothing of it will be seen; what it acknowledged is delivered again."""
@@ -223,12 +229,29 @@ class Transaction:
         """Stop publishing in it, and leave it to somebody else to commit: by its name."""
         producer = self._open
         self._send_acks()
-        await producer.flush()
-        await self._drop(producer)
+        try:
+            await producer.flush()
+            if self._acked and (channel := producer.channel) is not None:
+                # Any answer will do: it says that the acknowledgements before it were taken.
+                await channel.call(ConfirmSelect(), ConfirmSelectOk)
+        except BaseException:
+            self._give_back()
+            raise
+        finally:
+            await self._drop(producer)
+        self._let_go()
 
-    async def _finish(self, producer: Producer) -> None:
-        self._stop()
-        await self._broker.give_transaction_producer(producer)
+    def _let_go(self) -> None:
+        """The broker has taken what was acknowledged."""
+        acked, self._acked = self._acked, []
+        for source, first, last in acked:
+            source.let_go(first, last)
+
+    def _give_back(self) -> None:
+        """Whatever the broker has not taken of what was acknowledged comes again."""
+        acked, self._acked = self._acked, []
+        for source, first, last in acked:
+            source.give_back(first, last)
 
     async def _drop(self, producer: Producer) -> None:
         self._stop()
@@ -237,6 +260,7 @@ class Transaction:
 
     def _stop(self) -> None:
         self._producer = None
+        self.__dict__.pop("publish", None)
         if self._beat is not None:
             self._beat.cancel()
 
@@ -247,13 +271,15 @@ class Transaction:
             return  # the broker's time-out does it, and what was delivered comes again
         try:
             async with self._broker.short_channel(ChannelOwner()) as channel:
-                await channel.call(TxBegin(self.name, self._begin.branch, join=True), TxBeginOk)
+                begin = TxBegin(
+                    self.name, self._begin.branch, join=True, number=self._branch.number
+                )
+                await channel.call(begin, TxBeginOk)
                 await channel.call(TxEnd(False), TxRollbackOk)
-        except TransactionAborted:
+        except (TransactionAborted, UnknownTransaction):
             pass
         finally:
-            for source, first, last in self._acked:
-                source.send(TxReturn(first, last))
+            self._give_back()
 
     # --- signs of life ---
 
@@ -267,8 +293,8 @@ class Transaction:
         self._next_beat()
 
 
-def _add(ranges: list[tuple[Channel, int, int]], channel: Channel, first: int, last: int) -> None:
+def _add(ranges: list[tuple[Source, int, int]], source: Source, first: int, last: int) -> None:
     """A range of tags, in one with that before it where it can be."""
-    if ranges and ranges[-1][0] is channel and ranges[-1][2] == first - 1:
+    if ranges and ranges[-1][0] is source and ranges[-1][2] == first - 1:
         first = ranges.pop()[1]
-    ranges.append((channel, first, last))
+    ranges.append((source, first, last))

@@ -71,6 +71,7 @@ class Administration:
         self._rebuild = rebuild
         self._shared: dict[TopicPolicy, TopicPolicy] = {}
         """Thousands of topics are alike: they share one policy."""
+        self.on_policy: Callable[[Topic], None] = lambda topic: None
         self.on_resized: Callable[[Topic, int], None] = lambda topic, now_ms: None
         """A topic has more partitions than before."""
         self.on_deleted: Callable[[Topic], None] = lambda topic: None
@@ -212,6 +213,7 @@ class Administration:
         )
         before = len(topic.partitions)
         topic.set_policy(policy)
+        self.on_policy(topic)
         self._add_partitions(topic, policy.partitions)
         self._core.save_topic(topic)
         for partition in topic.partitions:

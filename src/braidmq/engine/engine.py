@@ -100,6 +100,7 @@ class Engine:
         self.groups = GroupCoordinator(self.core, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
         self._clockwork.on_group = self.groups.expire
+        self._administration.on_policy = self._stability.policy_changed
         self._administration.on_resized = self.groups.resized
         self._administration.on_deleted = self._deleted
         notes.core = self.core
@@ -237,6 +238,7 @@ class Engine:
             self.delete_topic(topic)
         for _, template in self.templates(namespace):
             self.delete_template(namespace, template.name, now_ms=now_ms)
+        self.transactions.forget_namespace(namespace, now_ms=now_ms)
         self.exchanges.forget_namespace(namespace)
 
     # --- publishing ---

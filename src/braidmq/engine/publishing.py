@@ -131,11 +131,7 @@ class Publishing:
         if policy.overflow == "drop-head" or not topic.has_load:
             return batch.count
         fitting = batch.count
-        count, size = topic.load
-        for partition in topic.partitions:
-            if partition.open_transactions:
-                # Nobody is told of these yet, but they may come.
-                count += partition.log.next_offset - partition.stable_offset
+        count, size = self._load(topic)
         if policy.limits_count == "ready" and policy.max_messages != 0 and topic.subscriptions:
             awaited = min(each.awaited for each in topic.subscriptions.values())
             if awaited >= count + fitting:
@@ -149,12 +145,26 @@ class Publishing:
                 fitting -= 1
         return fitting
 
+    def _load(self, topic: Topic) -> tuple[int, int]:
+        """What counts towards the limits before something is refused, with what is undecided:
+        subscriptions are not told of it yet, but it may come."""
+        count, size = topic.load
+        undecided = sum([each.undecided for each in topic.partitions])
+        if undecided:
+            more = sum([each.undecided_bytes for each in topic.partitions])
+            for subscription in topic.subscriptions.values():
+                if not subscription.uncommitted:
+                    its_count, its_size = subscription.load
+                    count = max(count, its_count + undecided)
+                    size = max(size, its_size + more)
+        return count, size
+
     def is_full(self, topic: Topic) -> bool:
         """Whether a topic that refuses takes no more."""
         policy = topic.policy
         if policy.overflow == "drop-head" or not topic.has_load:
             return False
-        count, size = topic.load
+        count, size = self._load(topic)
         return (policy.max_messages is not None and count >= policy.max_messages) or (
             policy.max_bytes is not None and size >= policy.max_bytes
         )

@@ -151,6 +151,8 @@ class TopicPartition:
         "number",
         "open_transactions",
         "topic",
+        "undecided",
+        "undecided_bytes",
         "views",
     )
 
@@ -164,6 +166,9 @@ class TopicPartition:
         self.open_transactions: dict[int, int] | None = None
         """Transactions with records here that are not decided, by number, with the first offset of
         each: the lowest first, because offsets rise. None on most partitions."""
+        self.undecided = self.undecided_bytes = 0
+        """Messages behind the stable offset that subscriptions may be told of, and their bytes:
+        kept only where the topic has limits."""
         self.look_at_retention()
 
     def look_at_retention(self) -> None:

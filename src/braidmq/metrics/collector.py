@@ -216,6 +216,9 @@ class NodeCollector(Collector):
             "braid_transactions_committed", "Transactions committed.", transactions.committed
         )
         yield _counter("braid_transactions_aborted", "Transactions aborted.", transactions.aborted)
+        yield _gauge(
+            "braid_producers", "Idempotent producers that are known.", transactions.producer_count
+        )
 
     def _connections(self) -> Iterator[Metric]:
         for name, text, attribute in (

@@ -34,9 +34,9 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
-def serve_command(data_dir: Path, **flags: Flag) -> list[str]:
+def serve_command(data_dir: Path, python: str = sys.executable, /, **flags: Flag) -> list[str]:
     """``braid serve``: ``http_port=8080`` becomes ``--http-port 8080``, ``dev=True`` ``--dev``."""
-    command = [sys.executable, "-m", "braidmq.cli", "serve", "--data-dir", str(data_dir)]
+    command = [python, "-m", "braidmq.cli", "serve", "--data-dir", str(data_dir)]
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
@@ -125,12 +125,13 @@ class LiveNode:
 
 
 @contextmanager
-def live_node(data_dir: Path, **flags: Flag) -> Iterator[LiveNode]:
-    """A node that is ready. Ports not given in ``flags`` are free ones; it is killed on leaving."""
+def live_node(data_dir: Path, python: str = sys.executable, /, **flags: Flag) -> Iterator[LiveNode]:
+    """A node that is ready. Ports not given in ``flags`` are free ones; it is killed on leaving.
+    ``python`` may be that of another installation."""
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
     ports.update({name: int(str(flags[name])) for name in PORT_FLAGS if name in flags})
     process = subprocess.Popen(
-        serve_command(data_dir, **{**ports, **flags}),
+        serve_command(data_dir, python, **{**ports, **flags}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -132,3 +132,21 @@ def drain_unacked(channel, queue: str) -> list[bytes]:
         found.append(got[2])
     channel.basic_nack(0, multiple=True)
     return found
+
+
+def test_answers_that_were_never_committed_come_again_when_the_channel_is_closed(
+    node: LiveNode, name: str
+):
+    """Also those of a consumer that was cancelled meanwhile."""
+    with connect(node) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, durable=True)
+        for body in (b"acked", b"rejected"):
+            channel.basic_publish("", name, body, PERSISTENT)
+        channel.tx_select()
+        got = [next(channel.consume(name, inactivity_timeout=30))[0] for _ in range(2)]
+        channel.basic_cancel(got[0].consumer_tag)
+        channel.basic_ack(got[0].delivery_tag)
+        channel.basic_reject(got[1].delivery_tag, requeue=False)
+        channel.close()
+        assert drain(connection.channel(), name) == [b"acked", b"rejected"]

@@ -198,6 +198,32 @@ def test_a_group_commits_offsets_in_a_transaction(api: Api):
     assert code(zombie) == (409, "stale-generation")
 
 
+def test_offsets_of_a_partition_that_went_to_another_member_are_not_committed(api: Api):
+    """The other reads it again from where it was: what the first made of it must not count too."""
+    topic = api.topic(partitions=1)
+    publish(api, topic, "a", "b", "c")
+    group = f"group-{topic}"
+    member = api.ok("POST", f"/v1/groups/{group}/members", {"topics": [topic]})
+    place = f"/v1/groups/{group}/members/{member['member_id']}"
+    out, name = api.topic(partitions=1), begin(api)
+    publish(api, out, "made of a and b", headers=headers(name))
+    good = {"topic": topic, "partition": 0, "offset": 2}
+    for offsets, wrong in (
+        ([good, {**good, "offset": 99}], "bad-position"),
+        ([good], None),
+    ):
+        body = {"generation": member["generation"], "offsets": offsets}
+        answer = api.call("POST", f"{place}/commit", body, headers=headers(name))
+        assert answer.is_success if wrong is None else code(answer)[1] == wrong
+    api.ok("DELETE", place, params={"generation": member["generation"]})
+    api.ok("POST", f"/v1/groups/{group}/members", {"topics": [topic]})
+    late = api.call("POST", f"/v1/transactions/{name}/commit", {})
+    assert code(late) == (409, "stale-generation")
+    assert api.ok("GET", f"/v1/groups/{group}")["subscriptions"][0]["lag"] == 3
+    api.ok("POST", f"/v1/transactions/{name}/abort")
+    assert values(api, out) == []
+
+
 def test_what_is_over_is_refused_by_name(api: Api):
     topic = api.topic(partitions=1)
     committed, aborted = begin(api), begin(api)

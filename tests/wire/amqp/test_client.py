@@ -286,6 +286,7 @@ class Model:
     def __init__(self) -> None:
         self.waiting: set[int] = set()
         self.due: set[int] = set()
+        self.held: set[int] = set()
 
 
 tags = st.integers(1, 60)
@@ -294,6 +295,8 @@ steps = st.lists(
         st.tuples(st.just("deliver"), st.integers(1, 900)),
         st.tuples(st.just("ack"), tags, st.integers(0, 900)),
         st.tuples(st.just("settle"), tags, st.integers(0, 30)),
+        st.tuples(st.just("hold"), tags, st.integers(0, 30)),
+        st.tuples(st.just("let go"), tags, st.integers(0, 30)),
         st.tuples(st.just("reject"), tags, st.integers(0, 30)),
         st.tuples(
             st.just("take"),
@@ -328,19 +331,25 @@ def test_the_ledger_agrees_with_a_set(steps):
             delivered += numbers[0]
             base = max(0, delivered - 50)
         elif step == "take":
-            # A broker knows of nothing that is settled by other means, and waits for the rest.
+            # A broker knows of what is settled by other means, and waits for the rest.
             frames = ledger.take()
-            assert acknowledged(frames, model.waiting | model.due) == model.due
+            unknown = model.waiting | model.due | model.held
+            assert acknowledged(frames, unknown) == model.due
             model.due = set()
         else:
             first, last = base + numbers[0], base + numbers[0] + numbers[1]
+            if step == "let go":
+                ledger.let_go(first, last)
+                model.held -= set(range(first, last + 1))
+                continue
             hit = {tag for tag in model.waiting if first <= tag <= last}
             model.waiting -= hit
             if step == "ack":
                 assert ledger.ack(first, last) == len(hit)
                 model.due |= hit
-            elif step == "settle":
-                ranges = ledger.settle(first, last)
+            elif step in ("settle", "hold"):
+                ranges = getattr(ledger, step)(first, last)
+                model.held |= hit if step == "hold" else set()
                 assert {t for a, b in ranges for t in range(a, b + 1)} == hit
                 assert all(b + 1 < c for (_, b), (c, _) in pairwise(ranges))
             else:
@@ -366,6 +375,15 @@ def test_acks_in_order_are_one_frame():
         assert ledger.ack(tag, tag) == 1
     assert len(ledger.take()) == 21
     assert ledger.take() == b""
+
+
+def test_what_is_settled_without_acks_takes_no_room():
+    ledger = Ledger(1)
+    for first in range(1, 5_000_000, 1000):
+        ledger.deliver(first, first + 999)
+        assert ledger.hold(first, first + 999) == [(first, first + 999)]
+        ledger.let_go(first, first + 999)
+    assert ledger.room <= 4096
 
 
 def test_tags_must_be_the_next():

@@ -13,6 +13,7 @@ import msgspec
 
 from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import BadPosition
+from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, forget_keys
 from braidmq.engine.states import Event
@@ -23,7 +24,9 @@ from braidmq.engine.transactions.entries import (
     Begun,
     BranchAdded,
     Completed,
+    NamespaceForgotten,
     OffsetCommitted,
+    Outcome,
     Prepared,
     ProducerForgotten,
     ProducerSet,
@@ -37,15 +40,16 @@ from braidmq.engine.transactions.errors import (
     NotYourTransaction,
     ProducerFenced,
     StaleApplication,
+    TooManyBranches,
     TransactionAborted,
     TransactionCommitted,
     UnknownBranch,
     UnknownProducer,
     UnknownTransaction,
 )
-from braidmq.engine.transactions.ledger import Branch, Ledger, Outcome, Producer, Transaction
+from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transaction
 from braidmq.engine.transactions.stability import Stability
-from braidmq.model.errors import BraidError
+from braidmq.model.errors import BadRequest, BraidError
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
 from braidmq.storage.journal import Kind
 from braidmq.storage.record import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
@@ -57,6 +61,11 @@ TIMEOUT_MS = 60_000
 SESSION_MS = 30_000
 """Catalogue row I2: how long a transaction may take, and how long its owner may be silent."""
 
+DURATION_MS_MAX = 24 * 60 * 60 * 1000
+"""Either of them, whatever somebody asks for: readers wait that long for who is gone."""
+
+BRANCHES_MAX = 10_000
+
 PRODUCER_IDLE_MS = 7 * 24 * 60 * 60 * 1000
 EPOCH_MAX = 0x7FFF
 
@@ -64,6 +73,14 @@ TIMED_OUT = "timeout"
 SILENT = "session"
 FENCED = "fenced"
 ASKED = "aborted"
+
+
+InFlight = tuple[Consumer, PartitionView, int, int]
+"""Messages at a consumer: a view, and offsets from the first to before the last."""
+
+
+OffsetClaim = tuple[PartitionView, int, Callable[[], object]]
+"""Everything below an offset of a view; and what raises when its member may not settle that."""
 
 
 class Held(NamedTuple):
@@ -92,6 +109,7 @@ class Coordinator:
         self._stability = stability
         self._ledger = ledger
         self._settle_up_to = settle_up_to
+        self._partitions_gone = False
         self.committed = 0
         self.aborted = 0
         publishing.on_stamped = self._stamped
@@ -115,26 +133,30 @@ class Coordinator:
         """A producer to number messages with. One that has a name has a new epoch each time, and
         whatever an earlier instance left undecided is aborted."""
         known = self._ledger.producers_by_name.get((namespace, name)) if name else None
-        if known is None or known.epoch == EPOCH_MAX:
-            number, epoch = self._ledger.next_producer, 0
-        else:
-            if known.owner != owner:
-                raise NotYourTransaction(f"producer {name!r} belongs to another user")
-            number, epoch = known.id, known.epoch + 1
+        number, epoch = self._ledger.next_producer, 0
         if known is not None:
+            self._require_producers_owner(owner, known)
             for transaction in list(self._ledger.transactions.values()):
                 if transaction.begun.producer == known.id:
                     self.abort(transaction, now_ms=now_ms, reason=FENCED)
+            if known.epoch < EPOCH_MAX:
+                number, epoch = known.id, known.epoch + 1
+            else:
+                # It goes on with another number, and whoever has the last epoch may write no more.
+                self._note(ProducerForgotten(known.id))
         lsn = self._note(ProducerSet(number, epoch, namespace, name, owner))
         producer = self._ledger.producers[number]
         producer.last_seen_ms = now_ms
         return producer, lsn
 
-    def producer(self, namespace: str, number: int, epoch: int, *, now_ms: int) -> Producer:
-        """Raises UnknownProducer or ProducerFenced."""
+    def producer(
+        self, namespace: str, number: int, epoch: int, *, owner: str = "", now_ms: int
+    ) -> Producer:
+        """Raises UnknownProducer, ProducerFenced or NotYourTransaction."""
         producer = self._ledger.producers.get(number)
         if producer is None or producer.namespace != namespace:
             raise UnknownProducer(f"there is no producer {number} in namespace {namespace!r}")
+        self._require_producers_owner(owner, producer)
         if epoch < producer.epoch:
             raise ProducerFenced(
                 f"producer {number} is at epoch {producer.epoch}; {epoch} may write no more"
@@ -144,11 +166,36 @@ class Coordinator:
         producer.last_seen_ms = now_ms
         return producer
 
+    def _require_producers_owner(self, owner: str, producer: Producer) -> None:
+        """Numbers that somebody else used up would make its owner's messages duplicates."""
+        if owner != producer.owner:
+            raise NotYourTransaction(
+                f"producer {producer.name or producer.id!r} belongs to another user"
+            )
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._ledger.producers)
+
+    def close_producer(self, producer: Producer) -> None:
+        """Whoever had it says that it is done with. One with a name keeps its epoch."""
+        if not producer.name and self._ledger.producers.get(producer.id) is producer:
+            self._note(ProducerForgotten(producer.id))
+
     def sweep(self, now_ms: int) -> None:
-        """Producers that nobody has used for long are forgotten."""
+        """Producers that nobody has used for long are forgotten, and what they all had in
+        partitions that are no more."""
         for producer in list(self._ledger.producers.values()):
             if now_ms - producer.last_seen_ms >= PRODUCER_IDLE_MS:
                 self._note(ProducerForgotten(producer.id))
+        if self._partitions_gone:
+            self._partitions_gone = False
+            self._forget_gone_partitions()
+
+    def _forget_gone_partitions(self) -> None:
+        for producer in self._ledger.producers.values():
+            for number in producer.marks.keys() - self._core.partitions.keys():
+                del producer.marks[number]
 
     # --- beginning and finding ---
 
@@ -168,6 +215,8 @@ class Coordinator:
 
         Raises TransactionCommitted for one that is over and went well.
         """
+        if max(timeout_ms, session_ms) > DURATION_MS_MAX:
+            raise BadRequest(f"a transaction takes at most {DURATION_MS_MAX} ms")
         ledger, key = self._ledger, (namespace, name)
         if name and key in ledger.by_name:
             transaction = ledger.by_name[key]
@@ -225,13 +274,21 @@ class Coordinator:
         """Epoch and number of the last transaction an application has committed."""
         return self._ledger.applications.get((namespace, application))
 
-    def find(self, namespace: str, name: str, *, now_ms: int, owner: str = "") -> Transaction:
-        """An open transaction by name, for somebody who goes on with it. Raises how it ended."""
+    def find(
+        self, namespace: str, name: str, *, now_ms: int, owner: str = "", number: int = 0
+    ) -> Transaction:
+        """An open transaction by name, for somebody who goes on with it. Raises how it ended.
+
+        A name may be begun again after an abort. Who says the ``number`` of the one it was in does
+        not get into another: half of its work would be that one's.
+        """
         transaction = self._ledger.by_name.get((namespace, name))
         if transaction is None:
             outcome = self.outcome(namespace, name, owner)
-            raise _over(name, outcome)
+            _require_number(name, number, outcome.number)
+            raise _over(name, outcome.committed, outcome.reason)
         self._require_owner(owner, transaction.begun.owner, name)
+        _require_number(name, number, transaction.number)
         transaction.last_seen_ms = now_ms
         return transaction
 
@@ -261,8 +318,8 @@ class Coordinator:
         """Somebody may hold on to a transaction that is over."""
         if transaction.prepared is not None:
             decided = transaction.prepared
-            outcome = Outcome(decided.commit, decided.reason, "", 0)
-            raise _over(transaction.begun.name or str(transaction.number), outcome)
+            name = transaction.begun.name or str(transaction.number)
+            raise _over(name, decided.commit, decided.reason)
 
     def require_writable(self, author: Producer | Branch, now_ms: int) -> None:
         """Somebody may hold on to a producer or branch that may write no more. Who may is alive."""
@@ -270,7 +327,10 @@ class Coordinator:
             self.require_open(author.transaction)
             author.transaction.last_seen_ms = now_ms
             return
-        if self._ledger.producers.get(author.id) is not author:
+        known = self._ledger.producers.get(author.id)
+        if known is None:
+            raise UnknownProducer(f"producer {author.id} is forgotten")
+        if known is not author:
             raise ProducerFenced(f"producer {author.id} was opened by another since")
         author.last_seen_ms = now_ms
 
@@ -280,6 +340,8 @@ class Coordinator:
         found = transaction.branches.get(name)
         if found is None:
             index = len(transaction.branches)
+            if index >= BRANCHES_MAX:
+                raise TooManyBranches(f"a transaction has at most {BRANCHES_MAX} branches")
             self._note(BranchAdded(transaction.number, index, name))
             found = transaction.branches[name]
         return found
@@ -305,6 +367,17 @@ class Coordinator:
         return found
 
     # --- acknowledging in a transaction ---
+
+    def acknowledge_all(self, transaction: Transaction, runs: Sequence[InFlight]) -> int:
+        """As ``acknowledge``, all of them or none: raises NotInFlight if one is not there."""
+        self.require_open(transaction)
+        for consumer, view, start, stop in runs:
+            there = view.state.attempt_runs(start, stop, consumer.id)
+            if sum(high - low for low, high, _ in there) < stop - start:
+                raise NotInFlight(
+                    f"{view.log.label}: not all from {start} to {stop - 1} are at this consumer"
+                )
+        return sum(self.acknowledge(transaction, *run) for run in runs)
 
     def acknowledge(
         self,
@@ -333,16 +406,36 @@ class Coordinator:
         )
         return count
 
-    def commit_offset(self, transaction: Transaction, view: PartitionView, offset: int) -> None:
-        """Settle everything below an offset when the transaction commits."""
+    def commit_offsets(self, transaction: Transaction, claims: Sequence[OffsetClaim]) -> None:
+        """Settle everything below some offsets when the transaction commits; all or none.
+
+        With each comes who knows whether the partition is still its member's. It is asked again at
+        the commit: a partition that went to another member meanwhile is read again from where it
+        was, and what this one made of it must not count too.
+        """
         self.require_open(transaction)
-        if not 0 <= offset <= view.state.end:
-            raise BadPosition(
-                f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
-            )
-        self._note(
-            OffsetCommitted(transaction.number, view.subscription.id, view.partition_id, offset)
-        )
+        for view, offset, _ in claims:
+            if not 0 <= offset <= view.state.end:
+                raise BadPosition(
+                    f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
+                )
+        for view, offset, require_member in claims:
+            key = (view.subscription.id, view.partition_id)
+            self._note(OffsetCommitted(transaction.number, *key, offset))
+            transaction.guards[key] = require_member
+
+    def _require_members(self, transaction: Transaction) -> None:
+        for key in transaction.offsets:
+            if self._view(*key) is None:
+                continue
+            guard = transaction.guards.get(key)
+            if guard is None:
+                raise StaleGeneration(
+                    "the node was restarted since the offsets were committed, and the group has"
+                    " other members",
+                    remedy="Abort, and join the group again",
+                )
+            guard()
 
     def _holder(self, transaction: Transaction, view: PartitionView) -> Consumer:
         """The consumer that stands for a transaction at a subscription: it is served nothing."""
@@ -351,15 +444,14 @@ class Coordinator:
         if number is None or number not in self._core.consumers:
             number = self._core.next_id("consumer")
             transaction.holders[subscription.id] = number
-            self._core.consumers[number] = Consumer(number, subscription, (Credit(),), passive=True)
+            self._core.consumers[number] = Consumer(
+                number, subscription, (Credit(),), passive=True, tag=transaction
+            )
         return self._core.consumers[number]
 
     def held_by(self, consumer: Consumer) -> Transaction | None:
         """The transaction that a consumer stands for, if it does."""
-        for each in self._ledger.transactions.values():
-            if consumer.id in each.holders.values():
-                return each
-        return None
+        return consumer.tag if isinstance(consumer.tag, Transaction) else None
 
     # --- ending ---
 
@@ -368,6 +460,7 @@ class Coordinator:
     ) -> Lsn:
         """Make all of it visible, or all of some branches and nothing of the others."""
         self.require_open(transaction)
+        self._require_members(transaction)
         self._check_application(transaction.begun.namespace, transaction.begun.application)
         winners = list(transaction.branches) if branches is None else branches
         for name in winners:
@@ -399,9 +492,23 @@ class Coordinator:
         if (namespace, name) not in self._ledger.by_name:
             outcome = self.outcome(namespace, name, owner)
             if outcome.committed != commit:
-                raise _over(name, outcome)
+                raise _over(name, outcome.committed, outcome.reason)
             return self._core.store.journal.last_lsn
         transaction = self.find(namespace, name, owner=owner, now_ms=now_ms)
+        return self.conclude(transaction, commit=commit, now_ms=now_ms, branches=branches)
+
+    def conclude(
+        self,
+        transaction: Transaction,
+        *,
+        commit: bool,
+        now_ms: int,
+        branches: Sequence[str] | None = None,
+    ) -> Lsn:
+        """As ``end``, by who has the transaction itself, whatever else has its name by now."""
+        decided = transaction.prepared
+        if decided is not None and decided.commit == commit:
+            return self._core.store.journal.last_lsn
         if commit:
             return self.commit(transaction, now_ms=now_ms, branches=branches)
         return self.abort(transaction, now_ms=now_ms)
@@ -519,8 +626,8 @@ class Coordinator:
     # --- time ---
 
     def _arm(self, transaction: Transaction) -> None:
-        begun = transaction.begun
-        due = min(begun.started_ms + begun.timeout_ms, transaction.last_seen_ms + begun.session_ms)
+        silent_ms = transaction.last_seen_ms + transaction.begun.session_ms
+        due = min(transaction.deadline_ms, silent_ms)
         transaction.timer = self._core.wheel.schedule(due, Timer.TRANSACTION, transaction.number)
 
     def expire(self, number: int, now_ms: int) -> None:
@@ -528,10 +635,9 @@ class Coordinator:
         transaction = self._ledger.transactions.get(number)
         if transaction is None:
             return
-        begun = transaction.begun
-        if now_ms >= begun.started_ms + begun.timeout_ms:
+        if now_ms >= transaction.deadline_ms:
             self.abort(transaction, now_ms=now_ms, reason=TIMED_OUT)
-        elif now_ms >= transaction.last_seen_ms + begun.session_ms:
+        elif now_ms >= transaction.last_seen_ms + transaction.begun.session_ms:
             self.abort(transaction, now_ms=now_ms, reason=SILENT)
         else:
             self._arm(transaction)
@@ -549,11 +655,14 @@ class Coordinator:
         )
         for first, number, transaction in firsts:
             self._stability.hold_back(self._core.partitions[number], transaction, first)
+        for _, number, _ in firsts:
+            self._stability.count_undecided(self._core.partitions[number])
 
     def resume(self, now_ms: int) -> None:
         """Afterwards: what is decided is finished, what is not goes on."""
         for producer in self._ledger.producers.values():
             producer.last_seen_ms = now_ms
+        self._forget_gone_partitions()
         for transaction in list(self._ledger.transactions.values()):
             for entry in transaction.acknowledged:
                 view = self._view(entry.subscription, entry.partition)
@@ -564,6 +673,9 @@ class Coordinator:
                     _, count, size = view.state.hand_over(start, stop, 0, holder.id)
                     holder.took(count, size)
             transaction.last_seen_ms = now_ms
+            # The clock may have been set back while the node was down.
+            timeout_ms = transaction.begun.timeout_ms
+            transaction.deadline_ms = min(transaction.deadline_ms, now_ms + timeout_ms)
             if transaction.prepared is not None:
                 self._finish(transaction, now_ms)
             else:
@@ -572,14 +684,29 @@ class Coordinator:
     def forget_topic(self, topic: Topic) -> None:
         for partition in topic.partitions:
             self._ledger.forget_partition(partition.log.id)
+        self._partitions_gone = True
+
+    def forget_namespace(self, namespace: str, *, now_ms: int) -> None:
+        """It is deleted, with its producers and transactions, and what applications committed."""
+        for transaction in self.transactions(namespace):
+            self.abort(transaction, now_ms=now_ms)
+        self._note(NamespaceForgotten(namespace))
 
 
-def _over(name: str, outcome: Outcome) -> BraidError:
-    if outcome.committed:
+def _require_number(name: str, wanted: int, found: int) -> None:
+    if wanted not in (0, found):
+        raise UnknownTransaction(
+            f"another transaction {name!r} was begun since, which is not this one",
+            remedy="Do its work again in a new one, unless its effects are there",
+        )
+
+
+def _over(name: str, committed: bool, reason: str) -> BraidError:
+    if committed:
         return TransactionCommitted(f"transaction {name!r} is committed")
-    if outcome.reason == FENCED:
+    if reason == FENCED:
         return ProducerFenced(f"the producer of transaction {name!r} was opened by another")
-    return TransactionAborted(f"transaction {name!r} was aborted: {outcome.reason}")
+    return TransactionAborted(f"transaction {name!r} was aborted: {reason}")
 
 
 def _marker(transaction: Transaction, now_ms: int) -> RecordBatch:

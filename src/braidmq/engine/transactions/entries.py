@@ -123,6 +123,12 @@ class Completed(msgspec.Struct, tag="completed", array_like=True, frozen=True):
     ended_ms: int
 
 
+class NamespaceForgotten(msgspec.Struct, tag="namespace-forgotten", array_like=True, frozen=True):
+    """It was deleted, with all that is in it."""
+
+    namespace: str
+
+
 TransactionEntry = (
     ProducerSet
     | ProducerForgotten
@@ -132,6 +138,7 @@ TransactionEntry = (
     | OffsetCommitted
     | Prepared
     | Completed
+    | NamespaceForgotten
 )
 
 encode_entry = msgspec.msgpack.Encoder().encode
@@ -172,13 +179,17 @@ class TransactionState(msgspec.Struct, array_like=True):
     marked: bool
 
 
-class OutcomeState(msgspec.Struct, array_like=True):
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """How a transaction ended. There may be many, so that the snapshot takes them as they are."""
+
     namespace: str
     name: str
     owner: str
     committed: bool
     reason: str
     ended_ms: int
+    number: int = 0
+    """Which of those that had its name it was."""
 
 
 class ApplicationState(msgspec.Struct, array_like=True):
@@ -193,7 +204,7 @@ class LedgerState(msgspec.Struct, array_like=True):
     next_transaction: int
     producers: list[ProducerState]
     transactions: list[TransactionState]
-    outcomes: list[OutcomeState]
+    outcomes: list[Outcome]
     applications: list[ApplicationState]
 
 

@@ -46,6 +46,11 @@ class UnknownBranch(BadRequest):
     remedy = "Name branches that have published in this transaction"
 
 
+class TooManyBranches(BadRequest):
+    code = "too-many-branches"
+    remedy = "Publish from fewer places, or in several transactions"
+
+
 class StaleApplication(Conflict):
     """The application has a newer epoch, or has committed something later already."""
 
@@ -69,6 +74,7 @@ EVERY = (
     TransactionAborted,
     NotYourTransaction,
     UnknownBranch,
+    TooManyBranches,
     StaleApplication,
     NotInFlight,
 )

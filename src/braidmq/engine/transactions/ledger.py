@@ -4,9 +4,8 @@ What happens is an entry, and an entry is applied in one way: when it is written
 replayed. So whatever the node knew before it stopped, it knows again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
 from braidmq.engine.transactions import entries
 from braidmq.engine.transactions.entries import (
@@ -14,7 +13,9 @@ from braidmq.engine.transactions.entries import (
     Begun,
     BranchAdded,
     Completed,
+    NamespaceForgotten,
     OffsetCommitted,
+    Outcome,
     Prepared,
     ProducerForgotten,
     ProducerSet,
@@ -82,7 +83,10 @@ class Transaction:
         "acknowledged",
         "begun",
         "branches",
+        "branches_by_index",
         "completed",
+        "deadline_ms",
+        "guards",
         "holders",
         "last_seen_ms",
         "marked",
@@ -93,10 +97,13 @@ class Transaction:
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun
-        self.branches: dict[str, Branch] = {"": Branch(self, 0, "")}
+        self.branches: dict[str, Branch] = {}
+        self.branches_by_index: dict[int, Branch] = {}
         self.acknowledged: list[Acknowledged] = []
         self.offsets: dict[tuple[int, int], int] = {}
         """Of a subscription in a partition: everything below is settled with the commit."""
+        self.guards: dict[tuple[int, int], Callable[[], object]] = {}
+        """Of these, who is asked before it: not kept over a restart, nor are a group's members."""
         self.prepared: Prepared | None = None
         self.marked = False
         """Whether its fate stands beside its records already."""
@@ -105,6 +112,12 @@ class Transaction:
         self.timer = 0
         self.holders: dict[int, int] = {}
         """By subscription, the consumer that stands for this transaction."""
+        self.deadline_ms = begun.started_ms + begun.timeout_ms
+        self.add_branch(0, "")
+
+    def add_branch(self, index: int, name: str) -> Branch:
+        branch = self.branches[name] = self.branches_by_index[index] = Branch(self, index, name)
+        return branch
 
     @property
     def number(self) -> int:
@@ -135,24 +148,12 @@ class Transaction:
             for start, stop in ranges
         )
 
-    def branch_at(self, index: int) -> Branch:
-        return next(each for each in self.branches.values() if each.index == index)
-
     def losers(self) -> Iterator[Branch]:
         """Branches whose records nobody will see, once it is decided."""
         assert self.prepared is not None
         for branch in self.branches.values():
             if not self.prepared.commit or branch.index not in self.prepared.winners:
                 yield branch
-
-
-class Outcome(NamedTuple):
-    """How a transaction ended."""
-
-    committed: bool
-    reason: str
-    owner: str
-    ended_ms: int
 
 
 class Ledger:
@@ -191,7 +192,7 @@ class Ledger:
                 self._begin(entry)
             case BranchAdded(number, index, name):
                 if (transaction := self.transactions.get(number)) is not None:
-                    transaction.branches[name] = Branch(transaction, index, name)
+                    transaction.add_branch(index, name)
             case Acknowledged():
                 if (transaction := self.transactions.get(entry.transaction)) is not None:
                     transaction.acknowledged.append(entry)
@@ -208,6 +209,8 @@ class Ledger:
                 self._set_producer(entry)
             case ProducerForgotten(number):
                 self._forget_producer(number)
+            case NamespaceForgotten(namespace):
+                self._forget_namespace(namespace)
 
     def stamped(self, targets: list[tuple[PartitionId, int]], stamp: Stamp) -> None:
         """Records with a stamp were appended: partitions and first offsets."""
@@ -222,7 +225,7 @@ class Ledger:
             transaction = self.transactions.get(stamp.transaction)
             if transaction is None:
                 return
-            branch = transaction.branch_at(stamp.branch)
+            branch = transaction.branches_by_index[stamp.branch]
             for partition, base in targets:
                 branch.claim(partition, base, base + stamp.records)
             who = branch
@@ -258,7 +261,7 @@ class Ledger:
             if self.by_name.get(key) is transaction:
                 del self.by_name[key]
             self.outcomes[key] = Outcome(
-                decided.commit, decided.reason, begun.owner, entry.ended_ms
+                *key, begun.owner, decided.commit, decided.reason, entry.ended_ms, begun.number
             )
             self._forget_outcomes(entry.ended_ms)
 
@@ -282,10 +285,18 @@ class Ledger:
         if producer is not None and producer.name:
             self.producers_by_name.pop((producer.namespace, producer.name), None)
 
+    def _forget_namespace(self, namespace: str) -> None:
+        for producer in list(self.producers.values()):
+            if producer.namespace == namespace:
+                self._forget_producer(producer.id)
+        for outcome in [key for key in self.outcomes if key[0] == namespace]:
+            del self.outcomes[outcome]
+        for application in [key for key in self.applications if key[0] == namespace]:
+            del self.applications[application]
+
     def forget_partition(self, partition: PartitionId) -> None:
-        """Its topic is gone, and what stood in it."""
-        for producer in self.producers.values():
-            producer.marks.pop(partition, None)
+        """Its topic is gone, and what open transactions had in it. Producers may be many, and
+        forget it in their time: its number is nobody else's."""
         for transaction in self.transactions.values():
             for branch in transaction.branches.values():
                 branch.marks.pop(partition, None)
@@ -300,12 +311,7 @@ class Ledger:
                 self.next_transaction,
                 [_dump_producer(each) for each in self.producers.values()],
                 [_dump_transaction(each) for each in self.transactions.values()],
-                [
-                    entries.OutcomeState(
-                        *key, each.owner, each.committed, each.reason, each.ended_ms
-                    )
-                    for key, each in self.outcomes.items()
-                ],
+                list(self.outcomes.values()),
                 [entries.ApplicationState(*key, *last) for key, last in self.applications.items()],
             )
         )
@@ -327,10 +333,7 @@ class Ledger:
             _load_marks(self.producers[producer.id], producer.marks)
         for each in state.transactions:
             self._restore_transaction(each)
-        for outcome in state.outcomes:
-            self.outcomes[outcome.namespace, outcome.name] = Outcome(
-                outcome.committed, outcome.reason, outcome.owner, outcome.ended_ms
-            )
+        self.outcomes = {(each.namespace, each.name): each for each in state.outcomes}
         for application in state.applications:
             key = (application.namespace, application.name)
             self.applications[key] = (application.epoch, application.sequence)
@@ -339,12 +342,11 @@ class Ledger:
         self._begin(state.begun)
         transaction = self.transactions[state.begun.number]
         for each in state.branches:
-            branch = Branch(transaction, each.index, each.name)
+            branch = transaction.add_branch(each.index, each.name)
             branch.claims = {
                 PartitionId(number): list(ranges) for number, ranges in each.claims.items()
             }
             _load_marks(branch, each.marks)
-            transaction.branches[each.name] = branch
         transaction.acknowledged = list(state.acknowledged)
         for committed in state.offsets:
             key = (committed.subscription, committed.partition)

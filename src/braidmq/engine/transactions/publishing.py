@@ -112,7 +112,7 @@ class StampedPublishing:
         last = origin.sequence + batch.count - 1 if origin.sequence >= 0 else -1
         for topic in topics:
             self._publishing.check_size(topic, batch)
-            if self._publishing.room(topic, batch) < batch.count:
+            if topic.bounded and self._publishing.room(topic, batch) < batch.count:
                 raise _full(topic)
         for topic in topics:
             first = topic.partitions[0]
@@ -145,6 +145,8 @@ class StampedPublishing:
             )
 
     def _check_room(self, topic: Topic, parts: Sequence[_Part], batch: RecordBatch) -> None:
+        if not topic.bounded:
+            return
         unknown = sum(part.batch.count - part.known for part in parts)
         if unknown == batch.count and self._publishing.room(topic, batch) < batch.count:
             raise _full(topic)

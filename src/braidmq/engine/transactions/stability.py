@@ -7,7 +7,7 @@ message.
 from braidmq.engine.core import Core
 from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, leave_out
-from braidmq.engine.topics import PartitionView, TopicPartition
+from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_CONTROL, FLAG_TIMED, RecordBatch
 
@@ -33,6 +33,9 @@ class Stability:
         is_marker = bool(batch.summary & FLAG_CONTROL)
         if is_marker:
             partition.topic.published -= batch.count  # it is no message
+        elif partition.topic.bounded:
+            partition.undecided += batch.count
+            partition.undecided_bytes += batch.value_bytes_between(0, batch.count)
         for view in partition.views:
             if not view.subscription.uncommitted:
                 continue
@@ -53,6 +56,21 @@ class Stability:
             self._tell(partition, before, stable, now_ms)
         if not partition.open_transactions:
             partition.open_transactions = None
+        if stable > before:
+            self.count_undecided(partition)
+
+    def policy_changed(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            self.count_undecided(partition)
+
+    def count_undecided(self, partition: TopicPartition) -> None:
+        """A full topic refuses more than it could hold if all of it is committed."""
+        partition.undecided = partition.undecided_bytes = 0
+        if partition.open_transactions and partition.topic.bounded:
+            end = partition.log.next_offset
+            for run in self.visible_runs(partition, partition.stable_offset, end):
+                partition.undecided += run.stop - run.first
+                partition.undecided_bytes += run.batch.value_bytes_between(run.first, run.stop)
 
     def _tell(self, partition: TopicPartition, start: int, stable: int, now_ms: int) -> None:
         views = [view for view in partition.views if not view.subscription.uncommitted]

@@ -11,6 +11,7 @@ from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.engine.transactions.publishing import Origin
+from braidmq.gateways.amqp import transactions
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
@@ -576,9 +577,15 @@ class Channel:
                 self.broker.engine.resume(target.consumer)
         self.broker.touch()
 
-    def close(self) -> None:
-        """What was delivered and not answered goes back to its queues."""
+    def close(self, *, left: bool = False) -> None:
+        """What was delivered and not answered goes back to its queues, with what was answered in a
+        transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
+        if left:
+            transactions.left(self)
+        if self.transaction is not None:
+            for _, runs in self.transaction.answers:
+                self.unacked.put_back(runs)
         self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()

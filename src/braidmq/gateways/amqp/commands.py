@@ -615,8 +615,8 @@ class Commands:
 
     def tx_begin(self, channel: Channel, method: m.TxBegin) -> None:
         # Not kept yet: if it is lost with the node, whoever goes on with it is told so.
-        name = transactions.begin(channel, method)
-        self._connection.send_method(channel.number, m.TxBeginOk(name))
+        begun = transactions.begin(channel, method)
+        self._connection.send_method(channel.number, m.TxBeginOk(begun.begun.name, begun.number))
 
     def tx_ack(self, channel: Channel, method: m.TxAck) -> None:
         transactions.acknowledge(channel, method)

@@ -175,13 +175,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def is_traced(self) -> bool:
         return self._trace is not None
 
-    def _release(self) -> None:
+    def _release(self, *, left: bool = False) -> None:
         """Give back everything that is tied to this connection."""
         self.broker.settle()
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
-            channel.close()
+            channel.close(left=left)
         self.gateway.registry.forget_connection(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -405,7 +405,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
-            channel.close()
+            channel.close(left=True)
             self.send_method(number, ChannelCloseOk())
             return
         if isinstance(method, BasicPublish):
@@ -473,7 +473,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if isinstance(method, ConnectionClose):
             self._closing = True
             self._end = "the client closed it"
-            self._release()
+            self._release(left=True)
             self._hang_up()
         elif self._state is not None:
             self._state(method)

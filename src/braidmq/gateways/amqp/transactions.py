@@ -27,6 +27,9 @@ from braidmq.wire.amqp.scan import FLAG_TRANSIENT
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.channel import Channel
 
+NUMBER_MAX = 1 << 62
+"""The journal keeps numbers with a sign, and messages are counted on from what a client says."""
+
 Publish = tuple[int, bytes, bytes, RecordBatch, list[Topic]]
 """Flags, exchange, key, messages, and where they go."""
 
@@ -129,19 +132,22 @@ def _publish_singly(
 # --- ours ---
 
 
-def begin(channel: "Channel", method: TxBegin) -> str:
-    """The name of the transaction that the channel publishes in from here on."""
+def begin(channel: "Channel", method: TxBegin) -> Transaction:
+    """The transaction that the channel publishes in from here on."""
     _require_plain(channel)
+    _check_numbers(method.sequence, method.application_epoch, method.application_sequence)
     engine, now_ms = channel.broker.engine, channel.broker.now_ms()
     transactions, owner = engine.transactions, channel.connection.user
     name = method.name or uuid.uuid4().hex
     if method.join:
-        found = transactions.find(channel.vhost, name, now_ms=now_ms, owner=owner)
+        found = transactions.find(
+            channel.vhost, name, now_ms=now_ms, owner=owner, number=method.number
+        )
     else:
         producer = None
         if method.producer:
             producer = transactions.producer(
-                channel.vhost, method.producer, method.epoch, now_ms=now_ms
+                channel.vhost, method.producer, method.epoch, owner=owner, now_ms=now_ms
             )
         application = None
         if method.application:
@@ -159,7 +165,7 @@ def begin(channel: "Channel", method: TxBegin) -> str:
             session_ms=method.session_ms or SESSION_MS,
         )
     channel.numbered = Numbered(transactions.branch(found, method.branch), method.sequence)
-    return name
+    return found
 
 
 def acknowledge(channel: "Channel", method: TxAck) -> None:
@@ -172,14 +178,13 @@ def acknowledge(channel: "Channel", method: TxAck) -> None:
     if missing is not None:
         source.unacked.put_back(runs)
         raise NotInFlight(f"unknown delivery tag {missing} of channel {method.channel}")
-    transactions = channel.broker.engine.transactions
-    for run in runs:
-        count = transactions.acknowledge(transaction, run.consumer, run.view, run.start, run.stop)
-        if count < run.stop - run.start:
-            raise NotInFlight(
-                f"{run.view.log.label}: not all from {run.start} to {run.stop - 1} are at this"
-                " consumer"
-            )
+    try:
+        channel.broker.engine.transactions.acknowledge_all(
+            transaction, [(run.consumer, run.view, run.start, run.stop) for run in runs]
+        )
+    except BraidError:
+        source.unacked.put_back(runs)
+        raise
 
 
 def heartbeat(channel: "Channel") -> None:
@@ -197,12 +202,10 @@ def end(channel: "Channel", method: TxEnd) -> None:
             ReplyCode.NO_ROUTE, f"{unroutable} messages of the transaction found no queue"
         )
     channel.numbered = None
-    channel.broker.engine.transactions.end(
-        channel.vhost,
-        transaction.begun.name,
+    channel.broker.engine.transactions.conclude(
+        transaction,
         commit=method.commit,
         now_ms=channel.broker.now_ms(),
-        owner=channel.connection.user,
         branches=None if branches is None else [str(each) for each in _listed(branches)],
     )
 
@@ -216,17 +219,31 @@ def _listed(branches: object) -> list[object]:
 def attach_producer(channel: "Channel", method: TxProducer) -> Producer:
     """The producer whose messages the channel publishes from here on."""
     _require_plain(channel)
+    _check_numbers(method.sequence)
     transactions, now_ms = channel.broker.engine.transactions, channel.broker.now_ms()
+    owner = channel.connection.user
     if method.producer:
         producer = transactions.producer(
-            channel.vhost, method.producer, method.epoch, now_ms=now_ms
+            channel.vhost, method.producer, method.epoch, owner=owner, now_ms=now_ms
         )
     else:
         producer, _ = transactions.open_producer(
-            channel.vhost, method.name, owner=channel.connection.user, now_ms=now_ms
+            channel.vhost, method.name, owner=owner, now_ms=now_ms
         )
     channel.numbered = Numbered(producer, method.sequence)
     return producer
+
+
+def left(channel: "Channel") -> None:
+    """The client closed the channel: it will not come back as the producer that it was here."""
+    numbered = channel.numbered
+    if numbered is not None and isinstance(numbered.author, Producer):
+        channel.broker.engine.transactions.close_producer(numbered.author)
+
+
+def _check_numbers(*numbers: int) -> None:
+    if max(numbers) > NUMBER_MAX:
+        raise precondition_failed(f"numbers are below {NUMBER_MAX}")
 
 
 def _require_plain(channel: "Channel") -> None:

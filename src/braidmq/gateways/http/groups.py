@@ -10,8 +10,9 @@ subscriptions) have no members or generations. They are listed, described, moved
 too.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -63,6 +64,8 @@ from braidmq.model.errors import NotFound
 from braidmq.model.ids import Lsn
 from braidmq.model.limits import MIB
 from braidmq.security.records import check_name
+
+T = TypeVar("T")
 
 TOPICS_MAX = 1000
 PARTITIONS_MAX = 10_000
@@ -498,25 +501,25 @@ class Groups:
 
         Each counts by itself: those before one that is refused are committed. A member that is no
         more, or that lost a partition since its generation, gets 409. In a transaction they are
-        settled when that commits.
+        settled when that commits, all of them; it can't if the member has lost one of them by then.
         """
         self._enter_group(call, query.namespace, group)
         engine = self._desk.engine()
-        transaction = None
-        if headers.transaction is not UNSET:
+        places = [
+            (query.namespace, group, member, body.generation, each.topic, each.partition)
+            for each in body.offsets
+        ]
+        if headers.transaction is UNSET:
+            for each, place in zip(body.offsets, places, strict=True):
+                _as_member(partial(engine.groups.commit, *place, each.offset))
+        else:
             name = headers.transaction
             transaction = find_transaction(self._desk, call, query.namespace, name)
-        try:
-            for each in body.offsets:
-                place = (group, member, body.generation, each.topic, each.partition)
-                if transaction is None:
-                    engine.groups.commit(query.namespace, *place, each.offset)
-                else:
-                    view = engine.groups.committing(query.namespace, *place)
-                    engine.transactions.commit_offset(transaction, view, each.offset)
-        except UnknownMember as error:
-            # A zombie: its session is over, and others have what it had.
-            raise StaleGeneration(str(error.args[0]), remedy=UnknownMember.remedy) from None
+            claims = []
+            for each, place in zip(body.offsets, places, strict=True):
+                require_member = partial(_as_member, partial(engine.groups.committing, *place))
+                claims.append((require_member(), each.offset, require_member))
+            engine.transactions.commit_offsets(transaction, claims)
         await self._desk.done()
 
     async def _told(self, group: str, answer: GroupAnswer) -> MemberInfo:
@@ -560,6 +563,14 @@ def summary(
     return GroupSummary(
         namespace, name, str(Mode.ASSIGNED), members, lag, group.generation, strategy
     )
+
+
+def _as_member(act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except UnknownMember as error:
+        # A zombie: its session is over, and others have what it had.
+        raise StaleGeneration(str(error.args[0]), remedy=UnknownMember.remedy) from None
 
 
 def listed(partitions: dict[str, tuple[int, ...]]) -> Assignment:

@@ -10,6 +10,7 @@ from braidmq.engine.transactions.errors import (
     NotYourTransaction,
     OutOfOrderSequence,
     ProducerFenced,
+    TooManyBranches,
     TransactionAborted,
     TransactionCommitted,
     UnknownProducer,
@@ -39,6 +40,7 @@ ORIGIN_ERRORS: tuple[type[BraidError], ...] = (
     UnknownProducer,
     ProducerFenced,
     OutOfOrderSequence,
+    TooManyBranches,
     *TRANSACTION_ERRORS,
 )
 
@@ -82,7 +84,11 @@ def origin_of(desk: Desk, call: Call, namespace: str, headers: PublishHeaders) -
     if headers.producer_epoch is UNSET or not numbered:
         raise BadRequest("a producer says its epoch and a sequence with each publish")
     producer = desk.broker.engine.transactions.producer(
-        namespace, headers.producer_id, headers.producer_epoch, now_ms=desk.now_ms
+        namespace,
+        headers.producer_id,
+        headers.producer_epoch,
+        owner=call.user.name,
+        now_ms=desk.now_ms,
     )
     return Origin(producer, sequence)
 

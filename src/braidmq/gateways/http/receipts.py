@@ -10,6 +10,7 @@ from braidmq.engine import receipts as engine_receipts
 from braidmq.engine.errors import BadReceipt, StaleReceipt, UnknownSubscription
 from braidmq.engine.policy import Milliseconds
 from braidmq.engine.topics import Consumer, PartitionView
+from braidmq.engine.transactions.coordinator import InFlight
 from braidmq.engine.transactions.errors import NotInFlight
 from braidmq.engine.transactions.ledger import Transaction
 from braidmq.gateways.http.desk import Desk, InNamespace
@@ -262,11 +263,9 @@ class Answers:
         found = find_transaction(self._desk, call, namespace, transaction)
         held = [self._held(call, namespace, each, found) for each in dict.fromkeys(receipts)]
         mine = set(found.holders.values())
-        acknowledge = self._desk.broker.engine.transactions.acknowledge
-        self._perform(
-            [each for each in held if each[0].id not in mine],
-            lambda consumer, view, start, stop: acknowledge(found, consumer, view, start, stop),
-        )
+        fresh = [each for each in held if each[0].id not in mine]
+        self._desk.broker.engine.transactions.acknowledge_all(found, _runs(fresh))
+        self._wake(fresh)
         await self._desk.done()
         return len(held)
 
@@ -282,16 +281,26 @@ class Answers:
         return held
 
     def _perform(self, held: list[Held], verb: Verb) -> None:
-        """In runs: messages that were received together are answered for together."""
-        held.sort(key=lambda each: (each[0].id, each[1].id, each[2]))
-        at = 0
-        while at < len(held):
-            consumer, view, start = held[at]
-            stop = start
-            while at < len(held) and held[at] == (consumer, view, stop):
-                stop += 1
-                at += 1
-            verb(consumer, view, start, stop)
+        for run in _runs(held):
+            verb(*run)
+        self._wake(held)
+
+    def _wake(self, held: list[Held]) -> None:
+        """A member whose hands were full may have room again."""
         for subscription in {each[1].subscription for each in held}:
-            # A member whose hands were full may have room again.
             self._waiting.wake(subscription)
+
+
+def _runs(held: list[Held]) -> list[InFlight]:
+    """Messages that were received together are answered for together."""
+    held = sorted(held, key=lambda each: (each[0].id, each[1].id, each[2]))
+    runs: list[InFlight] = []
+    at = 0
+    while at < len(held):
+        consumer, view, start = held[at]
+        stop = start
+        while at < len(held) and held[at] == (consumer, view, stop):
+            stop += 1
+            at += 1
+        runs.append((consumer, view, start, stop))
+    return runs

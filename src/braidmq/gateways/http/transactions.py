@@ -9,8 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.engine.transactions.coordinator import SESSION_MS, TIMEOUT_MS, Coordinator
-from braidmq.engine.transactions.entries import Application
+from braidmq.engine.groups import StaleGeneration
+from braidmq.engine.transactions.coordinator import (
+    BRANCHES_MAX,
+    DURATION_MS_MAX,
+    SESSION_MS,
+    TIMEOUT_MS,
+    Coordinator,
+)
+from braidmq.engine.transactions.entries import Application, Outcome
 from braidmq.engine.transactions.errors import (
     NotYourTransaction,
     ProducerFenced,
@@ -20,7 +27,7 @@ from braidmq.engine.transactions.errors import (
     UnknownProducer,
     UnknownTransaction,
 )
-from braidmq.engine.transactions.ledger import Outcome, Transaction
+from braidmq.engine.transactions.ledger import Transaction
 from braidmq.gateways.http.desk import Desk, InNamespace, MillisecondsSinceEpoch
 from braidmq.gateways.http.operations import Answer, Body, Call, operation
 from braidmq.gateways.http.origins import (
@@ -34,9 +41,10 @@ from braidmq.gateways.http.origins import (
 )
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.model.ids import Lsn
+from braidmq.model.limits import MIB
 
-DURATION_MS_MAX = 24 * 60 * 60 * 1000
-BRANCHES_MAX = 10_000
+BRANCHES_BYTES_MAX = 16 * MIB
+"""A body that names so many branches, with names of full length."""
 
 Duration = Annotated[int, Meta(ge=1, le=DURATION_MS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
@@ -155,7 +163,11 @@ class Transactions:
         producer = None
         if body.producer_id is not UNSET and body.producer_epoch is not UNSET:
             producer = coordinator.producer(
-                query.namespace, body.producer_id, body.producer_epoch, now_ms=now_ms
+                query.namespace,
+                body.producer_id,
+                body.producer_epoch,
+                owner=call.user.name,
+                now_ms=now_ms,
             )
         step = body.application
         transaction, lsn = coordinator.begin(
@@ -224,7 +236,8 @@ class Transactions:
         "POST",
         "/v1/transactions/{transaction}/commit",
         tag="transactions",
-        errors=(*TRANSACTION_ERRORS, UnknownBranch, StaleApplication),
+        errors=(*TRANSACTION_ERRORS, UnknownBranch, StaleApplication, StaleGeneration),
+        body_bytes_max=BRANCHES_BYTES_MAX,
         examples=({}, {"branches": ["task-1", "task-3"]}),
     )
     async def commit_transaction(

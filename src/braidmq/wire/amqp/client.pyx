@@ -424,6 +424,7 @@ cdef enum:
     SETTLED = 0
     UNSETTLED = 1
     DUE = 2          # acknowledged, and the broker does not know yet
+    HELD = 3         # a transaction answers for it, and the broker may not know yet
 
 
 cdef class Ledger:
@@ -463,11 +464,18 @@ cdef class Ledger:
         self.mask = mask
         return 0
 
+    @property
+    def room(self):
+        """How many tags there is memory for."""
+        return self.mask + 1
+
     def deliver(self, uint64_t first, uint64_t last):
         """Tags that were delivered: the next ones."""
         cdef uint64_t tag
         if first != self.delivered + 1 or last < first:
             raise FrameError(f"delivery tag {first} follows {self.delivered}")
+        if last - self.floor > self.mask:
+            self.pass_settled()
         while last - self.floor > self.mask:
             self.grow()
         for tag in range(first, last + 1):
@@ -490,13 +498,22 @@ cdef class Ledger:
             self.unsettled -= count
         return count
 
+    cdef void pass_settled(self) noexcept:
+        """Move the floor up without acknowledging anything."""
+        while self.floor < self.delivered and self.states[(self.floor + 1) & self.mask] == SETTLED:
+            self.floor += 1
+
     cdef uint64_t advance(self) noexcept:
-        """Move the floor up; gives the highest acknowledgement it passed that is due, or 0."""
+        """Move the floor up; gives the highest acknowledgement it passed that is due, or 0.
+
+        Not past what is held: to the broker that may be unanswered, and an acknowledgement of all
+        below would take it from its transaction.
+        """
         cdef uint64_t top = 0
         cdef uint8_t *state
         while self.floor < self.delivered:
             state = self.states + ((self.floor + 1) & self.mask)
-            if state[0] == UNSETTLED:
+            if state[0] == UNSETTLED or state[0] == HELD:
                 break
             self.floor += 1
             if state[0] == DUE:
@@ -529,14 +546,28 @@ cdef class Ledger:
         return out
 
     def settle(self, uint64_t first, uint64_t last):
-        """Settle a range by other means than an acknowledgement; gives the ranges in it that were
-        unanswered."""
+        """Settle a range by other means than an acknowledgement, which the broker knows before it
+        gets the next one; gives the ranges in it that were unanswered."""
+        return self.mark(first, last, SETTLED)
+
+    def hold(self, uint64_t first, uint64_t last):
+        """As ``settle``, by a transaction: the broker knows once ``let_go`` says so."""
+        return self.mark(first, last, HELD)
+
+    def let_go(self, uint64_t first, uint64_t last):
+        """What is held of a range is settled."""
+        cdef uint64_t tag
+        for tag in range(max(first, self.floor + 1), min(last, self.delivered) + 1):
+            if self.states[tag & self.mask] == HELD:
+                self.states[tag & self.mask] = SETTLED
+
+    cdef list mark(self, uint64_t first, uint64_t last, uint8_t state):
         cdef list ranges = []
         cdef uint64_t tag, since = 0
         last = min(last, self.delivered)
         for tag in range(max(first, self.floor + 1), last + 2):
             if tag <= last and self.states[tag & self.mask] == UNSETTLED:
-                self.states[tag & self.mask] = SETTLED
+                self.states[tag & self.mask] = state
                 self.unsettled -= 1
                 since = since or tag
             elif since:

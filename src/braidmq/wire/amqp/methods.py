@@ -437,10 +437,14 @@ class TxBegin(Method, frozen=True):
     application: str = ""
     application_epoch: int = 0
     application_sequence: int = 0
+    number: int = 0
+    """Of the transaction to join, for who was in it before."""
 
 
 class TxBeginOk(Method, frozen=True):
     name: str = ""
+    number: int = 0
+    """Another one of the same name has another."""
 
 
 class TxAck(Method, frozen=True):
@@ -621,8 +625,9 @@ EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
     MethodSpec(_90, 200, "tx.begin", TxBegin,
                "name:shortstr branch:shortstr join:bit sequence:longlong timeout_ms:longlong "
                "session_ms:longlong producer:longlong epoch:short application:shortstr "
-               "application_epoch:longlong application_sequence:longlong", (TxBeginOk,)),
-    MethodSpec(_90, 201, "tx.begin-ok", TxBeginOk, "name:shortstr"),
+               "application_epoch:longlong application_sequence:longlong number:longlong",
+               (TxBeginOk,)),
+    MethodSpec(_90, 201, "tx.begin-ok", TxBeginOk, "name:shortstr number:longlong"),
     MethodSpec(_90, 202, "tx.ack", TxAck, "channel:short first_tag:longlong last_tag:longlong"),
     MethodSpec(_90, 203, "tx.return", TxReturn, "first_tag:longlong last_tag:longlong"),
     MethodSpec(_90, 204, "tx.end", TxEnd, "commit:bit chosen:bit arguments:table",
