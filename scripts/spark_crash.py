@@ -3,10 +3,13 @@ whether every message came through once and in the order of its key.
 
     python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
 
-Everything it starts runs in a directory of its own, and is ended with it.
+Everything it starts runs in a directory of its own, and is ended with it. A long run can be done in
+parts: with ``--keep`` the directory stays, with ``--seconds`` all is killed after that time and the
+exit status is 75; the same command again goes on with what is there.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +30,9 @@ from braidmq.testing.live import free_ports, serve_command
 KEYS = 97
 KINDS = ("driver", "executor", "broker")
 READY_S_MAX = 120.0
+TO_BE_CONTINUED = 75
+"""Exit status of a run that ended for lack of time: EX_TEMPFAIL."""
+
 EXECUTOR = ("CoarseGrainedExecutorBackend", "pyspark.daemon", "pyspark/daemon")
 
 
@@ -69,6 +76,25 @@ class World:
     broker: subprocess.Popen[bytes] | None = None
     driver: subprocess.Popen[bytes] | None = None
     drivers: int = 0
+    spent_s: float = 0.0
+    """In parts of this run that came before."""
+
+    @property
+    def _state(self) -> Path:
+        return self.directory / "state.json"
+
+    def resume(self) -> bool:
+        """Whether there is something to go on with."""
+        if not self._state.exists():
+            return False
+        state = json.loads(self._state.read_text())
+        self.kills, self.spent_s = Counter(state["kills"]), state["seconds"]
+        self.drivers = state["drivers"]
+        return True
+
+    def note(self, spent_s: float) -> None:
+        state = {"kills": self.kills, "seconds": spent_s, "drivers": self.drivers}
+        self._state.write_text(json.dumps(state))
 
     @property
     def url(self) -> str:
@@ -199,7 +225,8 @@ def committed(world: World) -> int:
     return len([each for each in path.iterdir() if each.name.isdecimal()]) if path.is_dir() else 0
 
 
-def torment(world: World) -> None:
+def torment(world: World, deadline: float) -> bool:
+    """Whether the stream came to its end before the deadline."""
     given = world.arguments
     verbs = {
         "driver": world.kill_driver,
@@ -209,6 +236,8 @@ def torment(world: World) -> None:
     last = 0
     while world.driver is not None and world.driver.poll() != 0:
         time.sleep(random.uniform(0, 2 * given.pause))
+        if time.monotonic() > deadline:
+            return False
         if world.driver.poll() not in (None, 0):
             print(f"the driver gave up with {world.driver.poll()}; another begins", flush=True)
             world.start_driver()
@@ -223,6 +252,7 @@ def torment(world: World) -> None:
             world.kills[name] += 1
             print(f"{now} batches; killed {dict(world.kills)}", flush=True)
             last = now
+    return True
 
 
 def verify(world: World, messages: int) -> str:
@@ -258,6 +288,8 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=4.0, help="seconds between kills, about")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--keep", type=Path, help="a directory to go on in, and to leave behind")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     parser.add_argument("--directory", default="", help=argparse.SUPPRESS)
@@ -269,25 +301,40 @@ def main() -> None:
     arguments.per_batch = arguments.per_batch or max(
         arguments.messages // (max(arguments.kills, 1) * 12), 1
     )
-    with tempfile.TemporaryDirectory(prefix="braid-crash-") as directory:
+    with scratch(arguments.keep) as directory:
         world = World(Path(directory), free_ports(1), arguments)
         began = time.monotonic()
+        wrong = ""
         try:
+            resumed = world.resume()
             world.start_broker()
-            publish(world, arguments.messages)
+            if not resumed:
+                publish(world, arguments.messages)
             world.start_driver()
-            torment(world)
-            wrong = verify(world, arguments.messages)
+            finished = torment(world, began + arguments.seconds)
+            if finished:
+                wrong = verify(world, arguments.messages)
         except BaseException:
             sys.stderr.write((world.directory / "driver.log").read_text()[-4000:])
             raise
         finally:
             world.end()
+        took_s = world.spent_s + time.monotonic() - began
+        world.note(took_s)
+    if not finished:
+        print(f"{dict(world.kills)} in {took_s:.0f} s so far: to be continued")
+        sys.exit(TO_BE_CONTINUED)
     if not wrong and min((world.kills[name] for name in KINDS), default=0) < arguments.kills:
         wrong = "done before all were killed: give it more messages, or fewer in a batch"
-    took_s = time.monotonic() - began
     print(f"{arguments.messages} messages, {dict(world.kills)}, {took_s:.0f} s: {wrong or 'once'}")
     sys.exit(1 if wrong else 0)
+
+
+def scratch(kept: Path | None) -> AbstractContextManager[Path | str]:
+    if kept is None:
+        return tempfile.TemporaryDirectory(prefix="braid-crash-")
+    kept.mkdir(parents=True, exist_ok=True)
+    return nullcontext(kept)
 
 
 if __name__ == "__main__":

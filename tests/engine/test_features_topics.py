@@ -9,11 +9,11 @@ from engine_worlds import HOUR, MINUTE, NS, SECOND, World, all_records, values
 
 from braidmq.engine.effects import Level, PressureChanged
 from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
-from braidmq.engine.partitioner import partition_for
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.topics import Topic
 from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.key_hash import partition_for
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.recording_disk import RecordingDisk
 

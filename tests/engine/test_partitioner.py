@@ -13,12 +13,11 @@ from braidmq.engine.partitioner import (
     NO_SLOT,
     PARTITIONS_MAX,
     SLOTS_MAX,
-    kafka_hash,
     key_slots,
-    partition_for,
     runs_by_slot_owner,
     split,
 )
+from braidmq.storage.key_hash import kafka_hash, partition_for
 from braidmq.storage.record import Record, RecordBatch
 
 OFFSET_FIELD = slice(16, 24)

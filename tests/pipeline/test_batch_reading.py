@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartiti
 
 from braidmq.model.errors import AccessRefused, NotAuthenticated, NotFound, OffsetOutOfRange
 from braidmq.pipeline.errors import BadOption, BrokerUnreachable, DataLoss
-from braidmq.pipeline.reading import SplitReader
+from braidmq.pipeline.reading import Ranges, SplitReader
 from braidmq.pipeline.source import FilteringReader, SplitPartition
 from braidmq.testing.live import free_ports
 
@@ -195,6 +195,45 @@ def test_filters_on_offsets_partitions_and_keys(topics, filled):
     assert found == [row for row in every if row["key"] in (b"key-1", b"key-5")]
     found, looked_at = filtered(topics, [EqualTo(("partition",), 9)], topic=filled)
     assert (found, looked_at) == ([], 0)
+
+
+@pytest.mark.parametrize("where", ["in place", "over HTTP"])
+def test_filters_on_keys_skip_segments_that_have_none_of_them(topics, where):
+    topic = topics.create(partitions=1)
+    topics.publish(topic, [{"value": "x" * 200, "key": f"early-{at}"} for at in range(3000)])
+    topics.publish(topic, [{"value": "rare", "key": "rare"}])
+    topics.publish(topic, [{"value": "x" * 200, "key": f"late-{at}"} for at in range(3000)])
+    wait_until(lambda: topics.sealed(topic) > 3)
+    reader = topics.batch_reader(pushFilters="true", topic=topic)
+    reader.pushFilters([In(("key",), (b"rare", b"early-7"))])
+    splits = [part.value for part in reader.partitions()]
+    (log,) = topics.log(topic)["partitions"]
+    sealed = [each["size"] for each in log["segments"] if each["sealed"]]
+    if where == "over HTTP":
+        splits = [replace(each, directory="/nowhere") for each in splits]
+    readers = [SplitReader(each, reader.options) for each in splits]
+    found = rows(batch for each in readers for batch in each.read())
+    assert [(row["offset"], row["value"]) for row in found] == [
+        (7, b"x" * 200),
+        (3000, b"rare"),
+    ]
+    looked_at = sum(each.bytes_read for each in readers)
+    # Two of them and what is not sealed; keys that differ take a few bits each.
+    assert looked_at < 2.5 * max(sealed) + (log["size"] - sum(sealed))
+    assert len(sealed) > 3
+
+
+def test_ranges_over_http_are_asked_for_once():
+    data, asked = bytes(range(256)), []
+
+    def ask(at: int, length: int) -> bytes:
+        asked.append((at, length))
+        return data[at : at + length]
+
+    ranges = Ranges(ask)
+    for at, length in ((10, 50), (30, 50), (30, 20), (75, 30), (105, 5), (200, 10), (20, 4)):
+        assert ranges.fetch(at, length) == data[at : at + length]
+    assert asked == [(10, 50), (60, 20), (80, 25), (105, 5), (200, 10), (20, 4)]
 
 
 # --- leases ---

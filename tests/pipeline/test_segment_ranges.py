@@ -19,13 +19,24 @@ def segment(topics: Topics) -> tuple[str, Path]:
     return f"/v1/topics/{topic}/segments/{found['name']}", Path(log["directory"]) / found["name"]
 
 
-def test_all_of_a_segment_and_its_index(topics, segment):
+def test_all_of_a_segment_its_index_and_its_keys(topics, segment):
     url, path = segment
     whole = topics.api.get(url)
     assert (whole.status_code, whole.content) == (200, path.read_bytes())
     assert whole.headers["accept-ranges"] == "bytes"
     index = topics.api.get(url.removesuffix(".segment") + ".index")
     assert index.content == path.with_suffix(".index").read_bytes()
+    keys = topics.api.get(url.removesuffix(".segment") + ".keys")
+    assert keys.content == path.with_suffix(".keys").read_bytes()
+
+
+def test_a_segment_without_keys_has_no_filter(topics):
+    topic = topics.create(partitions=1)
+    topics.publish(topic, [{"value": "x" * 200}] * 4000)
+    wait_until(lambda: topics.sealed(topic) > 0)
+    name = topics.log(topic)["partitions"][0]["segments"][0]["name"].removesuffix(".segment")
+    refused = topics.api.get(f"/v1/topics/{topic}/segments/{name}.keys")
+    assert (refused.status_code, refused.json()["code"]) == (404, "unknown-segment")
 
 
 @pytest.mark.parametrize(("asked", "part"), [("5-99", (5, 100)), ("100-", (100, None))])

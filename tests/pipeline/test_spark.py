@@ -129,3 +129,4 @@ def test_a_running_stream_sees_what_comes(spark, topics):
         wait_until(lambda: spark.table("seen").count() == 150, 120)
     finally:
         query.stop()
+    wait_until(lambda: all(topic not in str(each["positions"]) for each in topics.leases()))

@@ -174,6 +174,28 @@ def test_a_stream_holds_a_lease_that_moves_with_it(topics, running):
     wait_until(lambda: topics.log(topic)["partitions"][0]["start_offset"] > 2900)
 
 
+def test_a_stream_that_fails_leaves_its_lease_for_the_next_try(topics, running, monkeypatch):
+    monkeypatch.setattr(source, "ORDER_S_MAX", 0.0)
+    topic = topics.create(partitions=1)
+    reader = running(topic=topic)
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+    def held() -> bool:
+        return any(topic in str(lease["positions"]) for lease in topics.leases())
+
+    def as_when_the_driver_is_gone() -> None:
+        try:
+            raise EOFError
+        finally:
+            reader.stop()
+
+    with pytest.raises(EOFError):
+        as_when_the_driver_is_gone()
+    assert held()
+    reader.stop()
+    assert not held()
+
+
 def test_a_group_shows_how_far_a_stream_is(topics, running):
     topic = topics.create(partitions=1)
     topics.fill(topic, 50)

@@ -14,11 +14,11 @@ slot has one owner. Slots come from the other end of the same hash.
 """
 
 from cpython cimport array
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from braidmq.storage.key_hash cimport hash_of_record, partition_of_hash
 from braidmq.storage.record cimport KEYED, RecordBatch, RecordHeader, record_bytes, seal_header
 
 import array
@@ -36,20 +36,6 @@ NO_SLOT = UNKEYED_SLOT
 ANYONE = INT32_MIN
 
 cdef array.array SLOT_NUMBERS = array.array("H")
-
-
-def kafka_hash(bytes key not None):
-    """Kafka's murmur2 of ``key``, signed as in Java."""
-    return <int32_t>murmur2(
-        <const unsigned char *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-
-
-def partition_for(bytes key not None, int32_t partitions):
-    """The partition of 0 … ``partitions - 1`` that Kafka's default partitioner gives ``key``."""
-    if partitions < 1:
-        raise ValueError("a topic has at least one partition")
-    return partition_of_hash(
-        murmur2(<const unsigned char *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)), partitions)
 
 
 # --- one batch into one per partition ---

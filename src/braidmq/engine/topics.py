@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
-from braidmq.engine.partitioner import partition_for
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
 from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.key_hash import partition_for
 from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import RecordBatch
 

@@ -52,7 +52,7 @@ class Broker:
         self.loop = loop
         self.listeners: list[EffectListener] = []
         self.sessions = Sessions()
-        self.pipelines = Pipelines()
+        self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)

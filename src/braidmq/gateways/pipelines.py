@@ -1,14 +1,20 @@
 """Pipelines that run somewhere and say how they are: the node keeps what they said last.
 
-In memory alone: who runs says it again every few seconds, so a node that restarts knows soon, and
-what nobody says any more is of no use.
+How a run began and ended, and the wish that it stop, are in the catalogue and survive a restart of
+the node. Figures in between are in memory alone: who runs says them again every few seconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from braidmq.model.errors import NotFound
+import msgspec
 
+from braidmq.model.errors import NotFound
+from braidmq.storage.catalogue import Change
+from braidmq.storage.store import Store
+
+PIPELINES: Final = "pipelines"
 RUNNING: Final = "running"
 LOST: Final = "lost"
 SILENT_MS_MAX = 30_000
@@ -44,46 +50,79 @@ class PipelineRun:
 
 
 class Pipelines:
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._runs: dict[tuple[str, str], PipelineRun] = {}
+        for _, value in store.catalogue.items(PIPELINES):
+            run = msgspec.msgpack.decode(value, type=PipelineRun)
+            self._runs[run.namespace, run.name] = run
 
     def report(self, said: PipelineRun) -> PipelineRun:
         """Keep it; the answer says whether somebody wants it to stop."""
         key = (said.namespace, said.name)
         before = self._runs.get(key)
-        wanted = before is not None and before.run == said.run and before.stop_requested
-        if before is None and len(self._runs) >= PIPELINES_MAX:
-            del self._runs[min(self._runs, key=lambda each: self._runs[each].seen_ms)]
-        self._runs[key] = replace(said, stop_requested=wanted)
-        return self._runs[key]
+        if before is not None and before.run == said.run:
+            run = replace(said, stop_requested=before.stop_requested)
+            changed = before.state != run.state
+        else:
+            run = replace(said, stop_requested=False)
+            changed = True
+        self._runs[key] = run
+        if before is None:
+            self._make_room(said.seen_ms)
+        if changed:
+            self._store.change([_change(run)])
+        return run
 
     def stop(self, namespace: str, name: str, now_ms: int) -> PipelineRun:
         found = self.get(namespace, name, now_ms)
-        self._runs[namespace, name] = replace(self._runs[namespace, name], stop_requested=True)
+        run = replace(self._runs[namespace, name], stop_requested=True)
+        self._runs[namespace, name] = run
+        self._store.change([_change(run)])
         return replace(found, stop_requested=True)
 
     def forget(self, namespace: str, name: str) -> None:
-        if self._runs.pop((namespace, name), None) is None:
+        if (namespace, name) not in self._runs:
             raise UnknownPipeline(f"no pipeline {name!r} has reported")
+        self._drop([(namespace, name)])
 
     def get(self, namespace: str, name: str, now_ms: int) -> PipelineRun:
-        self._expire(now_ms)
         found = self._runs.get((namespace, name))
-        if found is None:
+        if found is None or _is_old(found, now_ms):
             raise UnknownPipeline(f"no pipeline {name!r} has reported")
         return _seen(found, now_ms)
 
     def list(self, namespace: str | None, now_ms: int) -> "list[PipelineRun]":
-        self._expire(now_ms)
         return [
             _seen(each, now_ms)
             for each in self._runs.values()
-            if namespace in (None, each.namespace)
+            if namespace in (None, each.namespace) and not _is_old(each, now_ms)
         ]
 
-    def _expire(self, now_ms: int) -> None:
-        for key in [key for key, each in self._runs.items() if now_ms - each.seen_ms > KEPT_MS]:
+    def _make_room(self, now_ms: int) -> None:
+        """When a new one comes: the old are dropped, and the oldest if there are too many."""
+        old = [key for key, each in self._runs.items() if _is_old(each, now_ms)]
+        if not old and len(self._runs) > PIPELINES_MAX:
+            old = [min(self._runs, key=lambda key: self._runs[key].seen_ms)]
+        if old:
+            self._drop(old)
+
+    def _drop(self, keys: Sequence[tuple[str, str]]) -> None:
+        self._store.change([(PIPELINES, _key(*key), None) for key in keys])
+        for key in keys:
             del self._runs[key]
+
+
+def _key(namespace: str, name: str) -> str:
+    return f"{namespace}\0{name}"
+
+
+def _change(run: PipelineRun) -> Change:
+    return PIPELINES, _key(run.namespace, run.name), msgspec.msgpack.encode(run)
+
+
+def _is_old(run: PipelineRun, now_ms: int) -> bool:
+    return now_ms - run.seen_ms > KEPT_MS
 
 
 def _seen(run: PipelineRun, now_ms: int) -> PipelineRun:

@@ -56,27 +56,32 @@ def hold(
     )
 
 
+def _say(name: str, options: SourceOptions, what: Callable[[Broker], object]) -> None:
+    try:
+        with Broker(replace(options, retry_s=IMPATIENT_S)) as broker:
+            what(broker)
+    except BraidError as error:
+        logger.info("lease %s: %s", name, error)
+
+
 class _Signs:
     """A thread that gives signs of life until it is told that all is over."""
 
     def __init__(self, name: str, options: SourceOptions) -> None:
         self._name = name
         self._every_s = options.lease_s / SIGNS_PER_LEASE
-        self._options = replace(options, retry_s=IMPATIENT_S)
+        self._options = options
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):
-            self.say(lambda broker: broker.send("POST", "leases", self._name, "renew"))
-
-    def say(self, what: Callable[[Broker], object]) -> None:
-        try:
-            with Broker(self._options) as broker:
-                what(broker)
-        except BraidError as error:
-            logger.info("lease %s: %s", self._name, error)
+            _say(
+                self._name,
+                self._options,
+                lambda broker: broker.send("POST", "leases", self._name, "renew"),
+            )
 
     def stop(self) -> None:
         self._over.set()
@@ -104,7 +109,11 @@ class SplitLease:
         if kind is None or kind is GeneratorExit:
             body = {"finished": [self._part]}
             path = ("leases", self._name, "renew")
-            self._signs.say(lambda broker: broker.send("POST", *path, body=body))
+            _say(
+                self._name,
+                self._options,
+                lambda broker: broker.send("POST", *path, body=body),
+            )
 
 
 class StreamLease:
@@ -122,7 +131,11 @@ class StreamLease:
             self._signs = _Signs(self._name, self._options)
 
     def end(self) -> None:
+        self.abandon()
+        _say(self._name, self._options, lambda broker: broker.send("DELETE", "leases", self._name))
+
+    def abandon(self) -> None:
+        """Give no more signs of life."""
         if self._signs is not None:
             self._signs.stop()
-            self._signs.say(lambda broker: broker.send("DELETE", "leases", self._name))
             self._signs = None

@@ -6,7 +6,7 @@ now, comes from the broker as records. All of it goes through the same kernel.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +20,19 @@ from braidmq.pipeline.errors import DataLoss
 from braidmq.pipeline.leases import SplitLease
 from braidmq.pipeline.options import SourceOptions
 from braidmq.pipeline.planning import Split
+from braidmq.storage.key_filter import may_hold_key
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.reader import Window, decode_span, map_segment, span
 from braidmq.storage.record import HEADER_SIZE
-from braidmq.storage.segment import INDEX_SUFFIX, SUFFIX, Segment, SegmentIndex, decode_index
+from braidmq.storage.segment import (
+    INDEX_SUFFIX,
+    KEYS_SUFFIX,
+    SUFFIX,
+    Segment,
+    SegmentIndex,
+    decode_index,
+)
+from braidmq.storage.segment_keys import decode_keys
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +77,8 @@ class SplitReader:
         if may_hold(segment, window):
             try:
                 mapped = self._in_place(segment)
-                yield from self._decoded(segment, mapped, window)
+                if self._may_hold_keys(segment, mapped is not None):
+                    yield from self._decoded(segment, mapped, window)
             except NotFound:
                 # Written anew by compaction, or dropped: the broker knows what is left of it.
                 logger.info("segment %s is gone: asking the broker", segment.name)
@@ -81,17 +91,36 @@ class SplitReader:
         descriptor = described(segment)
         index = self._index(segment, descriptor, mapped is not None)
         first, last = span(descriptor, index, segment.header_bytes, segment.size, window)
-
-        def fetch(at: int, length: int) -> memoryview:
-            self.bytes_read += length
-            return self._ranged(segment, at, length) if mapped is None else mapped[at : at + length]
-
+        fetch: Callable[[int, int], memoryview]
+        if mapped is None:
+            fetch = Ranges(lambda at, length: self._ranged(segment, at, length)).fetch
+        else:
+            self.bytes_read += last - first
+            fetch = _slices(mapped)
         for rows, columns in decode_span(
             segment.name, fetch, first, last, window, self._split.keys, self._hidden
         ):
             batch = self._rows.batch(rows, columns)
             yield batch
             self._at = batch.column("offset")[rows - 1].as_py() + 1
+
+    def _may_hold_keys(self, segment: SegmentInfo, in_place: bool) -> bool:
+        """By the filter beside the segment, which those that had no keys when sealed don't have."""
+        keys = self._split.keys
+        if keys is None or not segment.sealed:
+            return True
+        name = segment.name.removesuffix(SUFFIX) + KEYS_SUFFIX
+        try:
+            if in_place:
+                data = (Path(self._split.directory) / name).read_bytes()
+            else:
+                path = ("topics", self._split.topic, "segments", name)
+                data = self._broker.ask("GET", path, {}).body
+        except (OSError, NotFound):
+            return True
+        self.bytes_read += len(data)
+        blocks = decode_keys(described(segment), data)
+        return blocks is None or any(may_hold_key(blocks, each) for each in keys)
 
     def _in_place(self, segment: SegmentInfo) -> memoryview | None:
         """The segment's memory, if its file is on this machine and is the one that is meant."""
@@ -105,14 +134,15 @@ class SplitReader:
         first = mapped[segment.header_bytes : segment.header_bytes + HEADER_SIZE]
         return mapped if first == segment.first_record else None
 
-    def _ranged(self, segment: SegmentInfo, at: int, length: int) -> memoryview:
+    def _ranged(self, segment: SegmentInfo, at: int, length: int) -> bytes:
+        self.bytes_read += length
         reply = self._broker.ask(
             "GET",
             ("topics", self._split.topic, "segments", segment.name),
             {},
             headers={"Range": f"bytes={at}-{at + length - 1}"},
         )
-        return memoryview(reply.body)
+        return reply.body
 
     def _index(
         self, segment: SegmentInfo, descriptor: Segment, in_place: bool
@@ -147,7 +177,7 @@ class SplitReader:
             name = f"{self._split.topic}/{self._split.partition}"
             for rows, columns in decode_span(
                 name,
-                lambda at, length, page=page: page[at : at + length],  # type: ignore[misc]
+                _slices(page),
                 0,
                 len(page),
                 window,
@@ -166,6 +196,28 @@ class SplitReader:
             if self._options.fail_on_data_loss:
                 raise DataLoss(what)
             logger.warning("%s; failOnDataLoss is false, so reading goes on", what)
+
+
+class Ranges:
+    """Bytes of a segment that come over HTTP, each once: a batch seldom takes all of a chunk."""
+
+    def __init__(self, ask: Callable[[int, int], bytes]) -> None:
+        self._ask = ask
+        self._held = memoryview(b"")
+        self._end = 0
+
+    def fetch(self, at: int, length: int) -> memoryview:
+        left = self._end - at
+        kept = self._held[-left:] if 0 < left <= len(self._held) else memoryview(b"")
+        if len(kept) < length:
+            more = self._ask(at + len(kept), length - len(kept))
+            kept = memoryview(b"".join((kept, more)))
+        self._held, self._end = kept, at + len(kept)
+        return kept[:length]
+
+
+def _slices(mapped: memoryview) -> Callable[[int, int], memoryview]:
+    return lambda at, length: mapped[at : at + length]
 
 
 def may_hold(segment: SegmentInfo, window: Window) -> bool:

@@ -4,10 +4,14 @@ Spark pickles these objects between its processes, so they hold no sockets: a ``
 where it is used. Everything that matters is in the modules below; here it meets Spark's API.
 """
 
-import atexit
+import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +64,9 @@ from braidmq.pipeline.reading import SplitReader
 from braidmq.pipeline.sink import BatchWriter, StreamWriter
 from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options
 from braidmq.pipeline.typed import TypedRows
+
+ORDER_S_MAX = 2.0
+"""How long after its connection, at the most, Spark ends the process that plans a stream."""
 
 MESSAGES: StructType = from_arrow_schema(SCHEMA)
 
@@ -308,7 +315,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _hold(self, broker: Broker, begin: Offsets) -> None:
         self._lease = StreamLease(self.options)
         self._lease.move(broker, begin)
-        atexit.register(self.stop)
+        if threading.current_thread() is threading.main_thread():
+            # How Spark ends this process when its query is stopped, or done.
+            signal.signal(signal.SIGTERM, self._on_terminated)
+
+    def _on_terminated(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # Spark says it twice
+        if self._lease is not None:
+            self._lease.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def commit(self, end: dict[str, Any]) -> None:
         done = from_json(end)
@@ -327,6 +343,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             broker.send("POST", *path, "commit", body={"offsets": offsets})
 
     def stop(self) -> None:
-        if self._lease is not None:
+        """Spark calls it on the way out of an error. Then whoever begins the query again shall find
+        what it has still to read: the lease ends in its own time."""
+        if self._lease is None:
+            return
+        error = sys.exception()
+        if error is None:
             self._lease.end()
             self._lease = None
+            return
+        self._lease.abandon()
+        if isinstance(error, EOFError):
+            self._await_order()
+
+    def _await_order(self) -> None:
+        """Nobody is there to talk to: the driver is dead, or about to end this process."""
+        driver, deadline_s = os.getppid(), time.monotonic() + ORDER_S_MAX
+        while os.getppid() == driver and time.monotonic() < deadline_s:
+            time.sleep(0.02)

@@ -23,6 +23,7 @@ from braidmq.storage.segment import (
     scan_segment,
     segment_header,
 )
+from braidmq.storage.segment_keys import encode_keys, has_keys, scan_keys
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
@@ -87,6 +88,20 @@ class SegmentWriter:
         if segment is plan.last:
             index = self._whole_index(plan, index)
         self._new_file(segment.index_path, encode_index(segment, index))
+        self._write_keys(segment)
+
+    def _write_keys(self, segment: Segment) -> None:
+        blocks = None
+        if has_keys(segment):
+            file = self._disk.open(segment.path)
+            try:
+                blocks = scan_keys(file, segment)
+            finally:
+                file.close()
+        if blocks is not None:
+            self._new_file(segment.keys_path, encode_keys(segment, blocks))
+        elif self._disk.exists(segment.keys_path):
+            self._disk.remove(segment.keys_path)  # of other records, before a crash
 
     def _whole_index(self, plan: FlushPlan, added: SegmentIndex) -> SegmentIndex:
         """Of a segment that an earlier flush began; read again when it was not in memory."""
@@ -132,6 +147,7 @@ class SegmentWriter:
             new.end_offset = old.end_offset
             new.sealed = True
             self._new_file(new.index_path, encode_index(new, index))
+            self._write_keys(new)
         return Rewritten(plan, new)
 
     def _next_generation(self, plan: Rewrite) -> tuple[Segment, File]:

@@ -36,6 +36,7 @@ from braidmq.storage.record import BadRecord, RecordBatch
 DIRECTORY = "segments"
 SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"
+KEYS_SUFFIX = ".keys"
 MAGIC = b"BRAIDSEG"
 INDEX_MAGIC = b"BRAIDIDX"
 VERSION = 1
@@ -46,7 +47,7 @@ SCAN_BYTES = 4 * MIB
 READ_BYTES_MIN = 4 * KIB
 
 
-NAME = re.compile(r"([0-9a-f]{8,})-([0-9]{20})(?:-([0-9a-f]{4,}))?\.(?:segment|index)")
+NAME = re.compile(r"([0-9a-f]{8,})-([0-9]{20})(?:-([0-9a-f]{4,}))?\.(?:segment|index|keys)")
 
 
 def segment_name(partition: int, base_offset: int, generation: int = 0) -> str:
@@ -159,6 +160,10 @@ class Segment(msgspec.Struct, array_like=True):
     @property
     def index_path(self) -> str:
         return self.path.removesuffix(SUFFIX) + INDEX_SUFFIX
+
+    @property
+    def keys_path(self) -> str:
+        return self.path.removesuffix(SUFFIX) + KEYS_SUFFIX
 
 
 def encode_index(segment: Segment, index: SegmentIndex) -> bytes:

@@ -358,6 +358,7 @@ class Store:
                     raise CorruptData(each.path, 0, "the segment is missing")
                 present.discard(name)
                 present.discard(each.index_path.rpartition("/")[2])
+                present.discard(each.keys_path.rpartition("/")[2])
         for name in present:
             self.disk.remove(f"{segment.DIRECTORY}/{name}")
         self._obsolete.clear()
@@ -735,7 +736,7 @@ class Store:
 
 
 def remove_segment(disk: Disk, old: Segment) -> None:
-    for path in (old.path, old.index_path):
+    for path in (old.path, old.index_path, old.keys_path):
         if disk.exists(path):
             disk.remove(path)
 

@@ -31,6 +31,7 @@ from braidmq.storage.record import HEADER_SIZE, RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     Segment,
     encode_index,
     read_header,
@@ -217,16 +218,19 @@ class Bulk:
         binary=True,
     )
     async def read_segment(self, call: Call, topic: str, name: str, query: InNamespace) -> Response:
-        """Read a segment, or its index, as it is stored.
+        """Read a segment, its index, or the filter of its keys, as it is stored.
 
         Takes a range of bytes (`Range: bytes=…-…`). The index of a segment has its name, ends in
-        `.index` and comes whole.
+        `.index` and comes whole, as does the filter, which ends in `.keys`: a sealed segment with
+        keys has one.
         """
         found = self._desk.readable(call, query.namespace, topic)
         log, segment = self._named(found, name)
         if name.endswith(INDEX_SUFFIX):
             index = encode_index(segment, log.index(segment))
             return Response(index, 200, headers=NO_STORE, media_type=BINARY)
+        if name.endswith(KEYS_SUFFIX):
+            return Response(self._keys(segment), 200, headers=NO_STORE, media_type=BINARY)
         size = segment.size
         start, stop, status = requested(call.request.headers.get("range"), size)
         file = self._desk.broker.engine.store.disk.open(segment.path)
@@ -237,11 +241,21 @@ class Bulk:
             pieces(file, start, stop), status, headers=headers, media_type=BINARY
         )
 
+    def _keys(self, segment: Segment) -> bytes:
+        disk = self._desk.broker.engine.store.disk
+        if not disk.exists(segment.keys_path):
+            raise UnknownSegment(f"segment {segment.path} has no filter of keys")
+        file = disk.open(segment.keys_path)
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
     def _named(self, topic: Topic, name: str) -> tuple[PartitionLog, Segment]:
-        """The segment with this name, or whose index has it."""
+        """The segment with this name, or whose index or filter has it."""
         for partition in topic.partitions:
             for each in partition.log.segments:
-                if name in (each.path.rpartition("/")[2], each.index_path.rpartition("/")[2]):
+                if f"{DIRECTORY}/{name}" in (each.path, each.index_path, each.keys_path):
                     return partition.log, each
         raise UnknownSegment(f"topic {topic.name!r} has no segment {name!r}")
 

@@ -88,7 +88,9 @@ class PipelinesResource:
             seen_ms=self._desk.now_ms,
             **msgspec.structs.asdict(body),
         )
-        return _shown(self._desk.broker.pipelines.report(said))
+        kept = self._desk.broker.pipelines.report(said)
+        await self._desk.done()
+        return _shown(kept)
 
     @operation(
         "POST",
@@ -101,7 +103,9 @@ class PipelinesResource:
         """Ask whoever runs a pipeline to stop it, after the batch it is at."""
         self._desk.enter(call, query.namespace)
         pipelines = self._desk.broker.pipelines
-        return _shown(pipelines.stop(query.namespace, pipeline, self._desk.now_ms))
+        stopped = pipelines.stop(query.namespace, pipeline, self._desk.now_ms)
+        await self._desk.done()
+        return _shown(stopped)
 
     @operation(
         "DELETE",
@@ -114,6 +118,7 @@ class PipelinesResource:
         """Forget what a pipeline said. One that runs will say it again."""
         self._desk.enter(call, query.namespace)
         self._desk.broker.pipelines.forget(query.namespace, pipeline)
+        await self._desk.done()
 
 
 def _shown(run: PipelineRun) -> PipelineInfo:
