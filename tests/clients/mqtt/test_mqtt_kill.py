@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,79 @@ def test_wills_of_who_was_connected_are_published_after_a_kill(tmp_path: Path) -
     with live_node(tmp_path) as node, RawMqtt(node) as watcher:
         watcher.connect("watcher", **KEPT)
         assert watcher.message().payload == b"crashed"
+
+
+@versions
+@pytest.mark.crash
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_sent_comes_again_in_order_after_a_kill(
+    tmp_path: Path, version: int, qos: int
+) -> None:
+    """With DUP and the packet id it had; what the client has confirmed does not come."""
+    with live_node(tmp_path) as node, RawMqtt(node, version) as client, RawMqtt(node) as sender:
+        client.connect("keeper", **kept(version))
+        client.subscribe("t", qos=2)
+        sender.connect()
+        for number in range(6):
+            assert sender.answer(sender.publish("t", b"%d" % number, qos)) == 0
+        sent = [client.expect(Publish) for _ in range(6)]
+        confirm(client, sent[2])
+        assert client.ping() == []
+        # Answered when it is on disk, and all that was written down before it.
+        assert sender.answer(sender.publish("t", b"6", qos)) == 0
+        sent.append(client.expect(Publish))
+        node.kill()
+    with live_node(tmp_path) as node, RawMqtt(node, version) as client:
+        assert client.connect("keeper", **kept(version)).session_present
+        again = [client.expect(Publish) for _ in range(6)]
+        expected = sent[:2] + sent[3:]
+        assert [each.payload for each in again] == [b"0", b"1", b"3", b"4", b"5", b"6"]
+        assert [each.packet_id for each in again] == [each.packet_id for each in expected]
+        # That the last one went out need not have been written down.
+        assert all(each.dup for each in again[:5])
+        for each in again:
+            confirm(client, each)
+        assert client.ping() == []
+
+
+@pytest.mark.crash
+def test_what_was_sent_does_not_expire_over_a_kill(tmp_path: Path) -> None:
+    """MQTT-4.3.3-7: the client may hold its packet id. What was never sent does expire."""
+    lives_s = 1
+    short = Properties(message_expiry_interval=lives_s)
+    two = {**KEPT, "properties": Properties(session_expiry_interval=3600, receive_maximum=2)}
+    with live_node(tmp_path) as node, RawMqtt(node) as client, RawMqtt(node) as sender:
+        client.connect("keeper", **two)
+        client.subscribe("t", qos=2)
+        sender.connect()
+        for number in range(3):
+            sent = sender.publish("t", b"%d" % number, 2, properties=short)
+            assert sender.answer(sent) == 0
+        gone_at = time.time() + lives_s
+        first = [client.expect(Publish) for _ in range(2)]
+        # On disk with what was written down before it.
+        assert sender.answer(sender.publish("t", b"lasts", 2)) == 0
+        node.kill()
+    with live_node(tmp_path) as node, RawMqtt(node) as client:
+        while time.time() <= gone_at:
+            time.sleep(0.05)
+        assert client.connect("keeper", **two).session_present
+        again = [client.expect(Publish) for _ in range(2)]
+        assert [(each.payload, each.packet_id, each.dup) for each in again] == [
+            (each.payload, each.packet_id, True) for each in first
+        ]
+        confirm(client, again[0])
+        assert client.expect(Publish).payload == b"lasts"
+
+
+def confirm(client: RawMqtt, message: Publish) -> None:
+    """All that a subscriber has to answer."""
+    if message.qos == 1:
+        client.send(PubAck(message.packet_id))
+        return
+    client.send(PubRec(message.packet_id))
+    assert client.expect(PubRel).packet_id == message.packet_id
+    client.send(PubComp(message.packet_id))
 
 
 def test_a_stop_tells_clients_and_loses_nothing(tmp_path: Path) -> None:
