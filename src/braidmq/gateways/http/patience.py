@@ -73,6 +73,9 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
     def _refuse(self, answer: Response) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # whoever works on it need not answer any more
+            self.cycle.message_event.set()
         headers = [each for each in answer.raw_headers if each[0] != b"connection"]
         headers.append((b"connection", b"close"))
         phrase = HTTPStatus(answer.status_code).phrase
