@@ -34,9 +34,12 @@ from braidmq.gateways.http.origins import (
 )
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.model.ids import Lsn
+from braidmq.model.limits import MIB
 
 DURATION_MS_MAX = 24 * 60 * 60 * 1000
 BRANCHES_MAX = 10_000
+BRANCHES_BYTES_MAX = 16 * MIB
+"""A body that names so many, by names of full length."""
 
 Duration = Annotated[int, Meta(ge=1, le=DURATION_MS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
@@ -225,6 +228,7 @@ class Transactions:
         "/v1/transactions/{transaction}/commit",
         tag="transactions",
         errors=(*TRANSACTION_ERRORS, UnknownBranch, StaleApplication),
+        body_bytes_max=BRANCHES_BYTES_MAX,
         examples=({}, {"branches": ["task-1", "task-3"]}),
     )
     async def commit_transaction(
