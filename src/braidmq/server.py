@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 BACKLOG_CONNECTIONS = 1024
 """Connections the kernel holds for us between two turns of the loop."""
 
+KEEP_ALIVE_S = 75
+"""How long HTTP connections stay without a request. Longer than most clients keep them: when both
+let go at the same time, as httpx and uvicorn do after 5 s, a request may be lost."""
+
 PROGRESS_EVERY_S = 1.0
 """A recovery that takes no longer than this says nothing before it is done."""
 
@@ -345,6 +349,7 @@ class HttpListener:
             http=PatientProtocol,
             ws="websockets-sansio",
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._server = _Uvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))

@@ -1,5 +1,9 @@
 """``braid topics``."""
 
+import subprocess
+import sys
+
+import pytest
 from commands import Cli
 
 
@@ -58,3 +62,13 @@ def test_mistakes(cli: Cli, topic: str) -> None:
     assert "'ttl_ms' sets nothing" in cli.fails(2, "topics", "alter", topic, "--set", "ttl_ms")
     assert "twice" in cli.fails(2, "topics", "alter", topic, "--set", "a=1", "--set", "a.b=2")
     cli.fails(1, "topics", "alter", topic, "--set", "no_such=1")
+
+
+def test_letters_that_the_terminal_has_not(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.ok("topics", "create", "grün")
+    command = [sys.executable, "-m", "braidmq.cli", "topics", "list", "--prefix", "gr"]
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xfcn" in done.stdout
+    assert "is not UTF-8" in cli.fails(2, "topics", "show", "gr\udcfcn")

@@ -2,8 +2,9 @@
 
 import sys
 from datetime import date
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -31,7 +32,7 @@ from braidmq.cli.doctor import doctor
 from braidmq.cli.publish import publish
 from braidmq.cli.top import top
 from braidmq.config import ListenerSettings, NodeSettings, load
-from braidmq.model.errors import BraidError, Kind
+from braidmq.model.errors import BadSetting, BraidError, Kind
 
 EXIT_CODES = {
     Kind.SETUP: 2,
@@ -77,12 +78,22 @@ app.add_typer(bench.app)
 
 
 def main(arguments: list[str] | None = None) -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Names may have letters that a terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(args=arguments, prog_name="braid")
     except BraidError as error:
-        # One line, whatever the message holds: supervisors and scripts read it line by line.
-        sys.stderr.write(f"braid: error: {' '.join(str(error).split())}\n")
-        sys.exit(EXIT_CODES.get(error.kind, 1))
+        complain(error)
+    except UnicodeEncodeError as error:
+        remedy = "Set LC_ALL=C.UTF-8, or mend it"
+        complain(BadSetting(f"{error.object!r} is not UTF-8", remedy=remedy))
+
+
+def complain(error: BraidError) -> NoReturn:
+    # One line, whatever the message holds: supervisors and scripts read it line by line.
+    sys.stderr.write(f"braid: error: {' '.join(str(error).split())}\n")
+    sys.exit(EXIT_CODES.get(error.kind, 1))
 
 
 def version_line(today: date) -> str:

@@ -133,6 +133,13 @@ def test_as_many_partitions_as_allowed_are_committed_at_once(api: Api) -> None:
     api.fails(400, "bad-request", "POST", at(member, "commit"), body)
 
 
+def test_as_many_topics_as_allowed_can_be_joined(api: Api) -> None:
+    topics = [f"{number:0255}" for number in range(1000)]
+    api.fails(404, "unknown-topic", "POST", "/v1/groups/wide/members", {"topics": topics})
+    topics.append("one more")
+    api.fails(400, "bad-request", "POST", "/v1/groups/wide/members", {"topics": topics})
+
+
 @contextmanager
 def amqp_channel(api: Api) -> Iterator[BlockingChannel]:
     place = pika.ConnectionParameters("127.0.0.1", api.node.ports["amqp_port"])

@@ -169,6 +169,14 @@ def test_a_receipt_that_does_not_count_is_the_answer_in_a_transaction(api: Api):
     assert code(ack) == (409, "stale-receipt")
 
 
+def test_as_many_branches_as_allowed_can_be_named(api: Api):
+    name = begin(api)
+    place = f"/v1/transactions/{name}/commit"
+    branches = [f"{number:0255}" for number in range(10_000)]
+    assert code(api.call("POST", place, {"branches": branches})) == (400, "unknown-branch")
+    assert code(api.call("POST", place, {"branches": [*branches, ""]})) == (400, "bad-request")
+
+
 def test_a_group_commits_offsets_in_a_transaction(api: Api):
     topic = api.topic(partitions=1)
     publish(api, topic, "a", "b", "c")

@@ -144,6 +144,16 @@ async def test_what_is_no_request_is_a_problem() -> None:
         writer.close()
 
 
+async def test_a_body_that_goes_wrong_is_answered_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(Patient) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b"PUT /1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"no number\r\n")
+        assert (await reader.read()).count(b"HTTP/1.1 ") == 1
+        writer.close()
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 class HastyBodies(Bodies):
     IDLE_S = 1.0
 

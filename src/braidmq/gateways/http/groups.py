@@ -70,7 +70,7 @@ T = TypeVar("T")
 TOPICS_MAX = 1000
 PARTITIONS_MAX = 10_000
 PARTITIONS_BYTES_MAX = 8 * MIB
-"""A body that names so many partitions, in topics with names of full length."""
+"""A body that names so many topics or partitions, with names of full length."""
 
 Generation = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 MEMBER_ERRORS = (UnknownGroup, UnknownMember, StaleGeneration)
@@ -314,6 +314,7 @@ class Groups:
         tag="groups",
         statuses=(201,),
         errors=(UnknownTopic, WrongMode, GroupFull),
+        body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"topics": ["orders"]},),
     )
     async def join_group(

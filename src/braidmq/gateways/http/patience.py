@@ -35,8 +35,8 @@ class PatientProtocol(H11Protocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head = stopped(self._head)
-        self._unread = stopped(self._unread)
+        self._stop_awaiting_head()
+        self._stop_awaiting_reading()
         super().connection_lost(exc)
 
     # --- requests ---
@@ -46,11 +46,16 @@ class PatientProtocol(H11Protocol):
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._await_head()
         else:
-            self._head = stopped(self._head)
+            self._stop_awaiting_head()
 
     def _await_head(self) -> None:
         if self._head is None:
             self._head = self.loop.call_later(self.HEAD_S, self._head_missing)
+
+    def _stop_awaiting_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
     def _head_missing(self) -> None:
         self._head = None
@@ -68,6 +73,9 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
     def _refuse(self, answer: Response) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # whoever works on it need not answer any more
+            self.cycle.message_event.set()
         headers = [each for each in answer.raw_headers if each[0] != b"connection"]
         headers.append((b"connection", b"close"))
         phrase = HTTPStatus(answer.status_code).phrase
@@ -83,12 +91,17 @@ class PatientProtocol(H11Protocol):
         self._await_reading()
 
     def resume_writing(self) -> None:
-        self._unread = stopped(self._unread)
+        self._stop_awaiting_reading()
         super().resume_writing()
 
     def _await_reading(self) -> None:
         waits = self.transport.get_write_buffer_size()
         self._unread = self.loop.call_later(self.UNREAD_S, self._look_at_unread, waits)
+
+    def _stop_awaiting_reading(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _look_at_unread(self, waited: int) -> None:
         if self.transport.get_write_buffer_size() >= waited:
@@ -96,8 +109,3 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
         else:
             self._await_reading()
-
-
-def stopped(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
