@@ -1,6 +1,6 @@
-"""This installation beside another one of BraidMQ: ``BRAID_OTHER=… python -m bench.revisions``.
+"""This installation beside another one of BraidMQ: ``OTHER_PYTHON=… python -m bench.revisions``.
 
-``BRAID_OTHER`` is the other one's Python: that of a virtual environment, or a script that sets
+``OTHER_PYTHON`` is the other one's Python: that of a virtual environment, or a script that sets
 ``PYTHONPATH`` and goes on with one. Both nodes are up at once and take turns under AMQP workload A.
 For "does it cost anything" questions: the other is the revision before, or this one without the
 code in question.
@@ -22,7 +22,7 @@ NOTHING_MEASURABLE = 0.97
 
 @contextmanager
 def other(root: Path) -> Iterator[str]:
-    python = os.environ["BRAID_OTHER"]
+    python = os.environ["OTHER_PYTHON"]
     with live_node(root, python, mqtt_port=0, ws_port=0, http_port=0) as node:
         yield f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}/"
         node.stop()

@@ -2,24 +2,26 @@
 
 The same client publishes the same 128-byte messages to one queue with ``put``, all confirmed:
 plainly, as an idempotent producer, and in transactions of 1000 messages, ``AT_ONCE`` of them under
-way, as plain publishing too has thousands of messages under way. Nobody consumes.
+way, as plain publishing too has thousands of messages under way. Nobody consumes; each run has a
+queue of its own, which is deleted afterwards, so that none pays for what another left.
 """
 
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import uvloop
 
 import braidmq
 from bench.harness import Context, Measure, Seconds, alternate, at_least, main, paired_ratio
-from braidmq.testing.live import live_node
+from braidmq.testing.live import LiveNode, live_node
 
 BODY = b"b" * 128
 WINDOW = 10_000
-ROUNDS = 9
+ROUNDS = 11
 IN_TRANSACTION = 1000
 AT_ONCE = WINDOW // IN_TRANSACTION
 
@@ -27,20 +29,30 @@ PLAIN, IDEMPOTENT = "plain, confirmed", "idempotent"
 TRANSACTIONS = f"transactions of {IN_TRANSACTION}"
 
 
-async def published(url: str, queue: str, count: int, idempotent: bool) -> Seconds:
-    async with braidmq.connect(url) as broker:
+@asynccontextmanager
+async def broker_with_queue(node: LiveNode) -> AsyncIterator[tuple[braidmq.Broker, str]]:
+    url = f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}/"
+    async with braidmq.connect(url, http_url=node.http_url) as broker:
+        queue = uuid.uuid4().hex
         await broker.declare_queue(queue)
-        async with broker.producer(window=WINDOW, idempotent=idempotent) as producer:
-            began = time.perf_counter()
-            for _ in range(count):
-                await producer.put(queue, BODY)
-            await producer.flush()
-            return time.perf_counter() - began
+        yield broker, queue
+        await broker.admin.delete_topic(queue)
 
 
-async def in_transactions(url: str, queue: str, count: int) -> Seconds:
-    async with braidmq.connect(url) as broker:
-        await broker.declare_queue(queue)
+async def published(node: LiveNode, count: int, idempotent: bool) -> Seconds:
+    async with (
+        broker_with_queue(node) as (broker, queue),
+        broker.producer(window=WINDOW, idempotent=idempotent) as producer,
+    ):
+        began = time.perf_counter()
+        for _ in range(count):
+            await producer.put(queue, BODY)
+        await producer.flush()
+        return time.perf_counter() - began
+
+
+async def in_transactions(node: LiveNode, count: int) -> Seconds:
+    async with broker_with_queue(node) as (broker, queue):
         left = count // IN_TRANSACTION
 
         async def work() -> None:
@@ -59,23 +71,12 @@ async def in_transactions(url: str, queue: str, count: int) -> Seconds:
 
 
 def transactions(context: Context) -> Iterator[Measure]:
-    count = context.size(200_000, 20_000)
+    count = context.size(500_000, 20_000)
     with live_node(context.directory()) as node:
-        url = f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}/"
-
-        def on_loop(run: Callable[[str, str], Awaitable[Seconds]], queue: str) -> Seconds:
-            return uvloop.run(run(url, queue))  # type: ignore[arg-type]
-
         cases: dict[str, Callable[[], Seconds]] = {
-            PLAIN: partial(
-                on_loop, lambda url, queue: published(url, queue, count, False), "plain"
-            ),
-            IDEMPOTENT: partial(
-                on_loop, lambda url, queue: published(url, queue, count, True), "idempotent"
-            ),
-            TRANSACTIONS: partial(
-                on_loop, lambda url, queue: in_transactions(url, queue, count), "transactions"
-            ),
+            PLAIN: lambda: uvloop.run(published(node, count, False)),
+            IDEMPOTENT: lambda: uvloop.run(published(node, count, True)),
+            TRANSACTIONS: lambda: uvloop.run(in_transactions(node, count)),
         }
         for case in cases.values():
             case()  # warm: imports, the journal's first files

@@ -82,6 +82,29 @@ def test_offsets_are_committed_all_together_and_not_after_a_restart() -> None:
     transactions.end(NS, "x", commit=False, now_ms=world.now_ms)
 
 
+# --- readers ---
+
+
+def test_an_open_transaction_holds_back_its_own_partitions_only() -> None:
+    world = World()
+    topic, other = world.topic(partitions=2), world.topic("other")
+    transaction = begun(world)
+    origin = Origin(world.engine.transactions.branch(transaction))
+    world.engine.publish(
+        topic, world.batch(b"undecided"), now_ms=world.now_ms, partition=0, origin=origin
+    )
+    for partition in (0, 1):
+        world.publish(topic, b"%d" % partition, partition=partition)
+    world.publish(other, b"other")
+    for name in ("s1", "s2"):
+        assert values(world.drain(topic, name)) == [b"1"]
+        assert values(world.drain(other, name)) == [b"other"]
+    (held,) = world.engine.transactions.held(transaction)
+    assert (held.topic, held.partition, held.first_offset, held.behind) == (topic, 0, 0, 2)
+    world.engine.transactions.abort(transaction, now_ms=world.now_ms)
+    assert values(world.drain(topic, "s1")) == [b"0"]
+
+
 # --- who may ---
 
 

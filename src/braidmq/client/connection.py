@@ -40,6 +40,8 @@ from braidmq.wire.amqp.properties import split_content_header
 RECEIVE_BYTES = 512 * 1024
 """More than three frames, so that a message in three of them is always whole at some time."""
 
+FLUSH_BYTES = 64 * 1024
+
 CLOSE_S_MAX = 5.0
 """How long a broker may take to answer connection.close: a clean end is worth no more."""
 
@@ -168,6 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._flush_due = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -245,14 +248,19 @@ class Connection(asyncio.BufferedProtocol):
     # --- out ---
 
     def write(self, data: bytes) -> None:
-        """Written with all else of this turn of the loop, in one piece."""
+        """Written with all else of this turn of the loop, in one piece, unless that is much: the
+        broker may as well begin with it."""
         self._out.append(data)
-        if not self._flush_due:
+        self._out_bytes += len(data)
+        if self._out_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._out_bytes = 0
         if self._transport is None or not self._out:
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)

@@ -159,10 +159,9 @@ class Transaction:
 class Ledger:
     """The store's participant for stamped records and TRANSACTION entries."""
 
-    name = "transactions"
-    kinds = frozenset({Kind.TRANSACTION, Kind.RECORDS})
-
     def __init__(self) -> None:
+        self.name = "transactions"
+        self.kinds = frozenset({Kind.TRANSACTION, Kind.RECORDS})
         self.producers: dict[int, Producer] = {}
         self.producers_by_name: dict[tuple[str, str], Producer] = {}
         self.transactions: dict[int, Transaction] = {}
