@@ -32,30 +32,30 @@ VALUE_BYTES = 200
 BATCH_ROWS = ROWS_MAX
 
 
-def prebuilt(rows: int = BATCH_ROWS) -> pa.RecordBatch:
+def prebuilt(rows: int, columns: Sequence[str]) -> pa.RecordBatch:
     batch = RecordBatch()
     batch.extend_values([b"x" * VALUE_BYTES] * rows, 1_700_000_000_000)
     data = RecordBatch.scan(batch, base_offset=0).stamped()[0]
-    _, count, columns = decode_columns(data, EARLIEST, LATEST, EARLIEST, LATEST, rows)
-    return Rows("toy", 0).batch(count, columns)
+    _, count, decoded = decode_columns(data, EARLIEST, LATEST, EARLIEST, LATEST, rows)
+    return Rows("toy", 0).batch(count, decoded).select(list(columns))
 
 
-def give(rows: int) -> Iterator[pa.RecordBatch]:
-    batch = prebuilt(min(rows, BATCH_ROWS))
+def give(rows: int, columns: Sequence[str] = MESSAGES.names) -> Iterator[pa.RecordBatch]:
+    batch = prebuilt(min(rows, BATCH_ROWS), columns)
     while rows > 0:
         yield batch if rows >= batch.num_rows else batch.slice(0, rows)
         rows -= batch.num_rows
 
 
 class ToyReader(DataSourceReader):
-    def __init__(self, rows: int, splits: int) -> None:
-        self._rows, self._splits = rows, splits
+    def __init__(self, rows: int, splits: int, columns: Sequence[str]) -> None:
+        self._rows, self._splits, self._columns = rows, splits, columns
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(self._rows // self._splits) for _ in range(self._splits)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return give(partition.value)
+        return give(partition.value, self._columns)
 
 
 class ToyStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -89,16 +89,18 @@ class Toy(DataSource):
         super().__init__(dict(options))
         self._rows, self._splits = int(options["rows"]), int(options["splits"])
         self._per_trigger = int(options.get("pertrigger", "0"))
+        named = options.get("columns", "")
+        self._columns = tuple(named.split(",")) if named else tuple(MESSAGES.names)
 
     @classmethod
     def name(cls) -> str:
         return "toy"
 
     def schema(self) -> StructType:
-        return MESSAGES
+        return StructType([MESSAGES[each] for each in self._columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ToyReader(self._rows, self._splits)
+        return ToyReader(self._rows, self._splits, self._columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return ToyStream(self._rows, self._splits, self._per_trigger)

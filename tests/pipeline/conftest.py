@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="braidmq[spark] is not installed")
 
 from braid_topics import GUEST, Topics
 
-from braidmq.testing.live import LiveNode, live_node
+from braidmq.testing.live import LiveNode, free_ports, live_node
 
 SMALL_FILES = "[storage]\nsegment_bytes_max = 262144\njournal_file_bytes = 262144\n"
 """So that some thousand messages make a log with many sealed segments."""
@@ -41,7 +41,14 @@ def java_is_there() -> bool:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def connect_url() -> str:
+    """Where the test session answers Spark Connect too: commands in processes of their own need no
+    JVM of their own."""
+    return f"sc://127.0.0.1:{free_ports(1)[0]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, connect_url: str) -> "Iterator[SparkSession]":
     """One for all tests: it takes seconds to start and half a gigabyte."""
     if not java_is_there():
         pytest.skip("Spark needs Java, which is not installed here")
@@ -59,6 +66,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", connect_url.rpartition(":")[2])
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )

@@ -101,6 +101,23 @@ def test_ranges_by_offset(topics, filled):
     assert topics.read(topic=filled, startingOffsets="latest") == []
 
 
+def test_some_of_the_columns(topics, filled):
+    source = topics.source(topic=filled, columns="offset, value,delivery")
+    schema = source.schema()
+    assert schema.fieldNames() == ["offset", "value", "delivery"]
+    reader = source.reader(schema)
+    found = [
+        row
+        for part in reader.partitions()
+        for each in reader.read(part)
+        for row in each.to_pylist()
+    ]
+    every = topics.read(topic=filled)
+    assert sorted(found, key=str) == sorted(
+        ({name: row[name] for name in schema.fieldNames()} for row in every), key=str
+    )
+
+
 def test_an_empty_topic_has_no_rows(topics):
     topic = topics.create()
     assert topics.read(topic=topic) == []
@@ -342,6 +359,9 @@ def test_a_broker_that_is_down(topics):
             "startingOffsets and startingTimestamp can't both",
         ),
         ({"table": "weather"}, "table is one of depth"),
+        ({"topic": "a", "columns": "key,colour"}, "a message has no column 'colour'"),
+        ({"topic": "a", "columns": "key,,value"}, "no list of different names"),
+        ({"topic": "a", "columns": "key", "format": "json"}, "the schema names them"),
     ],
 )
 def test_options_that_are_wrong_are_named(topics, options, said):

@@ -146,7 +146,7 @@ def check(
         from braidmq.pipeline.session import session
 
         with session(definition.name, settings=definition.spark) as spark:
-            Runner(definition, spark, _broker(url, user, password, namespace), path.parent).views()
+            Runner(definition, spark, _broker(url, user, password, namespace), path.parent).check()
     print(f"{definition.name}: {_described(definition)}")
 
 
@@ -186,10 +186,14 @@ def run(
     try:
         with (
             session(definition.name, master, remote, definition.spark) as spark,
+            # After the session: Spark has a way with Ctrl-C of its own.
             _Watch(reporter, quiet) as watch,
         ):
             progress = Runner(definition, spark, broker, path.parent).run(watch)
             watch.show(progress)
+    except KeyboardInterrupt:
+        reporter.report(progress.ended("stopped"))
+        raise
     except BaseException as error:
         reporter.report(progress.ended("failed", str(error) or type(error).__name__))
         raise
@@ -227,6 +231,9 @@ class _Watch:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first is a wish, obeyed after the batch that is written; the second an order."""
+        if self._stop:
+            raise KeyboardInterrupt
         self._stop = True
 
     def __call__(self, progress: "Progress") -> bool:

@@ -57,6 +57,8 @@ class SourceOptions(BrokerOptions):
     lease_s: int = 120
     poll_ms: int = 100
     push_filters: bool = False
+    columns: tuple[str, ...] = ()
+    """Of a message, in this order; none: all of them."""
     format: str = ""
     dead_letter_topic: str = ""
     table: str = ""
@@ -87,6 +89,8 @@ def _checked(options: SourceOptions) -> SourceOptions:
         return options
     if bool(options.topic) == bool(options.topic_pattern):
         raise BadOption("one of the options topic and topicPattern is needed")
+    if options.columns and options.format:
+        raise BadOption("columns are for messages; with a format the schema names them")
     for end in ("starting", "ending"):
         offsets = getattr(options, f"{end}_offsets")
         if offsets is not None and getattr(options, f"{end}_timestamp_ms") is not None:
@@ -99,6 +103,13 @@ def _checked(options: SourceOptions) -> SourceOptions:
 
 def text(name: str, value: str) -> str:
     return value
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in value.split(","))
+    if not all(found) or len(set(found)) < len(found):
+        raise BadOption(f"{name}: {value!r} is no list of different names", remedy="As key,value")
+    return found
 
 
 def _url(name: str, value: str) -> str:
@@ -193,6 +204,7 @@ _READERS: Readers = {
     "leaseSeconds": ("lease_s", positive),
     "pollMilliseconds": ("poll_ms", positive),
     "pushFilters": ("push_filters", boolean),
+    "columns": ("columns", _names),
     "format": ("format", text),
     "deadLetterTopic": ("dead_letter_topic", text),
     "table": ("table", one_of(*TABLES)),

@@ -8,9 +8,12 @@ import importlib
 import importlib.util
 import logging
 import re
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +21,12 @@ from braidmq.model.errors import BraidError, Kind
 from braidmq.pipeline import reports
 from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.definition import BadPipeline, Definition, SinkSpec, SourceSpec, StepSpec
+from braidmq.pipeline.encoding import check_columns
+from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import BrokerOptions
 from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_progress
+from braidmq.pipeline.session import setting_text
+from braidmq.pipeline.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +68,19 @@ class Runner:
             return Streams(self, views, watch).run()
         return self._run_once(views, watch)
 
+    def check(self) -> None:
+        """Have Spark read SQL and columns, and the sinks theirs; nothing is run."""
+        views = self.views()
+        for sink in self.definition.sinks:
+            if sink.topic:
+                options = {
+                    key: setting_text(each) for key, each in self._sink_options(sink).items()
+                }
+                try:
+                    check_columns(views[sink.source].columns, parse_sink_options(options))
+                except BadOption as error:
+                    raise BadPipeline(f"sink {sink.label!r}: {error}") from None
+
     # --- views ---
 
     def views(self) -> "dict[str, DataFrame]":
@@ -75,6 +95,12 @@ class Runner:
         return found
 
     def _source(self, source: SourceSpec) -> "DataFrame":
+        try:
+            return self._read(source)
+        except Exception as error:
+            raise BadPipeline(f"source {source.name!r}: {_said(error)}") from error
+
+    def _read(self, source: SourceSpec) -> "DataFrame":
         if source.lake:
             where = {"path": source.lake, **self._version(source.lake), **source.options}
             return _loaded(self.spark.read.format("braid_lake"), where)
@@ -108,13 +134,14 @@ class Runner:
         return {"url": given.url, "namespace": given.namespace, **who, **secret}
 
     def _step(self, step: StepSpec, views: "dict[str, DataFrame]") -> "DataFrame":
-        if step.sql:
-            try:
+        function = None if step.sql else find_function(step.python, self.base)
+        try:
+            if function is None:
                 return self.spark.sql(step.sql)
-            except Exception as error:
-                raise BadPipeline(f"step {step.name!r}: {_said(error)}") from error
-        function = find_function(step.python, self.base)
-        made: DataFrame = function(*(views[name] for name in step.inputs), **step.options)
+            made: DataFrame = function(*(views[name] for name in step.inputs), **step.options)
+        except Exception as error:
+            said = f"{type(error).__name__}: {_said(error)}" if function else _said(error)
+            raise BadPipeline(f"step {step.name!r}: {said}") from error
         return made
 
     # --- once ---
@@ -123,13 +150,10 @@ class Runner:
         done: list[SinkProgress] = []
         for sink in self.definition.sinks:
             began = time.monotonic()
-            watch(Progress(sinks=(*done, SinkProgress(sink.label, status="writing"))))
-            try:
-                rows = self._write_once(sink, views[sink.source])
-            except BraidError:
-                raise
-            except Exception as error:
-                raise PipelineFailed(f"sink {sink.label!r}: {_said(error)}") from error
+            progress = Progress(sinks=(*done, SinkProgress(sink.label, status="writing")))
+            rows = self._attended(sink, views[sink.source], partial(watch, progress))
+            if rows is None:
+                return Progress("stopped", tuple(done))
             took_s = max(time.monotonic() - began, 1e-3)
             done.append(
                 SinkProgress(
@@ -137,6 +161,21 @@ class Runner:
                 )
             )
         return Progress("finished", tuple(done))
+
+    def _attended(
+        self, sink: SinkSpec, frame: "DataFrame", stop_wanted: Callable[[], bool]
+    ) -> int | None:
+        """Rows written, looking meanwhile whether to stop; None: it was stopped before its end."""
+        attendant = Attendant(self.spark, stop_wanted)
+        try:
+            with attendant:
+                return self._write_once(sink, frame)
+        except BraidError:
+            raise
+        except Exception as error:
+            if attendant.stopping:
+                return None
+            raise PipelineFailed(f"sink {sink.label!r}: {_said(error)}") from error
 
     def _write_once(self, sink: SinkSpec, frame: "DataFrame") -> int:
         if sink.report:
@@ -166,6 +205,36 @@ class Runner:
             version = self._version(sink.lake) if sink.mode == "overwrite" else {}
             return {"path": sink.lake, **version, **sink.options}
         return {"truncate": False, **sink.options}
+
+
+class Attendant:
+    """Looks, while this thread waits for jobs of Spark, whether they shall stop. It is not the jobs
+    that are in another thread: Spark knows its session in this one."""
+
+    def __init__(self, spark: "SparkSession", stop_wanted: Callable[[], bool]) -> None:
+        self._spark = spark
+        self._stop_wanted = stop_wanted
+        self._tag = f"braid-{uuid.uuid4().hex}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.stopping = False
+
+    def __enter__(self) -> None:
+        self._spark.addTag(self._tag)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._spark.removeTag(self._tag)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.stopping = self.stopping or self._stop_wanted()
+            if self.stopping:
+                # Each time again: one job may end and the next begin in between.
+                self._spark.interruptTag(self._tag)
+            self._over.wait(LOOK_EVERY_S)
 
 
 class Streams:

@@ -62,11 +62,12 @@ def make_session(
         builder = builder.master(_master(master or LOCAL))
         every |= _defaults(master or LOCAL)
     for key, value in (every | dict(settings or {})).items():
-        builder = builder.config(key, _text(value))
+        builder = builder.config(key, setting_text(value))
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        raise SetupError(f"Spark did not start: {error}", remedy="Is Java 17 installed?") from error
+        remedy = f"Does Spark Connect listen at {remote}?" if remote else "Is Java 17 installed?"
+        raise SetupError(f"Spark did not start: {error}", remedy=remedy) from error
     if not remote:
         session.sparkContext.setLogLevel("ERROR")
     return session
@@ -93,5 +94,6 @@ def _defaults(master: str) -> dict[str, object]:
     return found
 
 
-def _text(value: object) -> str:
+def setting_text(value: object) -> str:
+    """As Spark writes settings and options."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -95,7 +95,7 @@ class BraidDataSource(DataSource):
                 f"format {self._options.format!r} needs a schema",
                 remedy='As .schema("id BIGINT, name STRING, _offset BIGINT, _corrupt BINARY")',
             )
-        return MESSAGES
+        return chosen(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._options.table:
@@ -126,12 +126,22 @@ class BraidDataSource(DataSource):
         if self._options.format:
             TypedRows(schema, self._options)  # what is wrong with it is said at once
             return schema
-        if schema != MESSAGES:
+        if schema != chosen(self._options):
             raise BadOption(
                 "a schema needs a format to read the values with",
                 remedy='Give option("format", "json"), or no schema',
             )
         return None
+
+
+def chosen(options: SourceOptions) -> StructType:
+    """The columns of messages, or those that are wanted: Spark does not leave any out itself."""
+    if strangers := [each for each in options.columns if each not in MESSAGES.names]:
+        raise BadOption(
+            f"a message has no column {strangers[0]!r}",
+            remedy=f"There are: {', '.join(MESSAGES.names)}",
+        )
+    return StructType([MESSAGES[each] for each in options.columns]) if options.columns else MESSAGES
 
 
 class SplitPartition(InputPartition):
@@ -146,6 +156,8 @@ def read_split(
     if partition.value is None:
         return iter(())
     batches = SplitReader(partition.value, options).read()
+    if options.columns:
+        return (each.select(list(options.columns)) for each in batches)
     return batches if typed is None else TypedRows(typed, options).read(batches)
 
 
