@@ -167,6 +167,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "fan-in-20": partial(throughput, "fan-in-20"),
     "paced0": partial(paced, "paced0", bar=at_most(1)),
     "paced1": partial(paced, "paced1", bar=at_most(1)),
+    "paced1-clean": partial(paced, "paced1-clean", bar=at_most(1)),
     "subscriptions": many_subscriptions,
 }
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from tests.fuzz.hostile import cut, ending
+from tests.fuzz.hostile_queues import queue_packet
 from tests.fuzz.watching import NAMESPACE
 
 from braidmq.wire.mqtt.constants import Kind, Version
@@ -46,7 +47,7 @@ class Conversation:
 
 def conversation(seed: int) -> Conversation:
     source = random.Random(seed)
-    kind = source.choice((before, before, wrong, wrong, traffic, traffic, traffic, traffic))
+    kind = source.choice((before, before, wrong, wrong, *(traffic,) * 4, *(queues,) * 4))
     return kind(source)
 
 
@@ -142,6 +143,21 @@ def traffic(source: random.Random) -> Conversation:
     pieces = [encode(any_packet(source, version), version)]
     for _ in range(source.randrange(1, 60)):
         one = encode(any_packet(source, version), version)
+        pieces.append(mutated(source, one) if source.random() < 0.02 else one)
+    return Conversation(
+        version, opening(source, version), cut(source, b"".join(pieces)), ending(source)
+    )
+
+
+def queues(source: random.Random) -> Conversation:
+    """The same about durable queues: consumers, their answers, and who makes and changes them."""
+    version = any_version(source)
+    pieces = []
+    for _ in range(source.randrange(1, 60)):
+        packet = queue_packet(source, version)
+        if source.random() < 0.1:
+            packet = any_packet(source, version)
+        one = encode(packet, version)
         pieces.append(mutated(source, one) if source.random() < 0.02 else one)
     return Conversation(
         version, opening(source, version), cut(source, b"".join(pieces)), ending(source)

@@ -1,8 +1,9 @@
 """The engine in an event loop: what every gateway shares.
 
 Gateways call engine verbs as their sockets are read. Everything that follows from them happens once
-per turn of the loop, in ``_turn``: timers, deliveries, effects, the journal's commit, and one write
-for each connection that has something to say.
+per turn of the loop, in ``_turn``: timers, deliveries, effects, one write for each connection that
+has something to say, and the journal's commit. Who reads when nothing else goes on may have the
+deliveries and writes of it at once (``hurry``).
 """
 
 import asyncio
@@ -57,7 +58,8 @@ class Broker:
         self._context = Context()
         self._workers = Workers(engine.store, loop.call_soon_threadsafe)
         self._gathering = Gathering(engine)
-        self._turn_due = False
+        self.turn_due = False
+        """Something was done that a turn follows from, and it is not over."""
         self._now_ms = 0
         self._flushable: dict[Flushable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -72,14 +74,21 @@ class Broker:
     def now_ms(self) -> int:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
         expired by how long the turn takes."""
-        return self._now_ms if self._turn_due else self.clock.now_ms()
+        return self._now_ms if self.turn_due else self.clock.now_ms()
 
     def touch(self) -> None:
         """Something is done with the engine: a turn is due."""
-        if not self._turn_due:
-            self._turn_due = True
-            self._now_ms = self.clock.now_ms()
-            self.loop.call_soon(self._turn, context=self._context)
+        if self.begin():
+            self.end()
+
+    def begin(self) -> bool:
+        """Whether the caller is the first who has something to do since the last turn: then it
+        must call ``hurry`` or ``end`` when it is done."""
+        if self.turn_due:
+            return False
+        self.turn_due = True
+        self._now_ms = self.clock.now_ms()
+        return True
 
     def gather(
         self, topic: Topic, durable: bool, batch: RecordBatch, publisher: Publisher | None
@@ -135,28 +144,48 @@ class Broker:
         self.when_durable(lsn, done)
         await future
 
+    def hurry(self) -> None:
+        """Hand out what the first of a turn has done, before anything else: with nobody else there
+        it need not wait. What others do until the turn comes is gathered as ever."""
+        try:
+            self.settle()
+            self._hand_out(self._now_ms)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Instead of ``hurry``, for who has nothing to hand out: others may follow."""
+        self.loop.call_soon(self._turn, context=self._context)
+
     def _turn(self) -> None:
         engine = self.engine
         now_ms = self.now_ms()
-        self.settle()
-        self._turn_due = False
-        pressure = engine.pressure
-        if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
-            engine.check_pressure(self._disk_free_bytes)
-        engine.advance(now_ms)
+        try:
+            self.settle()
+            pressure = engine.pressure
+            if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
+                engine.check_pressure(self._disk_free_bytes)
+            engine.advance(now_ms)
+            self._hand_out(now_ms)
+            # After the writes: waking the committer takes longer than many of them.
+            self._commit()
+        finally:
+            self.turn_due = False
+        if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
+            self.touch()
+        self._arm(now_ms)
+
+    def _hand_out(self, now_ms: int) -> None:
+        engine = self.engine
         for delivery in engine.dispatch(now_ms):
             receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
             receiver.deliver(delivery)
         for effect in engine.take_effects():
             for listener in self.listeners:
                 listener(effect)
-        self._commit()
         flushable, self._flushable = self._flushable, {}
         for connection in flushable:
             connection.flush()
-        if engine.has_more or engine.core.effects or self._flushable:
-            self.touch()
-        self._arm(now_ms)
 
     def _commit(self) -> None:
         """Wake the committer when somebody waits; what nobody waits for may gather a while."""

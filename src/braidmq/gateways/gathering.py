@@ -72,6 +72,10 @@ class Gathering:
         self._engine = engine
         self._open: Gathered | None = None
 
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
     def add(
         self,
         topic: Topic,

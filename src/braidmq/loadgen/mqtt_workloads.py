@@ -53,5 +53,11 @@ WORKLOADS = {
             per_second=2000,
             persistent=True,
         ),
+        MqttWorkload(
+            "paced1-clean",
+            "128 B, QoS 1, 1:1, 2000 msg/s, sessions in memory",
+            qos=1,
+            per_second=2000,
+        ),
     )
 }

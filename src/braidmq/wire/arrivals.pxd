@@ -1,6 +1,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) nogil
+
 cdef enum:
+    STEPS_BITS = 6
     STEPS = 64                # an octave of a histogram: a bucket is at most 1.6 % wide
     BUCKETS = STEPS * 42      # 2 ** 47 ns are 39 hours
 
@@ -19,13 +23,13 @@ cdef class Histogram:
 
     cdef inline void put(self, int64_t ns) noexcept:
         cdef int64_t scaled = ns if ns > 0 else 0
-        cdef int shift = 0
+        cdef int shift
         if scaled > self.max_ns:
             self.max_ns = scaled
-        while scaled >= 2 * STEPS:
-            scaled >>= 1
-            shift += 1
-        scaled += shift * STEPS
+        if scaled >= 2 * STEPS:
+            # As far as leaves it one bit more than a step has.
+            shift = 63 - STEPS_BITS - __builtin_clzll(scaled)
+            scaled = (scaled >> shift) + shift * STEPS
         self.counts[scaled if scaled < BUCKETS else BUCKETS - 1] += 1
         self.total += 1
 

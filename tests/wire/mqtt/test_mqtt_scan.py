@@ -467,3 +467,46 @@ def test_nothing_comes_of_nothing():
     assert Scanner(SERVER, 5).scan(b"", 0) == ([], 0)
     with pytest.raises(ValueError, match="beyond"):
         Scanner(SERVER, 5).scan(b"ab", 3)
+
+
+# --- more of the same ---
+
+alike = st.builds(
+    Publish,
+    topic=st.sampled_from(["t", "t", "t", "u", "tt"]),
+    payload=st.binary(max_size=200),
+    qos=st.sampled_from([0, 0, 0, 1]),
+    retain=st.sampled_from([False, False, False, True]),
+    packet_id=st.just(1),
+    properties=st.sampled_from([Properties(), Properties(), Properties(content_type="c")]),
+)
+
+
+@given(
+    packets=st.lists(alike, min_size=1, max_size=6),
+    version=st.sampled_from([Version.V3_1_1, Version.V5]),
+    short=st.sampled_from([0, 0, 0, 1, 3]),
+    spoilt=st.none() | st.integers(0, 500),
+)
+def test_repeats_are_what_the_scanner_takes_for_one_plain_run(
+    packets: list[Publish], version: int, short: int, spoilt: int | None
+) -> None:
+    plain = [msgspec.structs.replace(each, packet_id=each.qos) for each in packets]
+    data = bytearray(b"".join(encode(each, version) for each in plain))
+    if spoilt is not None:
+        data[spoilt % len(data)] ^= 1 << spoilt % 8
+    size = len(data) - short
+    scanner = Scanner(SERVER, version, 200)
+    events, used = scanner.scan(bytes(data) + JUNK, size)
+    count = 0
+    if len(events) == 1 and events[0][0] == kernel.EVENT_PUBLISH and used == size:
+        run = events[0][1]
+        count = run.count if (run.flags, run.topic) == (0, b"t") else 0
+    assert scanner.repeats(bytes(data) + JUNK, size, b"t") == count
+
+
+def test_repeats_of_nothing_are_none() -> None:
+    assert Scanner(SERVER, Version.V5).repeats(b"", 0, b"t") == 0
+    assert Scanner(SERVER).repeats(encode(Publish("t"), Version.V5), 6, b"t") == 0
+    with pytest.raises(ValueError, match="beyond"):
+        Scanner(SERVER, Version.V5).repeats(b"", 1, b"t")

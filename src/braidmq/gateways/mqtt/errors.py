@@ -16,8 +16,10 @@ _BY_KIND = {
 _OF_A_PUBLISH = {
     Reason.PACKET_TOO_LARGE: Reason.QUOTA_EXCEEDED,
     Reason.SERVER_BUSY: Reason.QUOTA_EXCEEDED,
+    Reason.UNSPECIFIED_ERROR: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
 }
-"""What PUBACK and PUBREC can't say, and say instead."""
+"""What PUBACK and PUBREC can't say, or say better: it is a rule of ours that was not kept, and not
+an error of the broker."""
 
 
 def refusal(error: BraidError) -> MqttError:

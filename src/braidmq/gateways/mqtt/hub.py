@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import TopicFull
+from braidmq.engine.routing.router import Router
 from braidmq.engine.topics import Topic
 from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
@@ -24,6 +25,7 @@ from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.envelopes import key_of_topic
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 
 BRIDGE = "$mqtt/amq.topic"
 """The queue that brings messages of the topic exchange to MQTT subscribers (``bridge.py``)."""
@@ -61,6 +63,24 @@ class Hub:
         plan = self.tree(namespace).plan(topic)
         known = plan.bound_at == router.generation
         return not plan.groups and (known or router.routes_by_key_only(TOPIC_EXCHANGE))
+
+    def pass_on(self, namespace: str, arrival: Arrival, publisher: Session) -> bool:
+        """Send QoS 0 that only subscribers get and nobody keeps; False: it takes ``publish``."""
+        plan = self.tree(namespace).plan(arrival.topic)
+        if arrival.flags & (FLAG_QOS | FLAG_RETAIN) or plan.groups or plan.bound:
+            return False
+        if plan.bound_at != self.broker.engine.exchanges.router(namespace).generation:
+            return False
+        self.counters.received += arrival.count
+        for session, wants in plan.sessions.items():
+            own = wants.local if session is publisher else wants
+            if own is not None:
+                self.send(arrival, session, own)
+        return True
+
+    def relay_for(self, namespace: str, topic: bytes) -> "Relay":
+        router = self.broker.engine.exchanges.router(namespace)
+        return Relay(self, self.tree(namespace), router, topic)
 
     def publish(
         self,
@@ -127,7 +147,7 @@ class Hub:
         connection = session.connection
         if connection is None:
             return
-        if connection.unsent_bytes > self.settings.output_bytes_max:
+        if connection.is_behind():
             self.counters.dropped += arrival.count
             return
         retain = arrival.retain and wants.retain_as_published
@@ -179,6 +199,34 @@ class Hub:
             raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
         self.broker.touch()
         return published.lsn
+
+
+class Relay:
+    """The way of QoS 0 from one connection to the subscribers of one topic, while nothing changes:
+    bytes that came go out as they are."""
+
+    def __init__(self, hub: Hub, tree: Tree, router: Router, topic: bytes) -> None:
+        self.topic = topic
+        self._counters = hub.counters
+        self._tree = tree
+        self._router = router
+
+    def is_open(self, version: int) -> bool:
+        plan = self._tree.plan(self.topic)
+        return plan.bound_at == self._router.generation and plan.is_plain(version)
+
+    def pass_on(self, data: bytes, count: int) -> None:
+        """After ``is_open``: ``data`` are so many messages."""
+        self._counters.received += count
+        for session in self._tree.plan(self.topic).sessions:
+            connection = session.connection
+            if connection is None:
+                continue
+            if connection.is_behind():
+                self._counters.dropped += count
+            else:
+                self._counters.sent += count
+                connection.send_at_once(data)
 
 
 def _anchor(queues: Sequence[Topic]) -> Anchor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
 from braidmq.gateways.mqtt.answers import Answer
-from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
+from braidmq.gateways.mqtt.hub import BeforeAppend, Relay, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
@@ -32,6 +32,8 @@ class Publisher:
         self._connection = connection
         self._checked = b""
         self._checked_at = -1
+        self.relay: Relay | None = None
+        """For more of what it published last."""
         self._answer: Answer | None = None
         """To the run that is handed on just now."""
         self.open_ids = IdRuns()
@@ -53,12 +55,27 @@ class Publisher:
         connection = self._connection
         if arrival.qos > connection.settings.maximum_qos and connection.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
+        if packet_ids is None and self._passed_on(arrival):
+            return
         ids = packet_ids if packet_ids is not None else array("H")
-        if self._takes_runs(arrival):
+        if arrival.count == 1 or self._takes_runs(arrival):
             self._publish_run(arrival, ids)
             return
         for index in range(arrival.count):
             self._publish_run(arrival.part(index), ids[index : index + 1])
+
+    def _passed_on(self, arrival: Arrival) -> bool:
+        connection = self._connection
+        if not self._is_checked(arrival.topic):
+            return False
+        if not connection.hub.pass_on(connection.namespace, arrival, connection.session):
+            return False
+        if self.relay is None or self.relay.topic != arrival.topic:
+            self.relay = connection.hub.relay_for(connection.namespace, arrival.topic)
+        return True
+
+    def can_relay(self, relay: Relay) -> bool:
+        return relay.is_open(self._connection.version) and self._is_checked(relay.topic)
 
     def _takes_runs(self, arrival: Arrival) -> bool:
         connection = self._connection
@@ -87,12 +104,16 @@ class Publisher:
                 answer.reason = Reason.NO_MATCHING_SUBSCRIBERS
             connection.when_stored(routed.lsn, answer)
 
-    def _check(self, arrival: Arrival) -> None:
+    def _is_checked(self, topic: bytes) -> bool:
         """The same topic again and again needs no look, while nobody's rights change."""
+        generation = self._connection.gateway.accounts.generation
+        return topic == self._checked and generation == self._checked_at
+
+    def _check(self, arrival: Arrival) -> None:
         connection = self._connection
-        generation = connection.gateway.accounts.generation
-        if arrival.topic == self._checked and generation == self._checked_at:
+        if self._is_checked(arrival.topic):
             return
+        generation = connection.gateway.accounts.generation
         topic = arrival.topic.decode()
         if is_queue(topic) or is_admin(topic):
             # Not remembered: a queue may be gone the next time.

@@ -15,15 +15,13 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from braidmq.gateways.mqtt.connection import MqttConnection
+from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
 from braidmq.security.accounts import is_loopback
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
 
 RECEIVE_BYTES = 1 << 18
-OUTPUT_HIGH_BYTES = 1 << 20
-"""A session whose socket has this much unsent gets nothing more from its queue until it reads."""
 SUBPROTOCOL = Subprotocol("mqtt")
 
 _receive_buffer = bytearray(RECEIVE_BYTES)
@@ -100,6 +98,11 @@ class TcpTransport(_Socket, asyncio.BufferedProtocol):
         """Of a packet that does not fit into the common buffer: as much of it as came."""
         self._large_bytes = 0
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # Nothing of ours between a connection and its socket.
+        self.write = self.transport.write  # type: ignore[method-assign]
+
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._large is not None:
             return memoryview(self._large)[self._large_bytes :]
@@ -111,7 +114,12 @@ class TcpTransport(_Socket, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._large is None:
-            self._read(_receive_view, len(self._tail) + nbytes)
+            size = len(self._tail) + nbytes
+            used = self.connection.receive(_receive_view, size)
+            if used == size:
+                self._tail = b""
+            else:
+                self._keep(_receive_view, used, size)
             return
         self._large_bytes += nbytes
         if self._large_bytes == len(self._large):
@@ -122,7 +130,11 @@ class TcpTransport(_Socket, asyncio.BufferedProtocol):
         used = self.connection.receive(view, size)
         if used == size:
             self._tail = b""
-            return
+        else:
+            self._keep(view, used, size)
+
+    def _keep(self, view: memoryview, used: int, size: int) -> None:
+        """The beginning of a packet waits for the rest of it."""
         wanted = self.connection.wanted_bytes
         if wanted > RECEIVE_BYTES // 2:
             self._large = bytearray(wanted)

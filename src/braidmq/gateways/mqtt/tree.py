@@ -135,6 +135,19 @@ class Plan:
         """Queues of the topic exchange that get it too, while the router's generation is this."""
         self.bound_at = -1
 
+    def is_plain(self, version: int) -> bool:
+        """Whether all who are connected take a message of QoS 0 as a client of that version sent
+        it, and nobody else gets it."""
+        if self.groups or self.bound:
+            return False
+        for session, wants in self.sessions.items():
+            connection = session.connection
+            if wants.properties or wants.local is not wants:
+                return False
+            if connection is not None and not connection.takes_as_is(version):
+                return False
+        return True
+
     def delivery(self, session: "Session") -> Wants | None:
         """How a queued message goes out; None when the session has unsubscribed since."""
         if not self.groups:
