@@ -32,6 +32,10 @@ this: a commit that others wait for takes them along, and then nothing is done f
 
 PRESSURE_EVERY_S = 0.5
 
+QUICK_WRITES_MAX = 8
+"""So many writes take no longer than waking the committer does, and go before it. More are better
+done while it works."""
+
 
 class Receiver(Protocol):
     """A consumer's ``tag``: where its deliveries go."""
@@ -149,7 +153,8 @@ class Broker:
         it need not wait. What others do until the turn comes is gathered as ever."""
         try:
             self.settle()
-            self._hand_out(self._now_ms)
+            self._dispatch(self._now_ms)
+            self._flush()
         finally:
             self.end()
 
@@ -166,16 +171,20 @@ class Broker:
             if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
             engine.advance(now_ms)
-            self._hand_out(now_ms)
-            # After the writes: waking the committer takes longer than many of them.
-            self._commit()
+            self._dispatch(now_ms)
+            if len(self._flushable) > QUICK_WRITES_MAX:
+                self._commit()
+                self._flush()
+            else:
+                self._flush()
+                self._commit()
         finally:
             self.turn_due = False
         if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
             self.touch()
         self._arm(now_ms)
 
-    def _hand_out(self, now_ms: int) -> None:
+    def _dispatch(self, now_ms: int) -> None:
         engine = self.engine
         for delivery in engine.dispatch(now_ms):
             receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
@@ -183,6 +192,8 @@ class Broker:
         for effect in engine.take_effects():
             for listener in self.listeners:
                 listener(effect)
+
+    def _flush(self) -> None:
         flushable, self._flushable = self._flushable, {}
         for connection in flushable:
             connection.flush()
