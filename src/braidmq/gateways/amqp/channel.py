@@ -581,8 +581,6 @@ class Channel:
         """What was delivered and not answered goes back to its queues, with what was answered in a
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
-        if left:
-            transactions.left(self)
         if self.transaction is not None:
             for _, runs in self.transaction.answers:
                 self.unacked.put_back(runs)
@@ -600,6 +598,8 @@ class Channel:
             engine.detach(consumer, now_ms=now_ms)
         for target in targets:
             self.connection.consumer_gone(target)
+        if left:
+            transactions.left(self)
         self.broker.touch()
 
 
