@@ -223,9 +223,11 @@ class Attendant:
         self._spark.addTag(self._tag)
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        if kind is not None:
+            self._spark.interruptTag(self._tag)  # elsewhere, it would go on without us
         self._spark.removeTag(self._tag)
 
     def _run(self) -> None:
