@@ -152,7 +152,7 @@ def settings(source: random.Random) -> bytes:
         "strange": 1,
     }
     chosen = source.sample(list(sections), source.randrange(4))
-    return json.dumps({name: sections[name] for name in {"name", *chosen}}).encode()
+    return json.dumps({name: sections[name] for name in ("name", *chosen)}).encode()
 
 
 def name_of(source: random.Random, dead: float = 0.0) -> str:
