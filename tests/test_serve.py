@@ -115,6 +115,19 @@ def test_connections_leave_files_for_storage(tmp_path: Path) -> None:
         assert httpx.get(f"http://127.0.0.1:{http}/health", timeout=20).json()["status"] == "ok"
 
 
+def test_many_may_come_at_once(tmp_path: Path) -> None:
+    """While the node does something else, the system lets them wait."""
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    with live_node(tmp_path / "data") as node, ExitStack() as clients:
+        node.process.send_signal(signal.SIGSTOP)
+        for port in node.ports.values():
+            for _ in range(min(200, most)):
+                client = socket.create_connection(("127.0.0.1", port), timeout=20)
+                clients.enter_context(client)
+        node.process.send_signal(signal.SIGCONT)
+        assert node.stop() == 0
+
+
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:
     with live_node(tmp_path / "data") as node:
         recovered, amqp, mqtt, ws, http, ready = node.lines
