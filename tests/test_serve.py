@@ -76,6 +76,20 @@ def test_nobody_reads_what_it_says(tmp_path: Path) -> None:
         assert node.wait(20) == 0
 
 
+@pytest.mark.parametrize("where", ["&-", "/dev/full"])
+def test_it_cannot_say_anything(tmp_path: Path, where: str) -> None:
+    (port,) = free_ports(1)
+    command = serve_command(tmp_path / "data", **{**OFF, "http_port": port})
+    silent = ["sh", "-c", f'exec "$@" >{where}', "sh", *command]
+    with subprocess.Popen(silent, stderr=subprocess.DEVNULL) as node:
+        ready = False
+        while not ready and node.poll() is None:
+            with suppress(httpx.TransportError):
+                ready = httpx.get(f"http://127.0.0.1:{port}/ready").is_success
+        node.terminate()
+        assert (ready, node.wait(20)) == (True, 0)
+
+
 def test_connections_leave_files_for_storage(tmp_path: Path) -> None:
     amqp, mqtt, http = free_ports(3)
     config = tmp_path / "small.toml"

@@ -223,8 +223,9 @@ def _allow_many_files() -> None:
 
 
 def say(line: str) -> None:
-    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further.
-    with suppress(BrokenPipeError):
+    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further. A
+    # node does not end because nobody can be told.
+    with suppress(OSError):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     if logs.is_json():
