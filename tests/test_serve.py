@@ -76,6 +76,20 @@ def test_nobody_reads_what_it_says(tmp_path: Path) -> None:
         assert node.wait(20) == 0
 
 
+@pytest.mark.parametrize("where", ["&-", "/dev/full"])
+def test_it_cannot_say_anything(tmp_path: Path, where: str) -> None:
+    (port,) = free_ports(1)
+    command = serve_command(tmp_path / "data", **{**OFF, "http_port": port})
+    silent = ["sh", "-c", f'exec "$@" >{where}', "sh", *command]
+    with subprocess.Popen(silent, stderr=subprocess.DEVNULL) as node:
+        ready = False
+        while not ready and node.poll() is None:
+            with suppress(httpx.TransportError):
+                ready = httpx.get(f"http://127.0.0.1:{port}/ready").is_success
+        node.terminate()
+        assert (ready, node.wait(20)) == (True, 0)
+
+
 def test_connections_leave_files_for_storage(tmp_path: Path) -> None:
     amqp, mqtt, http = free_ports(3)
     config = tmp_path / "small.toml"
@@ -113,6 +127,19 @@ def test_connections_leave_files_for_storage(tmp_path: Path) -> None:
             pass
         clients.enter_context(client)
         assert httpx.get(f"http://127.0.0.1:{http}/health", timeout=20).json()["status"] == "ok"
+
+
+def test_many_may_come_at_once(tmp_path: Path) -> None:
+    """While the node does something else, the system lets them wait."""
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    with live_node(tmp_path / "data") as node, ExitStack() as clients:
+        node.process.send_signal(signal.SIGSTOP)
+        for port in node.ports.values():
+            for _ in range(min(200, most)):
+                client = socket.create_connection(("127.0.0.1", port), timeout=20)
+                clients.enter_context(client)
+        node.process.send_signal(signal.SIGCONT)
+        assert node.stop() == 0
 
 
 def test_it_says_what_it_recovered_and_where_it_listens_then_ready(tmp_path: Path) -> None:

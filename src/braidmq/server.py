@@ -21,6 +21,7 @@ import uvloop
 from braidmq import logs
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
+from braidmq.gateways.admission import BACKLOG_CONNECTIONS
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
@@ -38,9 +39,6 @@ from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
-
-BACKLOG_CONNECTIONS = 1024
-"""Connections the kernel holds for us between two turns of the loop."""
 
 KEEP_ALIVE_S = 75
 """How long HTTP connections stay without a request. Longer than most clients keep them: when both
@@ -225,8 +223,9 @@ def _allow_many_files() -> None:
 
 
 def say(line: str) -> None:
-    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further.
-    with suppress(BrokenPipeError):
+    # Flushed: scripts and tests wait for these lines through a pipe, and some read no further. A
+    # node does not end because nobody can be told.
+    with suppress(OSError):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     if logs.is_json():
@@ -350,6 +349,7 @@ class HttpListener:
             ws="websockets-sansio",
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=BACKLOG_CONNECTIONS,
         )
         self._server = _Uvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))

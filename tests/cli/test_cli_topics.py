@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import Cli
@@ -72,3 +73,11 @@ def test_letters_that_the_terminal_has_not(cli: Cli, monkeypatch: pytest.MonkeyP
     assert (done.returncode, done.stderr) == (0, "")
     assert "gr\\xfcn" in done.stdout
     assert "is not UTF-8" in cli.fails(2, "topics", "show", "gr\udcfcn")
+
+
+def test_no_room_for_the_output(cli: Cli) -> None:
+    command = [sys.executable, "-m", "braidmq.cli", "topics", "list"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "braid: error: there is no room for the output. Make some\n"

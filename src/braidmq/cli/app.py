@@ -1,5 +1,7 @@
 """``braid``: what each command takes, and how an error becomes an exit code."""
 
+import errno
+import os
 import sys
 from datetime import date
 from io import TextIOWrapper
@@ -32,7 +34,7 @@ from braidmq.cli.doctor import doctor
 from braidmq.cli.publish import publish
 from braidmq.cli.top import top
 from braidmq.config import ListenerSettings, NodeSettings, load
-from braidmq.model.errors import BadSetting, BraidError, Kind
+from braidmq.model.errors import BadSetting, BraidError, Kind, SetupError
 
 EXIT_CODES = {
     Kind.SETUP: 2,
@@ -78,9 +80,7 @@ app.add_typer(bench.app)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    if isinstance(sys.stdout, TextIOWrapper):
-        # Names may have letters that a terminal has not.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    prepare_output()
     try:
         app(args=arguments, prog_name="braid")
     except BraidError as error:
@@ -88,6 +88,18 @@ def main(arguments: list[str] | None = None) -> None:
     except UnicodeEncodeError as error:
         remedy = "Set LC_ALL=C.UTF-8, or mend it"
         complain(BadSetting(f"{error.object!r} is not UTF-8", remedy=remedy))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        complain(SetupError("there is no room for the output", remedy="Make some"))
+
+
+def prepare_output() -> None:
+    if sys.stdout is None:  # whoever started this closed it
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Names may have letters that a terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def complain(error: BraidError) -> NoReturn:

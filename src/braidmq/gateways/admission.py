@@ -1,4 +1,4 @@
-"""Whether one more connection may come in: the files of the log go first.
+"""The door of a node: how many may wait in front of it, and whether one more may come in.
 
 A connection is a file of the process, and so is all that storage writes to. Clients that take the
 last one would make the next write fail, which storage does not forgive. Files are numbered from the
@@ -8,9 +8,13 @@ lowest that is free: the number of a new connection says how many there are.
 import asyncio
 import logging
 import resource
+import socket
 import time
 from collections.abc import Callable
 from typing import cast
+
+BACKLOG_CONNECTIONS = 4096
+"""Connections the kernel holds for us between two turns of the loop; it has limits of its own."""
 
 STORAGE_FILES = 256
 """Twice what a flush has open at once, for reading, snapshots and the rest."""
@@ -59,3 +63,12 @@ class Door(asyncio.Protocol):
             protocol = self._make()
             cast(asyncio.Transport, transport).set_protocol(protocol)
             protocol.connection_made(transport)
+
+
+async def listen(
+    loop: asyncio.AbstractEventLoop,
+    sock: socket.socket,
+    make: Callable[[], asyncio.BaseProtocol],
+) -> asyncio.Server:
+    """Accept connections. The backlog is said again, or that of the socket would become 100."""
+    return await loop.create_server(lambda: Door(make), sock=sock, backlog=BACKLOG_CONNECTIONS)

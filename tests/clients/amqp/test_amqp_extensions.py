@@ -117,6 +117,22 @@ def test_readers_of_a_stream_begin_where_they_like_and_leave_nothing_behind(
         channel.basic_consume(name, lambda *_: None, arguments={"x-stream-offset": "soon"})
 
 
+def test_a_topic_of_another_protocol_is_read_like_a_stream(
+    node: LiveNode, channel: BlockingChannel, name: str
+) -> None:
+    place = f"{node.http_url}/v1/topics/{name}"
+    httpx.put(place, json={"settings": {"partitions": 1}}, auth=GUEST).raise_for_status()
+    for number in range(3):
+        message = {"value": str(number)}
+        httpx.post(f"{place}/messages", json=message, auth=GUEST).raise_for_status()
+    everything = [(b"%d" % number, {"x-stream-offset": number}) for number in range(3)]
+    assert consumed(channel, name, 3, x_stream_offset="first") == everything
+    assert consumed(channel, name, 1, x_stream_offset=2) == everything[2:]
+    assert subscriptions(node, name) == []
+    with pytest.raises(ChannelClosedByBroker, match="no queue"):
+        channel.basic_consume(name, lambda *_: None)
+
+
 def test_a_stream_forgets_what_its_policy_has_no_room_for(
     node: LiveNode, channel: BlockingChannel, name: str
 ) -> None:

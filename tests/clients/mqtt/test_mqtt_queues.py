@@ -236,6 +236,24 @@ def test_who_unsubscribes_may_finish_what_it_has(node: LiveNode, name: str) -> N
         assert one.ask(f"{name}/stats")["stats"]["groups"][0]["depth"] == 0
 
 
+def test_messages_with_one_id_are_answered_for_one_by_one(node: LiveNode, name: str) -> None:
+    with Worker(node) as client:
+        client.connect()
+        client.join(name, "g")
+        for payload in (b"a", b"b", b"c"):
+            client.put(name, payload, message_id="the same")
+        messages = [client.message() for _ in range(3)]
+        assert {said(each)["message-id"] for each in messages} == {"the same"}
+        assert client.say(name, "nack", messages[0], delay_ms="0").reason == 0
+        again = client.message()
+        assert said(again)["delivery-count"] == "2"
+        for message in (*messages[1:], again):
+            client.ack(name, message)
+        assert client.say(name, "ack", again).reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        (group,) = client.ask(f"{name}/stats")["stats"]["groups"]
+        assert (group["depth"], group["in_flight"], group["acked"]) == (0, 0, 3)
+
+
 @pytest.mark.parametrize("version", [Version.V3_1_1, Version.V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_plain_client_acknowledges_by_the_protocol(

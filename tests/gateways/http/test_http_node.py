@@ -194,6 +194,8 @@ def test_figures_come_as_an_answer_and_as_a_stream(api: Api) -> None:
     with connect(url, additional_headers=headers) as socket:
         shown = [json.loads(socket.recv(20)) for _ in range(2)]
     assert [each["topics"] for each in shown] == [after["topics"]] * 2
+    api.ok("DELETE", f"/v1/topics/{topic}")
+    assert api.ok("GET", "/v1/overview")["totals"]["published"] == after["totals"]["published"]
     for wrong, status in ((url, 401), (url.replace("100", "1"), 400), (url + "x", 400)):
         given = headers if status == 400 else {}
         with pytest.raises(InvalidStatus) as refused:

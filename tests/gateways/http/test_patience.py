@@ -10,8 +10,9 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.server import ServerState
 
-from braidmq.gateways.http.bodies import Bodies
+from braidmq.gateways.http.bodies import Bodies, deadline_s
 from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.http.problems import SlowRequest
 
@@ -24,11 +25,6 @@ BIG = b"x" * (16 << 20)
 class Hasty(PatientProtocol):
     HEAD_S = 0.2
     UNREAD_S = 0.2
-
-
-class Watching(PatientProtocol):
-    UNREAD_S = 1.0
-    """Longer than a busy machine may hold up a client that does read."""
 
 
 class Patient(PatientProtocol):
@@ -122,16 +118,29 @@ async def test_an_answer_that_nobody_reads() -> None:
                 await send_on(client)
 
 
+class SlowReader(asyncio.Transport):
+    """What waits for it gets less and less, until it stops to read."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = list(sizes)
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.sizes.pop(0)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
 async def test_an_answer_that_is_read_slowly() -> None:
-    async with serving(Watching) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /{len(BIG)} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        size = 0
-        while size < len(BIG):
-            size += len(await reader.readexactly(1 << 20))
-            await asyncio.sleep(0.1)
-        writer.close()
+    reader = SlowReader(9, 8, 3, 1, 1, 0)
+    protocol = Hasty(uvicorn.Config(answer_big, log_config=None), ServerState(), {})
+    protocol.connection_made(reader)
+    protocol.pause_writing()
+    await reader.aborted.wait()
+    assert reader.sizes == [0]
+    protocol.connection_lost(ConnectionResetError())
 
 
 async def test_what_is_no_request_is_a_problem() -> None:
@@ -155,7 +164,7 @@ async def test_a_body_that_goes_wrong_is_answered_once(caplog: pytest.LogCapture
 
 
 class HastyBodies(Bodies):
-    IDLE_S = 1.0
+    IDLE_S = 0.2
 
 
 async def test_a_body_that_drips() -> None:
@@ -170,15 +179,16 @@ async def test_a_body_that_drips() -> None:
         await HastyBodies().read(request, 1 << 20)
 
 
-async def test_a_body_that_is_fast_enough() -> None:
-    """Longer than a body of which nothing comes may take."""
-
-    async def chunks() -> AsyncIterator[Message]:
-        for _ in range(12):
-            await asyncio.sleep(0.1)
-            yield {"type": "http.request", "body": b"x" * 4096, "more_body": True}
-        yield {"type": "http.request", "body": b"", "more_body": False}
-
-    receive = chunks().__anext__
-    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-    assert await HastyBodies().read(request, 1 << 20) == b"x" * 4096 * 12
+@pytest.mark.parametrize(
+    ("now_s", "size", "until_s"),
+    [
+        (0, 0, 30),
+        (29, 0, 30),
+        (29, 1024, 31),
+        (29, 1 << 20, 59),
+        (1000, 1 << 20, 1030),
+        (1053, 1 << 20, 1054),
+    ],
+)
+def test_a_body_that_comes_has_more_time(now_s: float, size: int, until_s: float) -> None:
+    assert deadline_s(0, now_s, size, 30) == until_s

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 UNLIMITED = 1 << 62
 RESERVED = "amq."
+OWN_PLACE = frozenset({"x-group", "x-stream-offset"})
+"""Consumers with one of these have a place of their own in any topic, also one that is no queue."""
 RETRY_MS_MAX = 1 << 53
 """As in a topic's policy."""
 
@@ -460,11 +462,12 @@ class Commands:
         if method.queue == REPLY_TO:
             self._consume_replies(channel, method, tag)
             return
-        if "x-group" in method.arguments:
-            self._connection.require_read(method.queue)
-            topic = self._topic(channel, method.queue)
-        else:
+        if OWN_PLACE.isdisjoint(method.arguments):
             topic = self._readable_queue(channel, method.queue)
+        else:
+            name = self._queue_name(channel, method.queue)
+            self._connection.require_read(name)
+            topic = self._topic(channel, name)
         by_offset = "x-stream-offset" in method.arguments and "x-group" not in method.arguments
         target = AmqpConsumer(channel, tag, topic.name, method.no_ack, by_offset)
         priority = method.arguments.get("x-priority", 0)

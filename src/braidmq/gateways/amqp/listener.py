@@ -5,7 +5,7 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
-from braidmq.gateways.admission import Door
+from braidmq.gateways.admission import listen
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
@@ -60,9 +60,7 @@ class AmqpGateway:
 
     async def start(self, sock: socket.socket) -> None:
         loop = self.broker.loop
-        self._server = await loop.create_server(
-            lambda: Door(lambda: AmqpConnection(self)), sock=sock
-        )
+        self._server = await listen(loop, sock, lambda: AmqpConnection(self))
         self._beat = loop.call_later(BEAT_S, self._beats)
 
     async def stop(self, deadline_s: float) -> None:

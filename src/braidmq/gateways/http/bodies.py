@@ -11,11 +11,13 @@ BODIES_BYTES_MAX = 512 * MIB
 """Bodies under way, of all requests together: many slow senders must not fill the memory."""
 
 
+BYTES_PER_S_MIN = 1024
+"""What a body that takes long must have on average: a byte now and then is no body either."""
+
+
 class Bodies:
     IDLE_S = 30.0
     """A body of which nothing came for so long will not come."""
-    BYTES_PER_S_MIN = 1024
-    """What a body that takes longer must have on average: a byte now and then is no body either."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -26,10 +28,11 @@ class Bodies:
             raise too_large(bytes_max)
         chunks: list[bytes] = []
         size = 0
+        now_s = asyncio.get_running_loop().time
         began_s = now_s()
         try:
             while True:
-                async with asyncio.timeout_at(self._deadline_s(began_s, size)):
+                async with asyncio.timeout_at(deadline_s(began_s, now_s(), size, self.IDLE_S)):
                     message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise SlowRequest("the sender is gone")
@@ -46,12 +49,10 @@ class Bodies:
         finally:
             self._bytes -= size
 
-    def _deadline_s(self, began_s: float, size: int) -> float:
-        return min(now_s() + self.IDLE_S, began_s + self.IDLE_S + size / self.BYTES_PER_S_MIN)
 
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
+def deadline_s(began_s: float, now_s: float, size: int, idle_s: float) -> float:
+    """Until when more has to come of a body that began then and has so many bytes now."""
+    return min(now_s + idle_s, began_s + idle_s + size / BYTES_PER_S_MIN)
 
 
 def too_large(bytes_max: int) -> BodyTooLarge:

@@ -1,6 +1,7 @@
 """The node: what it is doing, and who is connected to it."""
 
 import platform
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -23,7 +24,7 @@ class UnknownConnection(NotFound):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Counted since the node started; topics that were deleted count no more."""
+    """Counted since the node started, with topics that were deleted since."""
 
     published: int = 0
     delivered: int = 0
@@ -71,13 +72,9 @@ class Figures:
         broker = self._desk.broker
         engine, now_ms = broker.engine, broker.clock.now_ms()
         subscriptions = list(engine.core.subscriptions.values())
-        totals = Totals(
-            sum(topic.published for topic in engine.core.topics.values()),
-            *(
-                sum(getattr(each, name) for each in subscriptions)
-                for name in Totals.__struct_fields__[1:]
-            ),
-        )
+        by_namespace = engine.core.totals.all_counts(engine.core.topics.values())
+        counts = sum(by_namespace.values(), Counter())
+        totals = Totals(*(counts[name] for name in Totals.__struct_fields__))
         return Overview(
             node=platform.node(),
             version=__version__,

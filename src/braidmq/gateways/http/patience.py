@@ -88,24 +88,24 @@ class PatientProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._await_reading()
+        self._await_reading(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._stop_awaiting_reading()
         super().resume_writing()
 
-    def _await_reading(self) -> None:
-        waits = self.transport.get_write_buffer_size()
-        self._unread = self.loop.call_later(self.UNREAD_S, self._look_at_unread, waits)
+    def _await_reading(self, size: int) -> None:
+        self._unread = self.loop.call_later(self.UNREAD_S, self._look_at_unread, size)
 
     def _stop_awaiting_reading(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
-    def _look_at_unread(self, waited: int) -> None:
-        if self.transport.get_write_buffer_size() >= waited:
+    def _look_at_unread(self, before: int) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size >= before:
             self._unread = None
             self.transport.abort()
         else:
-            self._await_reading()
+            self._await_reading(size)

@@ -2,10 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 
 from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
-from braidmq.gateways.admission import Door
+from braidmq.gateways.admission import listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
@@ -53,14 +52,10 @@ class MqttGateway:
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
-        await self._listen(sock, lambda: TcpTransport(self))
+        self._servers.append(await listen(self.broker.loop, sock, lambda: TcpTransport(self)))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
-        await self._listen(sock, lambda: WebSocketTransport(self))
-
-    async def _listen(self, sock: socket.socket, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        server = await self.broker.loop.create_server(lambda: Door(make), sock=sock)
-        self._servers.append(server)
+        self._servers.append(await listen(self.broker.loop, sock, lambda: WebSocketTransport(self)))
 
     async def stop(self, deadline_s: float) -> None:
         """Tell every client, give them a moment to read it, then let go. Of several listeners the

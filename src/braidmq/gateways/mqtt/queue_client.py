@@ -261,7 +261,7 @@ class QueueClient:
                 continue
             if address.verb == "$reply":
                 self._reply(sent, record, properties, qos)
-            del sent.consumer.open[message_id]
+            sent.consumer.take(message_id)
             if not self._settle(sent, address.verb, given.get(ERROR, ""), delay_ms):
                 late.append(message_id)
         if late and qos:

@@ -28,7 +28,7 @@ LAST_ID = 0xFFFF
 class Sent:
     """A message at the client."""
 
-    __slots__ = ("answered", "consumer", "offset", "packet_id", "view")
+    __slots__ = ("answered", "consumer", "offset", "older", "packet_id", "view")
 
     def __init__(
         self, consumer: "QueueConsumer", view: PartitionView, offset: int, packet_id: int
@@ -39,6 +39,8 @@ class Sent:
         self.packet_id = packet_id
         """0 once the client has confirmed the packet, and at QoS 0."""
         self.answered = False
+        self.older: Sent | None = None
+        """Another message at the client with the same id: publishers may say it twice."""
 
     @property
     def is_in_flight(self) -> bool:
@@ -132,7 +134,7 @@ class QueueConsumer:
             self._refuse(sent, f"{len(data)} bytes, the client takes {connection.packet_bytes_max}")
             return
         if wanted.explicit:
-            self.open[message_id] = sent
+            self._open(message_id, sent)
         connection.hub.counters.sent += 1
         connection.send(data)
 
@@ -149,10 +151,24 @@ class QueueConsumer:
             )
             self._broker.touch()
 
+    def _open(self, message_id: str, sent: Sent) -> None:
+        older = self.open.get(message_id)
+        if older is not None and (older.view, older.offset) == (sent.view, sent.offset):
+            older = older.older  # it is the same, delivered again
+        sent.older = older
+        self.open[message_id] = sent
+
+    def take(self, message_id: str) -> Sent:
+        """The newest of that id; the next answer is for the one before."""
+        sent = self.open.pop(message_id)
+        if sent.older is not None:
+            self.open[message_id] = sent.older
+        return sent
+
     def _forget_lost(self) -> None:
         """Messages that timed out and were not answered for since."""
         for message_id in [each for each, sent in self.open.items() if not sent.is_in_flight]:
-            del self.open[message_id]
+            self.take(message_id)
 
     # --- answers ---
 
