@@ -174,6 +174,7 @@ class Broker:
             self._dispatch(now_ms)
             if len(self._flushable) > QUICK_WRITES_MAX:
                 self._commit()
+                self.turn_due = False  # whoever now waits for the disk needs another one
                 self._flush()
             else:
                 self._flush()
