@@ -97,6 +97,7 @@ class TransactionBranch:
             begin.name,
             begin.branch,
             join,
+            self.number,
             sequence,
             begin.timeout_ms,
             begin.session_ms,
@@ -105,7 +106,6 @@ class TransactionBranch:
             begin.application,
             begin.application_epoch,
             begin.application_sequence,
-            self.number,
         )
 
     async def attach(self, channel: Channel, sequence: int) -> None:

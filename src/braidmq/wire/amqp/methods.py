@@ -429,6 +429,7 @@ class TxBegin(Method, frozen=True):
     name: str = ""
     branch: str = ""
     join: bool = False
+    number: int = 0  # of the transaction to join, for who was in it before
     sequence: int = 0
     timeout_ms: int = 0
     session_ms: int = 0
@@ -437,14 +438,11 @@ class TxBegin(Method, frozen=True):
     application: str = ""
     application_epoch: int = 0
     application_sequence: int = 0
-    number: int = 0
-    """Of the transaction to join, for who was in it before."""
 
 
 class TxBeginOk(Method, frozen=True):
     name: str = ""
-    number: int = 0
-    """Another one of the same name has another."""
+    number: int = 0  # another one of the same name has another
 
 
 class TxAck(Method, frozen=True):
@@ -618,15 +616,14 @@ METHODS: Final[tuple[MethodSpec, ...]] = (
     MethodSpec(_90, 30, "tx.rollback", TxRollback, "", (TxRollbackOk,)),
     MethodSpec(_90, 31, "tx.rollback-ok", TxRollbackOk, ""),
 )
-EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
+EXTENSIONS: Final[tuple[MethodSpec, ...]] = (  # methods that AMQP does not have
     MethodSpec(_60, 200, "basic.retry", BasicRetry,
                "first_tag:longlong last_tag:longlong delayed:bit delay_ms:longlong"),
 
     MethodSpec(_90, 200, "tx.begin", TxBegin,
-               "name:shortstr branch:shortstr join:bit sequence:longlong timeout_ms:longlong "
-               "session_ms:longlong producer:longlong epoch:short application:shortstr "
-               "application_epoch:longlong application_sequence:longlong number:longlong",
-               (TxBeginOk,)),
+               "name:shortstr branch:shortstr join:bit number:longlong sequence:longlong "
+               "timeout_ms:longlong session_ms:longlong producer:longlong epoch:short application:"
+               "shortstr application_epoch:longlong application_sequence:longlong", (TxBeginOk,)),
     MethodSpec(_90, 201, "tx.begin-ok", TxBeginOk, "name:shortstr number:longlong"),
     MethodSpec(_90, 202, "tx.ack", TxAck, "channel:short first_tag:longlong last_tag:longlong"),
     MethodSpec(_90, 203, "tx.return", TxReturn, "first_tag:longlong last_tag:longlong"),
@@ -637,7 +634,6 @@ EXTENSIONS: Final[tuple[MethodSpec, ...]] = (
                "name:shortstr producer:longlong epoch:short sequence:longlong", (TxProducerOk,)),
     MethodSpec(_90, 211, "tx.producer-ok", TxProducerOk, "producer:longlong epoch:short"),
 )
-"""Methods that AMQP does not have."""
 # fmt: on
 
 
@@ -652,10 +648,9 @@ class _Codec(NamedTuple):
 
 def _integer(layout: str) -> _Codec:
     packer = struct.Struct(layout)
-    size = packer.size
 
     def read(raw: bytes, position: int) -> tuple[int, int]:
-        end = position + size
+        end = position + packer.size
         if end > len(raw):
             raise FrameError("payload ends inside an integer")
         return packer.unpack_from(raw, position)[0], end
