@@ -24,7 +24,7 @@ from braidmq.pipeline.definition import BadPipeline, Definition, SinkSpec, Sourc
 from braidmq.pipeline.encoding import check_columns
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import BrokerOptions
-from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_progress
+from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_progress, total
 from braidmq.pipeline.session import setting_text
 from braidmq.pipeline.sink_options import parse_sink_options
 
@@ -311,7 +311,7 @@ class Streams:
         sinks = []
         for name, query in self._queries.items():
             for each in query.recentProgress:
-                self._seen[name][each["batchId"]] = each["numInputRows"]
+                self._seen[name][each["batchId"]] = total(each, "numInputRows")
             status = "" if query.isActive else "done"
             sinks.append(sink_progress(name, self._seen[name], query.lastProgress, status))
         self._acknowledge()
