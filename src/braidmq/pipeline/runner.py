@@ -169,7 +169,8 @@ class Runner:
         attendant = Attendant(self.spark, stop_wanted)
         try:
             with attendant:
-                return self._write_once(sink, frame)
+                rows = self._write_once(sink, frame)
+            return None if attendant.stopping else rows
         except BraidError:
             raise
         except Exception as error:
