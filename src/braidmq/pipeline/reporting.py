@@ -88,16 +88,23 @@ def sink_progress(name: str, seen: dict[int, int], last: Any, status: str = "") 
     """``last``: Spark's progress of a query; ``seen``: rows of the batches so far, by number."""
     if last is None:
         return SinkProgress(name, status=status)
-    rows_per_s = last.get("processedRowsPerSecond")
     return SinkProgress(
         name,
         last["batchId"],
         sum(seen.values()),
-        rows_per_s if isinstance(rows_per_s, int | float) and rows_per_s >= 0 else 0.0,
+        total(last, "processedRowsPerSecond"),
         sum(lag_of(source) for source in last["sources"]),
         last.get("batchDuration") or last["durationMs"].get("triggerExecution", 0),
         status,
     )
+
+
+def total(progress: Any, name: str) -> Any:
+    """A number of a batch. Spark Connect has it of each source alone; it may also be no number."""
+    given = progress.get(name)
+    if given is None:
+        return sum(total(source, name) for source in progress.get("sources") or ())
+    return given if isinstance(given, int | float) and given >= 0 else 0
 
 
 def offsets_of(source: Any, which: str) -> dict[str, dict[str, int]]:

@@ -24,7 +24,7 @@ from braidmq.pipeline.definition import BadPipeline, Definition, SinkSpec, Sourc
 from braidmq.pipeline.encoding import check_columns
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import BrokerOptions
-from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_progress
+from braidmq.pipeline.reporting import Progress, SinkProgress, offsets_of, sink_progress, total
 from braidmq.pipeline.session import setting_text
 from braidmq.pipeline.sink_options import parse_sink_options
 
@@ -169,7 +169,8 @@ class Runner:
         attendant = Attendant(self.spark, stop_wanted)
         try:
             with attendant:
-                return self._write_once(sink, frame)
+                rows = self._write_once(sink, frame)
+            return None if attendant.stopping else rows
         except BraidError:
             raise
         except Exception as error:
@@ -311,7 +312,7 @@ class Streams:
         sinks = []
         for name, query in self._queries.items():
             for each in query.recentProgress:
-                self._seen[name][each["batchId"]] = each["numInputRows"]
+                self._seen[name][each["batchId"]] = total(each, "numInputRows")
             status = "" if query.isActive else "done"
             sinks.append(sink_progress(name, self._seen[name], query.lastProgress, status))
         self._acknowledge()
