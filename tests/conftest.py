@@ -4,9 +4,13 @@
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# A shell's background jobs are deaf to Ctrl-C, and so would be every program the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
