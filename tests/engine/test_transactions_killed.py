@@ -81,6 +81,14 @@ def test_a_torn_write_of_the_end_leaves_all_or_nothing(commit: bool) -> None:
     assert found == {True, False}
 
 
+CHILD = """
+import sys, uncompiled
+uncompiled.prefer_sources()
+from test_transactions_killed import child
+child(sys.argv[1], int(sys.argv[2]))
+"""
+
+
 def child(directory: str, entries: int) -> None:
     """Commit with every journal entry on disk before the next, and die after so many."""
     engine = Engine.open(RealDisk(Path(directory)), NOW, SMALL)
@@ -124,8 +132,15 @@ def test_killed_after_any_entry_of_a_commit(tmp_path: Path) -> None:
         world = World(RealDisk(directory))
         prepare(world)
         world.engine.close()
-        command = [sys.executable, __file__, str(directory), str(entries)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        command = [sys.executable, "-c", CHILD, str(directory), str(entries)]
+        done = subprocess.run(
+            command,
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         reopened = World(RealDisk(directory))
         outcomes.append(outcome(reopened))
         reopened.engine.close()
@@ -135,7 +150,3 @@ def test_killed_after_any_entry_of_a_commit(tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGKILL, done.stderr
     # The decision is the first of three entries: whoever finds it carries it out.
     assert outcomes == [True] * 4
-
-
-if __name__ == "__main__":
-    child(sys.argv[1], int(sys.argv[2]))
