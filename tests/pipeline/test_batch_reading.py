@@ -235,8 +235,8 @@ def test_filters_on_keys_skip_segments_that_have_none_of_them(topics, where):
         (3000, b"rare"),
     ]
     looked_at = sum(each.bytes_read for each in readers)
-    # Two of them and what is not sealed; keys that differ take a few bits each.
-    assert looked_at < 2.5 * max(sealed) + (log["size"] - sum(sealed))
+    # Two of them and what is not sealed; of the others one in a hundred may seem to have a key.
+    assert looked_at < log["size"] - min(sealed) / 2
     assert len(sealed) > 3
 
 

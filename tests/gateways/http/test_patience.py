@@ -55,6 +55,15 @@ async def serving(protocol: type[PatientProtocol]) -> AsyncIterator[int]:
             await running
 
 
+async def answered(reader: asyncio.StreamReader) -> bytes:
+    """All that came until the end, which is a reset where we were still sending."""
+    pieces: list[bytes] = []
+    with suppress(ConnectionResetError):
+        while piece := await reader.read(1 << 16):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
 async def test_a_head_that_does_not_end() -> None:
     async with serving(Hasty) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -66,7 +75,7 @@ async def test_a_head_that_does_not_end() -> None:
                 await asyncio.sleep(0.01)
 
         dripping = asyncio.create_task(drip())
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        head, _, body = (await answered(reader)).partition(b"\r\n\r\n")
         dripping.cancel()
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"connection: close" in head.lower()
@@ -82,7 +91,7 @@ async def test_heads_of_later_requests_too(first: bytes) -> None:
             writer.write(first)
             assert (await reader.readuntil(b"\r\n\r\nx")).startswith(b"HTTP/1.1 200 ")
         writer.write(b"GET /1 HT")
-        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        assert (await answered(reader)).startswith(b"HTTP/1.1 408 ")
         writer.close()
 
 
@@ -147,7 +156,7 @@ async def test_what_is_no_request_is_a_problem() -> None:
     async with serving(Patient) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        head, _, body = (await answered(reader)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b'"code":"bad-request"' in body
         writer.close()
@@ -158,7 +167,7 @@ async def test_a_body_that_goes_wrong_is_answered_once(caplog: pytest.LogCapture
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b"PUT /1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         writer.write(head + b"no number\r\n")
-        assert (await reader.read()).count(b"HTTP/1.1 ") == 1
+        assert (await answered(reader)).count(b"HTTP/1.1 ") == 1
         writer.close()
     assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
 
