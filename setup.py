@@ -14,7 +14,11 @@ STORAGE = "src/braidmq/storage"
 
 KERNELS = {
     "braidmq.storage.crc32c": [f"{STORAGE}/crc32c.h"],
-    "braidmq.storage.record": [f"{STORAGE}/crc32c.h", f"{STORAGE}/record_run.h"],
+    "braidmq.storage.record": [
+        f"{STORAGE}/crc32c.h",
+        f"{STORAGE}/record_run.h",
+        f"{STORAGE}/record_scan.h",
+    ],
     "braidmq.storage.record_columns": [],
     "braidmq.storage.key_hash": [],
     "braidmq.storage.key_filter": [],

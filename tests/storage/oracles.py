@@ -131,6 +131,38 @@ def encode_segment(rows: Iterable[tuple[int, Message]]) -> bytes:
     return b"".join(encode_record(message, offset) for offset, message in rows)
 
 
+def scan_records(data: bytes) -> tuple[list[int], int, str]:
+    """Where the whole, intact records at the beginning begin, where they end, and what is wrong
+    with the one that follows: nothing where the data just ends."""
+    starts: list[int] = []
+    at = 0
+    while len(data) - at >= RECORD_HEADER_BYTES:
+        magic, version, flags, _, _, _, key, _, _, envelope, value = (
+            RECORD_HEADER_AFTER_CRCS.unpack_from(data, at + 8)
+        )
+        if magic != 0xB4:
+            return starts, at, "not the beginning of a record"
+        if version != 1:
+            return starts, at, f"record version {version}, this BraidMQ reads 1"
+        header = RECORD_HEADER_BYTES + (RECORD_TIMING_BYTES if flags & TIMED else 0)
+        header_crc, body_crc = struct.unpack_from("<II", data, at)
+        if len(data) - at < header:
+            untimed = bytearray(data[at : at + RECORD_HEADER_BYTES])
+            untimed[10] &= ~TIMED
+            damaged = crc32c(bytes(untimed[4:])) == header_crc
+            return starts, at, "header checksum differs" if damaged else ""
+        if crc32c(data[at + 4 : at + header]) != header_crc:
+            return starts, at, "header checksum differs"
+        end = at + header + key + envelope + value
+        if len(data) < at + aligned(end - at):
+            break
+        if crc32c(data[at + header : end]) != body_crc:
+            return starts, at, "body checksum differs"
+        starts.append(at)
+        at += aligned(end - at)
+    return starts, at, ""
+
+
 def boundaries(pieces: Iterable[bytes]) -> list[int]:
     """Where each piece begins once they are joined, and where the last one ends."""
     ends = [0]

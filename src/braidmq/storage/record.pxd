@@ -86,6 +86,7 @@ cdef class RecordBatch:
     cdef int reserve(self, Py_ssize_t extra_bytes, Py_ssize_t extra_records) except -1
     cdef int reserve_positions(self, Py_ssize_t extra_records) except -1
     cdef void note(self, const RecordHeader *header, Py_ssize_t position) noexcept
+    cdef Py_ssize_t take_intact(self, Py_ssize_t at, Py_ssize_t size) noexcept
     cdef bint is_even(self) noexcept
     cdef int64_t value_bytes_of(self, Py_ssize_t first, Py_ssize_t stop) noexcept
     cdef int64_t offset_of(self, Py_ssize_t index) noexcept

@@ -61,6 +61,19 @@ cdef extern from "record_run.h":
     size_t braid_encode_run(const ValueRun *run)
     PyObject **list_items "braid_list_items" (object values)
 
+cdef extern from "record_scan.h":
+    ctypedef struct IntactScan "BraidScan":
+        const unsigned char *data
+        size_t size, at
+        uint32_t *positions
+        size_t count, capacity
+        int64_t max_timestamp_ms, value_bytes
+        uint32_t value_bytes_max
+        bint time_ordered
+        uint8_t summary, priority_max, priority_min
+
+    void braid_scan_intact(IntactScan *scan) nogil
+
 braid_crc32c_init()
 
 cdef bint HARDWARE = braid_crc32c_hardware != 0
@@ -78,6 +91,8 @@ cdef enum:
     # Positions in a batch are 32 bits wide.
     BATCH_BYTES_MAX = 0x7fffffff
     KEY_MAX = 0xffff
+    # Room that a scan makes at a time for the positions of records like the one before.
+    POSITIONS_AHEAD_MAX = 0x4000
     # The object itself, its slot in a list and the allocator's share.
     OBJECT_BYTES = 200
 
@@ -511,10 +526,41 @@ cdef class RecordBatch:
             batch.reserve_positions(1)
             batch.note(<RecordHeader *>(batch.data + at), at)
             at += length
+            if verify and HARDWARE:
+                batch.reserve_positions(min((view.len - at) // length, POSITIONS_AHEAD_MAX))
+                at = batch.take_intact(at, min(view.len, BATCH_BYTES_MAX))
         batch.size = at
         if batch.count and not batch.dense:
             batch.base_offset = batch.header_at(0).offset
         return batch
+
+    cdef Py_ssize_t take_intact(self, Py_ssize_t at, Py_ssize_t size) noexcept:
+        """Note records from ``at`` on, as many as are whole and intact but for the last few;
+        returns where they end."""
+        cdef IntactScan scan
+        scan.data = self.data
+        scan.size = size
+        scan.at = at
+        scan.positions = self.positions
+        scan.count = self.count
+        scan.capacity = self.positions_capacity
+        scan.max_timestamp_ms = self.max_timestamp_ms
+        scan.time_ordered = self.time_ordered
+        scan.summary = self.summary
+        scan.priority_max = self.priority_max
+        scan.priority_min = self.priority_min
+        scan.value_bytes = self.value_bytes
+        scan.value_bytes_max = self.value_bytes_max
+        braid_scan_intact(&scan)
+        self.count = scan.count
+        self.max_timestamp_ms = scan.max_timestamp_ms
+        self.time_ordered = scan.time_ordered
+        self.summary = scan.summary
+        self.priority_max = scan.priority_max
+        self.priority_min = scan.priority_min
+        self.value_bytes = scan.value_bytes
+        self.value_bytes_max = scan.value_bytes_max
+        return scan.at
 
     cdef int64_t offset_of(self, Py_ssize_t index) noexcept:
         if self.dense:
