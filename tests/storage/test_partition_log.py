@@ -10,6 +10,7 @@ from worlds import SMALL, read_all, run_records, value_batch
 
 from braidmq.model.errors import OffsetOutOfRange
 from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.store import Checkpoint, Store
 
@@ -89,10 +90,10 @@ class LogMachine(RuleBasedStateMachine):
         for record in records:
             assert tuple(record[1:]) == self.rows[record.offset]
 
-    @rule(number=offsets, bytes_max=sizes)
-    def read(self, number: int, bytes_max: int) -> None:
+    @rule(number=offsets, bytes_max=sizes, count=st.one_of(st.integers(1, 20), st.just(2**40)))
+    def read(self, number: int, bytes_max: int, count: int) -> None:
         offset = self.pick(number)
-        records = run_records(self.log.read(offset, bytes_max))
+        records = run_records(self.log.read(offset, bytes_max, offset + count))
         first = max(offset, self.start)
         assert [record.offset for record in records] == list(range(first, first + len(records)))
         assert bool(records) == (first < len(self.rows))
@@ -176,6 +177,37 @@ def test_a_read_gives_about_as_much_as_asked_but_never_nothing() -> None:
         assert 300 < size <= 500
         one = log.read(5, 1)
         assert [record.offset for record in run_records(one)] == [5]
+
+
+def backlog(count: int) -> PartitionLog:
+    """One segment of records that nobody has in memory."""
+    store = Store.open(MemoryDisk())
+    log = store.create_partition("a")
+    batch = RecordBatch()
+    batch.extend_values([bytes(128)] * count, 0)
+    store.append(batch, [log])
+    store.checkpoint()
+    log.evict()
+    return log
+
+
+@pytest.mark.parametrize("count", [2000, 4096])
+def test_who_takes_many_at_a_time_gets_them_in_one_run(count: int) -> None:
+    log = backlog(20_000)
+    for offset in range(0, 20_000 - count, count):
+        (run,) = log.read(offset, 1 << 20, offset + count)
+        assert run.batch.offset_at(run.first) == offset
+        assert run.batch.offset_at(run.stop - 1) >= offset + count - 1
+        assert run.stop - run.first < count + 100, "more than was asked for was read"
+
+
+def test_who_takes_few_at_a_time_gets_them_from_one_read() -> None:
+    log = backlog(5000)
+    (first,) = log.read(0, 1 << 20, 1)
+    assert 1000 < first.batch.count < 2000
+    for offset in range(1, first.batch.count):
+        (run,) = log.read(offset, 1 << 20, offset + 1)
+        assert run.batch is first.batch
 
 
 def test_a_start_within_a_segment_hides_what_is_below() -> None:

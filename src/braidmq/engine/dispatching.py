@@ -16,7 +16,7 @@ from braidmq.engine.states import State
 from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import FLAG_TIMED, RecordBatch
+from braidmq.storage.record import FLAG_TIMED
 
 RUN_BYTES_MAX: Final = 1 << 20
 """One delivery carries about this much: a consumer's socket gets it in one write."""
@@ -243,7 +243,7 @@ class Dispatching:
         start, stop, attempts = found
         given = 0
         before = start
-        for run in view.log.read(start, bytes_max):
+        for run in view.log.read(start, bytes_max, stop):
             end = min(run.stop, run.batch.find(stop))
             first_offset = run.batch.offset_at(run.first)
             if first_offset > start:
@@ -252,7 +252,7 @@ class Dispatching:
             if end <= run.first:
                 break
             run.stop = end
-            if self._is_plain(view, run.batch):
+            if self._is_plain(view, run):
                 given += self._give(view, consumer, run, attempts, now_ms, out)
             else:
                 kept = attempts > 0 and view.subscription.keeps_sent
@@ -266,11 +266,11 @@ class Dispatching:
             self._settling.skip(view, start, stop)
         return given
 
-    def _is_plain(self, view: PartitionView, batch: RecordBatch) -> bool:
-        """Whether no record of a batch can have expired and it has no gaps."""
-        if not batch.dense or batch.summary & TIMED:
+    def _is_plain(self, view: PartitionView, run: Run) -> bool:
+        """Whether no record of a run can have expired and it has no gaps."""
+        if run.batch.summary & TIMED or view.partition.topic.policy.ttl_ms:
             return False
-        return not view.partition.topic.policy.ttl_ms
+        return run.batch.dense or _is_unbroken(run)
 
     def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
         """The parts of a run that are not expired and have no gaps; the expired ones leave."""
@@ -290,11 +290,10 @@ class Dispatching:
                 at = piece.stop
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
-        batch, first = run.batch, run.first
-        span = batch.offset_at(run.stop - 1) - batch.offset_at(first) + 1
-        if span == run.stop - first:
+        if _is_unbroken(run):
             yield run
             return
+        batch, first = run.batch, run.first
         for index in range(first + 1, run.stop):
             gap_start, gap_stop = batch.offset_at(index - 1) + 1, batch.offset_at(index)
             if gap_start < gap_stop:
@@ -491,6 +490,12 @@ class Dispatching:
 def _rotated(items: list[T], turn: int) -> list[T]:
     start = turn % len(items) if items else 0
     return items[start:] + items[:start]
+
+
+def _is_unbroken(run: Run) -> bool:
+    """Whether the offsets of its records have no gaps."""
+    batch, first, last = run.batch, run.first, run.stop - 1
+    return batch.offset_at(last) - batch.offset_at(first) == last - first
 
 
 def _size(delivery: Delivery) -> int:

@@ -38,7 +38,11 @@ ABSORBED_BYTES_MAX = 16 * KIB
 """Batches smaller than this are copied together: one object for many single messages."""
 TAIL_BATCH_BYTES = 64 * KIB
 READ_BYTES = 256 * KIB
+REST_BYTES_MIN = 32 * KIB
+"""Less than this that an earlier read left is read again with what follows it: handing it out as a
+run of its own costs more."""
 UNPINNED = (1 << 63) - 1
+NO_STOP = (1 << 63) - 1
 
 
 class Run:
@@ -182,9 +186,10 @@ class PartitionLog:
 
     # --- reading ---
 
-    def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
+    def read(self, offset: int, bytes_max: int = READ_BYTES, stop: int = NO_STOP) -> list[Run]:
         """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record;
-        fewer where segments end and memory begins.
+        fewer where segments end and memory begins. Nothing is read from disk only for the sake of
+        records from ``stop`` on, which may come all the same.
 
         Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
         all) are skipped.
@@ -197,20 +202,20 @@ class PartitionLog:
         if offset < self.start_offset:
             offset = self.start_offset
         if self.segments and self._first_in_memory() > offset:
-            found = self._read_segments(offset, bytes_max)
+            found = self._read_segments(offset, bytes_max, stop)
             if found:
                 return found
         return self._read_tail(offset, bytes_max)
 
-    def _read_segments(self, offset: int, bytes_max: int) -> list[Run]:
+    def _read_segments(self, offset: int, bytes_max: int, stop: int) -> list[Run]:
         """What an earlier read brought and nobody took comes first, and more only if that is not
         enough: who drains a backlog gets as much at a time as from memory."""
         found: list[Run] = []
-        end = self._first_in_memory()
+        end = min(self._first_in_memory(), stop)
         for segment in self.segments[self._segment_at(offset) :]:
             while bytes_max > 0 and offset < segment.end_offset:
                 try:
-                    run = self._read_segment(segment, offset, bytes_max)
+                    run = self._read_segment(segment, offset, bytes_max, stop)
                 except CorruptData:
                     if found:
                         return found  # what is before the damage comes before the error
@@ -254,22 +259,32 @@ class PartitionLog:
     def _segment_at(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda s: s.end_offset)
 
-    def _read_segment(self, segment: Segment, offset: int, bytes_max: int) -> Run | None:
+    def _read_segment(self, segment: Segment, offset: int, bytes_max: int, stop: int) -> Run | None:
         """The run at or after ``offset``, or None when the rest of the segment has no record."""
-        recent = self._files.recent(segment.path, offset)
+        path = segment.path
+        recent = self._files.recent(path, offset)
         if recent is not None:
-            return cut_run(recent, recent.find(offset), bytes_max)
-        file = self._files.get(segment.path)
-        position = self._index(segment).position_of(offset)
+            first = recent.find(offset)
+            if (
+                recent.next_offset >= min(stop, segment.end_offset)
+                or recent.size - recent.position_at(first) >= REST_BYTES_MIN
+            ):
+                return cut_run(recent, first, bytes_max)
+        file = self._files.get(path)
+        index = self._index(segment)
+        position = index.position_of(offset)
         # The index leads to at most one interval before the record.
         length = bytes_max + self.index_interval
+        if stop < segment.end_offset:
+            wanted = index.position_after(stop, segment.size) - position
+            length = min(length, max(wanted, READ_BYTES))
         while 0 <= position < segment.size:
             batch = scan_records(file, position, length, segment.size)
             if batch is None:
-                raise CorruptData(segment.path, position, "the file ends within a record")
+                raise CorruptData(path, position, "the file ends within a record")
             first = batch.find(offset)
             if first < batch.count:
-                self._files.keep(segment.path, batch)
+                self._files.keep(path, batch)
                 return cut_run(batch, first, bytes_max)
             position += batch.size
         return None

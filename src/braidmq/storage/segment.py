@@ -119,6 +119,11 @@ class SegmentIndex:
         at = max(bisect_right(self.offsets, offset) - 1, 0)
         return self.positions[at] if self.positions else -1
 
+    def position_after(self, offset: int, end: int) -> int:
+        """Every record below ``offset`` stands before this position, ``end`` being the last."""
+        at = bisect_left(self.offsets, offset)
+        return self.positions[at] if at < len(self.positions) else end
+
     def position_of_time(self, timestamp_ms: int) -> int:
         """No record stamped at or after ``timestamp_ms`` stands before this position."""
         at = max(bisect_left(self.times, timestamp_ms) - 1, 0)
