@@ -1,5 +1,8 @@
 """Copies of large pieces to where they are not read again soon: a disk made of memory."""
 
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
@@ -30,18 +33,24 @@ cdef enum:
     STREAMED_MIN = 32 << 10
 
 
-def copy_into(unsigned char[::1] target not None, Py_ssize_t position,
-              const unsigned char[::1] source not None):
+def copy_into(target, Py_ssize_t position, source):
     """Copy ``source`` into ``target`` from ``position`` on, where it must fit."""
-    cdef Py_ssize_t size = source.shape[0], head = 0, lines
-    cdef char *to
-    cdef const char *come_from
-    if position < 0 or position + size > target.shape[0]:
-        raise IndexError(position)
-    if size == 0:
-        return
-    to = <char *>&target[position]
-    come_from = <const char *>&source[0]
+    cdef Py_buffer to, come_from
+    PyObject_GetBuffer(target, &to, PyBUF_WRITABLE)
+    try:
+        PyObject_GetBuffer(source, &come_from, PyBUF_SIMPLE)
+        try:
+            if position < 0 or position + come_from.len > to.len:
+                raise IndexError(position)
+            copy(<char *>to.buf + position, <const char *>come_from.buf, come_from.len)
+        finally:
+            PyBuffer_Release(&come_from)
+    finally:
+        PyBuffer_Release(&to)
+
+
+cdef void copy(char *to, const char *come_from, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t head = 0, lines
     if size >= STREAMED_MIN:
         head = (16 - <Py_ssize_t>(<uintptr_t>to & 15)) & 15
         lines = (size - head) >> 6
