@@ -16,6 +16,7 @@ KERNELS = {
     "braidmq.storage.crc32c": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.record": [f"{STORAGE}/crc32c.h", f"{STORAGE}/record_run.h"],
     "braidmq.storage.record_columns": [],
+    "braidmq.storage.shared_body": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.key_hash": [],
     "braidmq.storage.key_filter": [],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],

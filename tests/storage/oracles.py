@@ -47,8 +47,12 @@ def aligned(size: int) -> int:
 RECORD_HEADER_AFTER_CRCS = struct.Struct("<BBBBBBHqqII")
 RECORD_HEADER_BYTES = 40
 RECORD_TIMING_BYTES = 16
-CONTROL, COMMIT, TRANSACTIONAL, TIMED, KEYED, TOMBSTONE, TRANSIENT = (1 << n for n in range(7))
-DERIVED_FLAGS = TIMED | KEYED | TOMBSTONE  # follow from the fields; the caller cannot set them
+CONTROL, COMMIT, TRANSACTIONAL, TIMED, KEYED, TOMBSTONE, TRANSIENT, SHARED = (
+    1 << n for n in range(8)
+)
+DERIVED_FLAGS = (
+    TIMED | KEYED | TOMBSTONE | SHARED
+)  # follow from the fields; the caller cannot set them
 
 
 class Message(NamedTuple):

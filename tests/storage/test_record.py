@@ -373,7 +373,8 @@ def sealed(header_crc: bool = True, **changes: int) -> bytes:
     ("data", "reason"),
     [
         (sealed(byte8=0xB5), "not the beginning"),
-        (sealed(byte9=2), "version 2"),
+        (sealed(byte9=3), "version 3"),
+        (sealed(byte9=2), "a reference that does not say so"),
         (sealed(byte11=1, header_crc=False), "header checksum"),
         (sealed(byte4=0), "body checksum"),
     ],

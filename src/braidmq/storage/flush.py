@@ -3,10 +3,15 @@
 This touches only the disk and the plan's own copies, so it may run beside the thread that owns the
 logs. Nothing it writes counts before a snapshot names it: a crash half-way leaves bytes behind a
 segment's known size, or a file nobody refers to.
+
+A message that went to many partitions is written once for all that still want it: its body to the
+checkpoint's body file, a reference to each of their segments.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
@@ -14,8 +19,10 @@ from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
     SCAN_BYTES,
+    OpenFiles,
     Segment,
     SegmentIndex,
+    bodies_path,
     encode_index,
     note_batch,
     read_header,
@@ -24,6 +31,7 @@ from braidmq.storage.segment import (
     segment_header,
 )
 from braidmq.storage.segment_keys import encode_keys, has_keys, scan_keys
+from braidmq.storage.shared_body import SharedBodies
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
@@ -44,13 +52,32 @@ class Rewritten(NamedTuple):
 
 
 class SegmentWriter:
-    """Writes for many partitions, then syncs for all of them at once."""
+    """Writes for many partitions, then syncs for all of them at once.
 
-    def __init__(self, disk: Disk, segment_bytes_max: int) -> None:
+    ``body_file`` is the number of the body file, should there be one: ``bodies_written`` tells.
+    """
+
+    def __init__(self, disk: Disk, segment_bytes_max: int, body_file: int) -> None:
         self._disk = disk
         self._segment_bytes_max = segment_bytes_max
         self._unsynced: list[File] = []
+        self._body_file = body_file
+        self._bodies: File | None = None
+        self._shared: SharedBodies | None = None
         self.bytes_written = 0
+        self.bodies_written = 0
+
+    def find_shared(self, plans: Sequence[FlushPlan]) -> None:
+        """Learn which bodies several of the plans want, before the first is carried out."""
+        sharing = [plan for plan in plans if plan.shares]
+        if len(sharing) < 2:
+            return
+        shared = SharedBodies(self._body_file, START)
+        for owner, plan in enumerate(sharing):
+            for batch in plan.batches:
+                shared.note(batch, plan.acknowledged, plan.start_offset, owner)
+        if shared.count:
+            self._shared = shared
 
     def carry_out(self, plan: FlushPlan) -> FlushResult:
         result = FlushResult(plan, [], [])
@@ -59,11 +86,11 @@ class SegmentWriter:
             result.segments.append(plan.last)
             result.indexes.append(SegmentIndex())
         for batch in plan.batches:
-            data, count = batch.stamped(plan.acknowledged, plan.start_offset)
+            data, count = self._stamped(plan, batch)
             if not count:
                 continue
             stamped = RecordBatch.scan(data, verify=False)
-            if result.segments and result.segments[-1].size + len(data) > self._segment_bytes_max:
+            if result.segments and self._is_full(result.segments[-1], stamped):
                 self._seal(plan, result.segments[-1], result.indexes[-1])
             if not result.segments or result.segments[-1].sealed:
                 segment, file = self._create(plan, stamped.base_offset)
@@ -75,8 +102,33 @@ class SegmentWriter:
             self.bytes_written += len(data)
             note_batch(segment, result.indexes[-1], stamped, plan.log.index_interval)
         if len(self._unsynced) >= OPEN_FILES_MAX:
-            self.sync()
+            self._sync()
         return result
+
+    def _stamped(self, plan: FlushPlan, batch: RecordBatch) -> tuple[bytes, int]:
+        if self._shared is None or not plan.shares:
+            return batch.stamped(plan.acknowledged, plan.start_offset)
+        position = self._shared.end
+        data, count, bodies = self._shared.stamped(batch, plan.acknowledged, plan.start_offset)
+        if bodies:
+            self._write_bodies(bodies, position)
+        return data, count
+
+    def _write_bodies(self, bodies: bytes, position: int) -> None:
+        if self._bodies is None:
+            self._bodies = self._new_file(
+                bodies_path(self._body_file), encode_header(self._body_file)
+            )
+            self._unsynced.remove(self._bodies)  # it stays open until the end
+            self.bodies_written = START
+        self._bodies.write(bodies, position)
+        self.bodies_written += len(bodies)
+        self.bytes_written += len(bodies)
+
+    def _is_full(self, segment: Segment, more: RecordBatch) -> bool:
+        """By what it would hold without sharing: who goes by segments (retention, compaction)
+        finds the same ones."""
+        return segment.whole_size + more.size + more.shared_bytes > self._segment_bytes_max
 
     def _create(self, plan: FlushPlan, base_offset: int) -> tuple[Segment, File]:
         header = segment_header(plan.log.id, base_offset, plan.log.label)
@@ -93,11 +145,11 @@ class SegmentWriter:
     def _write_keys(self, segment: Segment) -> None:
         blocks = None
         if has_keys(segment):
-            file = self._disk.open(segment.path)
+            files = OpenFiles(self._disk)
             try:
-                blocks = scan_keys(file, segment)
+                blocks = scan_keys(files.get(segment.path), segment, fetch_from(files))
             finally:
-                file.close()
+                files.close()
         if blocks is not None:
             self._new_file(segment.keys_path, encode_keys(segment, blocks))
         elif self._disk.exists(segment.keys_path):
@@ -169,7 +221,12 @@ class SegmentWriter:
         return file
 
     def sync(self) -> None:
-        """Make everything written so far durable, names included."""
+        """Make everything written durable, names included. There is no more to come."""
+        if self._bodies is not None:
+            self._unsynced.append(self._bodies)
+        self._sync()
+
+    def _sync(self) -> None:
         files, self._unsynced = self._unsynced, []
         if files:
             self._disk.sync_all(files)
