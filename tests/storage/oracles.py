@@ -135,6 +135,44 @@ def encode_segment(rows: Iterable[tuple[int, Message]]) -> bytes:
     return b"".join(encode_record(message, offset) for offset, message in rows)
 
 
+SHARED_BYTES_MIN = 64
+
+
+def encode_reference(message: Message, offset: int, file: int, position: int) -> bytes:
+    """A record of a segment whose body stands in a body file."""
+    record = bytearray(encode_record(message, offset)[: message.header_bytes])
+    record[9] = 2
+    record[10] |= SHARED
+    record += struct.pack("<qq", file, position)
+    record[:4] = struct.pack("<I", crc32c(bytes(record[4:])))
+    return bytes(record)
+
+
+def encode_sharing(
+    partitions: Sequence[Sequence[tuple[int, Message]]], file: int, start: int
+) -> tuple[list[bytes], bytes]:
+    """The records of each partition's segment, and the body file that they refer to."""
+    wanted_by: dict[bytes, set[int]] = {}
+    for owner, rows in enumerate(partitions):
+        for _, message in rows:
+            wanted_by.setdefault(message.body, set()).add(owner)
+    places: dict[bytes, int] = {}
+    bodies, segments = b"", []
+    for rows in partitions:
+        segment = b""
+        for offset, message in rows:
+            body = message.body
+            if len(body) < SHARED_BYTES_MIN or len(wanted_by[body]) < 2:
+                segment += encode_record(message, offset)
+                continue
+            if body not in places:
+                places[body] = start + len(bodies)
+                bodies += body
+            segment += encode_reference(message, offset, file, places[body])
+        segments.append(segment)
+    return segments, bodies
+
+
 def boundaries(pieces: Iterable[bytes]) -> list[int]:
     """Where each piece begins once they are joined, and where the last one ends."""
     ends = [0]

@@ -124,8 +124,17 @@ def assert_survives(code: str) -> None:
 
 def test_constants():
     assert record_module.HEADER_SIZE == RECORD_HEADER_BYTES
-    names = ["CONTROL", "COMMIT", "TRANSACTIONAL", "TIMED", "KEYED", "TOMBSTONE", "TRANSIENT"]
-    assert [getattr(record_module, f"FLAG_{name}") for name in names] == [1 << n for n in range(7)]
+    names = (
+        "CONTROL",
+        "COMMIT",
+        "TRANSACTIONAL",
+        "TIMED",
+        "KEYED",
+        "TOMBSTONE",
+        "TRANSIENT",
+        "SHARED",
+    )
+    assert [getattr(record_module, f"FLAG_{name}") for name in names] == [1 << n for n in range(8)]
 
 
 def test_one_record_byte_by_byte():

@@ -1,0 +1,473 @@
+"""Body files: who reads a log does not see that there are any, and one is there exactly as long as
+some segment refers to it."""
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from worlds import SMALL, World, files, random_batch, read_all, value_batch, view
+
+from braidmq.model.errors import CorruptData, ForeignFile
+from braidmq.storage import bodies, snapshot
+from braidmq.storage.disk import Disk, MemoryDisk
+from braidmq.storage.flush import SegmentWriter
+from braidmq.storage.offset_set import OffsetBits
+from braidmq.storage.partition_log import PartitionLog
+from braidmq.storage.record import RecordBatch
+from braidmq.storage.segment import Segment, bodies_path
+from braidmq.storage.settings import StorageSettings
+from braidmq.storage.store import Checkpoint, Store
+from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
+
+SUBSCRIPTION = 1
+
+
+def body_names(disk: Disk) -> set[str]:
+    return {name for name in disk.list("segments") if name.endswith(".bodies")}
+
+
+def referenced(store: Store) -> set[str]:
+    return {
+        bodies_path(number).removeprefix("segments/")
+        for log in store.logs.values()
+        for each in log.segments
+        for number in each.bodies
+    }
+
+
+def stored_records(log: PartitionLog, bytes_max: int) -> dict[int, bytes]:
+    """Every record that the log shows, as an unshared segment would store it."""
+    found: dict[int, bytes] = {}
+    offset = log.start_offset
+    while runs := log.read(offset, bytes_max):
+        for run in runs:
+            batch = run.batch
+            if batch.dense:
+                data = bytes(batch.slice(batch.base_offset, batch.next_offset))
+                data = RecordBatch.scan(data, base_offset=batch.base_offset).stamped()[0]
+                batch = RecordBatch.scan(data)
+            for at in range(run.first, run.stop):
+                offset = batch.offset_at(at)
+                found[offset] = bytes(batch.slice(offset, offset + 1))
+            offset += 1
+    return found
+
+
+class SharingMachine(RuleBasedStateMachine):
+    """``rows`` are the records of each partition, by offset, as an unshared segment has them.
+
+    What is settled may go or stay; all else is to be found as it was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = FaultyDisk()
+        self.rows: dict[int, dict[int, bytes]] = {}
+        self.settled: dict[int, set[int]] = {}
+        self.running: Checkpoint | None = None
+        self.open(self.disk)
+        for _ in range(2):
+            self.create()
+
+    def open(self, disk: FaultyDisk) -> None:
+        self.disk = disk
+        self.running = None
+        self.store = Store.open(disk, SMALL)
+        for log in self.store.logs.values():
+            self.watch(log)
+
+    def watch(self, log: PartitionLog) -> None:
+        log.acknowledged = (self.store.offsets_of(SUBSCRIPTION, log.id),)
+
+    def pick(self, rng: random.Random) -> PartitionLog:
+        return rng.choice(list(self.store.logs.values()))
+
+    # changes
+
+    @precondition(lambda self: len(self.store.logs) < 5)
+    @rule()
+    def create(self) -> None:
+        log = self.store.create_partition("a/b")
+        self.watch(log)
+        self.rows[log.id], self.settled[log.id] = {}, set()
+
+    @rule(seed=st.integers(0, 2**32), size=st.sampled_from([60, 200, 2000]))
+    def publish(self, seed: int, size: int) -> None:
+        rng = random.Random(seed)
+        logs = list(self.store.logs.values())
+        targets = rng.sample(logs, rng.randint(1, len(logs)))
+        batch = random_batch(rng, value_max=size)
+        for log in targets:
+            placed = RecordBatch.scan(bytes(batch), base_offset=log.next_offset).stamped()[0]
+            each = RecordBatch.scan(placed)
+            for at in range(each.count):
+                offset = each.offset_at(at)
+                self.rows[log.id][offset] = bytes(each.slice(offset, offset + 1))
+        self.store.append(batch, targets)
+
+    @rule(seed=st.integers(0, 2**32), transient=st.booleans())
+    def acknowledge(self, seed: int, transient: bool) -> None:
+        rng = random.Random(seed)
+        log = self.pick(rng)
+        if log.next_offset:
+            start = rng.randrange(log.next_offset)
+            stop = rng.randint(start + 1, log.next_offset)
+            self.store.acknowledge(SUBSCRIPTION, log.id, [(start, stop)])
+            self.settled[log.id] |= set(range(start, stop))
+            if transient:
+                self.store.release(log, self.store.offsets_of(SUBSCRIPTION, log.id).floor)
+
+    @rule(seed=st.integers(0, 2**32), whole=st.booleans())
+    def purge(self, seed: int, whole: bool) -> None:
+        rng = random.Random(seed)
+        log = self.pick(rng)
+        offset = log.next_offset if whole else rng.randint(log.start_offset, log.next_offset)
+        self.store.advance_start(log, offset)
+
+    @rule(seed=st.integers(0, 2**32))
+    def compact(self, seed: int) -> None:
+        rng = random.Random(seed)
+        log = self.pick(rng)
+        unwanted = OffsetBits()
+        for offset in range(log.start_offset, log.next_offset):
+            if rng.random() < 0.6:
+                unwanted.add(offset, offset + 1)
+                self.settled[log.id].add(offset)
+        self.store.rewrite(log, unwanted)
+
+    @precondition(lambda self: len(self.store.logs) > 1)
+    @rule(seed=st.integers(0, 2**32))
+    def delete(self, seed: int) -> None:
+        log = self.pick(random.Random(seed))
+        self.store.delete_partition(log.id)
+        del self.rows[log.id]
+
+    # disk work
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def begin_checkpoint(self) -> None:
+        self.running = self.store.begin_checkpoint()
+        self.store.commit()
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def finish_checkpoint(self) -> None:
+        self.running.carry_out(self.disk, self.store.journal, SMALL)
+        self.store.finish_checkpoint(self.running)
+        self.running = None
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def checkpoint(self) -> None:
+        self.store.checkpoint()
+
+    @rule()
+    def evict(self) -> None:
+        for log in self.store.logs.values():
+            log.evict()
+
+    @rule(seed=st.none() | st.integers(0, 2**32))
+    def crash(self, seed: int | None) -> None:
+        self.store.commit()
+        self.open(self.disk.crash(LoseAll() if seed is None else Random(seed)))
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.open(self.disk)
+
+    # questions
+
+    @rule(bytes_max=st.sampled_from([1, 500, 100_000]))
+    def read(self, bytes_max: int) -> None:
+        for log in self.store.logs.values():
+            rows = self.rows[log.id]
+            found = stored_records(log, bytes_max)
+            assert all(rows[offset] == record for offset, record in found.items())
+            wanted = {offset for offset in rows if offset >= log.start_offset}
+            assert wanted - self.settled[log.id] <= set(found) <= wanted
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def nothing_is_left_behind(self) -> None:
+        """What is obsolete goes with the next checkpoint, what that one replaces with another."""
+        for _ in range(2):
+            self.store.checkpoint()
+        assert body_names(self.disk) == referenced(self.store)
+        sizes = {bodies_path(each): size for each, size in self.store.bodies.sizes.items()}
+        assert sizes == {path: self.disk.size(path) for path in sizes}
+        assert len(sizes) == len(body_names(self.disk))
+
+    @invariant()
+    def nothing_is_missing(self) -> None:
+        assert referenced(self.store) <= body_names(self.disk)
+
+    def teardown(self) -> None:
+        self.store.close()
+
+
+TestSharing = SharingMachine.TestCase
+TestSharing.settings = settings(
+    deadline=None,
+    max_examples=120,
+    stateful_step_count=40,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# --- how much is written ---
+
+BODY = random.Random(1).randbytes(4096)
+LARGE = StorageSettings()
+
+
+def fanned_out(count: int, *messages: bytes, disk: Disk | None = None) -> Store:
+    """Each message to all of some partitions whose subscribers are away."""
+    store = Store.open(disk or MemoryDisk(), LARGE)
+    logs = [store.create_partition(f"session/{n}") for n in range(count)]
+    for message in messages:
+        store.append(value_batch(message), logs)
+    return store
+
+
+def segment_bytes(disk: Disk) -> tuple[int, int]:
+    """Bytes of segments and of body files."""
+    sizes = {name: disk.size(f"segments/{name}") for name in disk.list("segments")}
+    shared = sum(size for name, size in sizes.items() if name.endswith(".bodies"))
+    return sum(sizes.values()) - shared, shared
+
+
+HEADER_BYTES, REFERENCE_BYTES = 64, 56
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+def test_one_message_to_a_thousand_partitions_is_written_once(recovered: bool) -> None:
+    disk = FaultyDisk()
+    store = fanned_out(1000, BODY, disk=disk)
+    store.commit()
+    if recovered:
+        disk = disk.crash(KeepAll())
+        store = Store.open(disk, LARGE)
+    store.checkpoint()
+    assert segment_bytes(disk) == (
+        1000 * (HEADER_BYTES + REFERENCE_BYTES),
+        bodies.START + len(BODY),
+    )
+    assert store.checkpoints.bytes_written == 1000 * REFERENCE_BYTES + len(BODY)
+    found = Store.open(disk.crash(LoseAll()), LARGE)
+    for log in found.logs.values():
+        (record,) = read_all(log)
+        assert record.value == BODY
+
+
+def test_who_is_alone_pays_nothing() -> None:
+    """A queue that no message shares with another, and a message that others have acknowledged."""
+    store = Store.open(MemoryDisk(), LARGE)
+    alone, one, other = (store.create_partition(name) for name in ("a", "b", "c"))
+    store.append(value_batch(BODY), [alone])
+    store.append(value_batch(BODY), [one, other])
+    other.acknowledged = (store.offsets_of(SUBSCRIPTION, other.id),)
+    store.acknowledge(SUBSCRIPTION, other.id, [(0, 1)])
+    checkpoint = store.begin_checkpoint()
+    assert [plan.shares for plan in checkpoint.plans] == [False, True, True]
+    store.commit()
+    checkpoint.carry_out(store.disk, store.journal, LARGE)
+    store.finish_checkpoint(checkpoint)
+    assert segment_bytes(store.disk) == (2 * (HEADER_BYTES + 40 + len(BODY)), 0)
+
+
+def test_statistics_and_limits_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where segments end, bytes that a limit counts, values: the same as if all were there."""
+
+    def flushed() -> list[PartitionLog]:
+        store = Store.open(MemoryDisk(), SMALL)
+        logs = [store.create_partition("a/b") for _ in range(2)]
+        for n in range(100):
+            store.append(value_batch(bytes([n]) * 500), logs)
+        store.checkpoint()
+        return logs
+
+    shared = flushed()
+    monkeypatch.setattr(SegmentWriter, "find_shared", lambda writer, plans: None)
+    plain = flushed()
+    for each, log in zip(shared, plain, strict=True):
+        assert [(s.base_offset, s.end_offset, s.whole_size) for s in each.segments] == [
+            (s.base_offset, s.end_offset, s.size) for s in log.segments
+        ]
+        assert len(each.segments) > 5
+        assert sum(s.value_bytes for s in each.segments) == 100 * 500
+        assert sum(s.size for s in each.segments) < 100 * 100
+        each.evict()
+        log.evict()
+        for bytes_max in (0, 1, 5000, 20_000, 10**6):
+            assert each.start_for_bytes(bytes_max) == log.start_for_bytes(bytes_max)
+
+
+def test_a_read_is_no_larger_than_asked() -> None:
+    """References are short: a read of some of them must not bring all their bodies."""
+    store = Store.open(MemoryDisk(), LARGE)
+    logs = [store.create_partition("a/b") for _ in range(2)]
+    for n in range(200):
+        store.append(value_batch(bytes([n]) * 4096), logs)
+    store.checkpoint()
+    log = logs[1]
+    log.evict()
+    for bytes_max in (1, 10_000, 100_000):
+        runs = log.read(3, bytes_max)
+        assert all(run.batch.size < bytes_max + 3 * 4200 for run in runs)
+        taken = sum(r.batch.position_at(r.stop) - r.batch.position_at(r.first) for r in runs)
+        assert 0 < taken < bytes_max + 4200
+    found = read_all(log, 50_000)
+    assert [record.value for record in found] == [bytes([n]) * 4096 for n in range(200)]
+
+
+# --- damage ---
+
+
+def flushed_pair(count: int = 30) -> World:
+    world = World()
+    world.create()
+    world.create()
+    logs = list(world.store.logs.values())
+    for n in range(count):
+        world.store.append(value_batch(bytes([n]) * 200), logs)
+    world.take_checkpoint()
+    return world
+
+
+def only_body_file(disk: Disk) -> str:
+    (name,) = body_names(disk)
+    return f"segments/{name}"
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut"])
+def test_damage_to_a_body_is_named_and_hides_nothing_before_it(harm: str) -> None:
+    world = flushed_pair()
+    path = only_body_file(world.disk)
+    for damaged in (0, 7, 29):
+        disk = world.disk.crash(LoseAll())
+        position = bodies.START + 200 * damaged
+        if harm == "flip":
+            disk.flip_bit(path, position + 100)
+        else:
+            disk.open(path).truncate(position + 199)
+        store = Store.open(disk, SMALL)
+        for log in store.logs.values():
+            assert [record.offset for record in read_until_damage(log)] == list(range(damaged))
+            with pytest.raises(CorruptData) as caught:
+                log.read(damaged)
+            assert (caught.value.file, caught.value.position) == (path, position)
+            if harm == "flip" and damaged < 29:
+                assert read_all(log, 1024, damaged + 1)[0].offset == damaged + 1
+        assert store.failure() is None
+
+
+def read_until_damage(log: PartitionLog) -> list:
+    found: list = []
+    while True:
+        try:
+            runs = log.read(found[-1].offset + 1 if found else 0, 1000)
+        except CorruptData:
+            return found
+        found += [run.batch.record(at) for run in runs for at in range(run.first, run.stop)]
+
+
+def test_a_damaged_header_of_a_body_file() -> None:
+    world = flushed_pair()
+    path = only_body_file(world.disk)
+    log_id = next(iter(world.store.logs))
+    for position, error in (
+        (0, ForeignFile),
+        (9, ForeignFile),
+        (17, CorruptData),
+        (25, CorruptData),
+    ):
+        disk = world.disk.crash(LoseAll())
+        disk.flip_bit(path, position)
+        store = Store.open(disk, SMALL)
+        with pytest.raises(error, match=path):
+            store.logs[log_id].read(0)
+
+
+def test_a_missing_body_file_is_named_and_nothing_is_changed() -> None:
+    world = flushed_pair()
+    disk = world.disk.crash(LoseAll())
+    path = only_body_file(disk)
+    disk.remove(path)
+    before = files(disk)
+    with pytest.raises(CorruptData) as caught:
+        Store.open(disk, SMALL)
+    assert caught.value.file == path
+    assert files(disk) == before
+
+
+def test_one_that_goes_missing_later_is_named() -> None:
+    world = flushed_pair()
+    path = only_body_file(world.disk)
+    store = Store.open(world.disk.crash(LoseAll()), SMALL)
+    store.disk.remove(path)
+    with pytest.raises(CorruptData, match="the body file is missing"):
+        next(iter(store.logs.values())).read(0)
+
+
+# --- life ---
+
+
+def test_a_body_file_goes_with_the_last_segment_that_refers_to_it() -> None:
+    world = flushed_pair()
+    path = only_body_file(world.disk)
+    first, second = world.store.logs.values()
+    world.store.advance_start(first, first.next_offset)
+    world.take_checkpoint()
+    assert world.disk.exists(path)
+    world.store.advance_start(second, second.next_offset)
+    assert world.disk.exists(path), "a snapshot still names its segments"
+    world.take_checkpoint()
+    assert world.disk.list("segments") == []
+    assert world.store.bodies.sizes == {}
+
+
+def test_one_that_was_left_by_a_crash_goes_at_the_start() -> None:
+    world = flushed_pair()
+    disk = world.disk.crash(LoseAll())
+    disk.open(bodies_path(0x99), create=True).write(bodies.encode_header(0x99) + b"left", 0)
+    Store.open(disk, SMALL)
+    assert not disk.exists(bodies_path(0x99))
+    assert disk.exists(only_body_file(world.disk))
+
+
+def test_without_snapshots_segments_still_say_what_they_refer_to() -> None:
+    world = flushed_pair()
+    expected = view(world.store)
+    # As far from its first entry as it takes for the segments to be believed.
+    world.take_checkpoint()
+    world.take_checkpoint()
+    disk = world.disk.crash(LoseAll())
+    for path in snapshot.names(disk):
+        disk.remove(path)
+    store = Store.open(disk, SMALL)
+    assert any("rebuilding from segments" in note for note in store.recovery.notes)
+    assert view(store).partitions == expected.partitions
+    assert body_names(disk) == referenced(store) != set()
+
+
+def test_a_number_is_not_used_twice() -> None:
+    """Not even when the journal and all snapshots are lost, and entries are counted anew."""
+    files_known = bodies.BodyFiles()
+    files_known.change(7, 100, ())
+    files_known.change(8, 100, ())
+    assert [files_known.new_number(lsn) for lsn in (6, 7, 8, 9)] == [6, 9, 9, 9]
+    files_known.change(9, 0, (7,))
+    assert files_known.sizes == {8: 100}
+
+
+def test_a_segment_of_an_earlier_build_refers_to_none() -> None:
+    old = [1, 0, 10, 500, 10, 99, True, 0, False, 300, 0, 5, True]
+    segment = msgspec.convert(old, Segment)
+    assert (segment.bodies, segment.shared_bytes, segment.whole_size) == ((), 0, 500)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(segment), type=Segment)
+    assert again == segment
