@@ -466,8 +466,13 @@ def test_a_number_is_not_used_twice() -> None:
 
 
 def test_a_segment_of_an_earlier_build_refers_to_none() -> None:
-    old = [1, 0, 10, 500, 10, 99, True, 0, False, 300, 0, 5, True]
-    segment = msgspec.convert(old, Segment)
-    assert (segment.bodies, segment.shared_bytes, segment.whole_size) == ((), 0, 500)
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(segment), type=Segment)
-    assert again == segment
+    segment = Segment(1, 0, 10, 500, 10, 99, True, bodies=(7, 9), shared_bytes=800)
+    stored = msgspec.to_builtins(segment)
+    assert msgspec.convert(stored, Segment) == segment
+    if isinstance(stored, dict):  # compiled, it is one by names
+        old = {name: value for name, value in stored.items() if "bodies" not in name}
+        del old["shared_bytes"]
+    else:
+        old = stored[:-2]
+    found = msgspec.convert(old, Segment)
+    assert (found.bodies, found.shared_bytes, found.whole_size) == ((), 0, 500)

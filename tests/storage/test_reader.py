@@ -258,6 +258,9 @@ def test_damage_to_a_shared_body(tmp_path: Path) -> None:
         found.extend(read_directory(tmp_path))
     assert caught.value.file == f"segments/{path.name}"
     assert START < caught.value.position < len(data)
+    before = rows(found)
+    assert before == expected(world, Window())[: len(before)]
+    assert before
     path.write_bytes(b"BRAIDSEG" + data[8:])
     with pytest.raises(ForeignFile):
         list(read_directory(tmp_path))

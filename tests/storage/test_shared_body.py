@@ -118,8 +118,8 @@ def share(partitions: list[Partition]) -> tuple[SharedBodies, list[bytes], bytes
         segment = b""
         for batch in each.batches:
             assert shared.end == START + len(bodies)
-            data, count, more = shared.stamped(batch, each.acknowledged, each.start)
-            assert count == len(RecordBatch.scan(data))
+            data, whole, more = shared.stamped(batch, each.acknowledged, each.start)
+            assert whole == len(batch.stamped(each.acknowledged, each.start)[0])
             segment += data
             bodies += more
         segments.append(segment)
@@ -328,7 +328,7 @@ def test_many_bodies() -> None:
             part = RecordBatch.scan(batch.slice(start, start + 1000), base_offset=start)
             shared.note(part, (), 0, owner)
     assert shared.count == 5000
-    data, count, bodies = shared.stamped(batch, (), 0)
-    assert count == 6000
+    data, whole, bodies = shared.stamped(batch, (), 0)
+    assert whole == batch.size
     assert len(bodies) == 5000 * 100
     assert len(data) == 6000 * 56

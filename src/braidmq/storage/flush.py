@@ -11,6 +11,7 @@ checkpoint's body file, a reference to each of their segments.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from braidmq.model.limits import KIB
 from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.offset_set import OffsetBits
@@ -35,6 +36,9 @@ from braidmq.storage.shared_body import SharedBodies
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
+WRITE_BYTES = 64 * KIB
+"""A message that many partitions get is a batch of its own in each: a write for each would cost
+more than all else."""
 
 
 class Rewrite(NamedTuple):
@@ -51,6 +55,10 @@ class Rewritten(NamedTuple):
     """None when nothing was left of it."""
 
 
+def first_offset(data: bytes) -> int:
+    return RecordBatch.scan(data, verify=False).base_offset
+
+
 class SegmentWriter:
     """Writes for many partitions, then syncs for all of them at once.
 
@@ -61,6 +69,7 @@ class SegmentWriter:
         self._disk = disk
         self._segment_bytes_max = segment_bytes_max
         self._unsynced: list[File] = []
+        self._segment_file: File | None = None
         self._body_file = body_file
         self._bodies: File | None = None
         self._shared: SharedBodies | None = None
@@ -80,39 +89,63 @@ class SegmentWriter:
             self._shared = shared
 
     def carry_out(self, plan: FlushPlan) -> FlushResult:
+        """Small batches are written together, but segments end where they would without that."""
         result = FlushResult(plan, [], [])
-        file: File | None = None
+        pieces: list[bytes] = []
+        waiting = waiting_whole = 0
         if plan.last is not None:
             result.segments.append(plan.last)
             result.indexes.append(SegmentIndex())
         for batch in plan.batches:
-            data, count = self._stamped(plan, batch)
-            if not count:
+            data, whole = self._stamped(plan, batch)
+            if not whole:
                 continue
-            stamped = RecordBatch.scan(data, verify=False)
-            if result.segments and self._is_full(result.segments[-1], stamped):
-                self._seal(plan, result.segments[-1], result.indexes[-1])
-            if not result.segments or result.segments[-1].sealed:
-                segment, file = self._create(plan, stamped.base_offset)
-                result.segments.append(segment)
+            last = result.segments[-1] if result.segments else None
+            if last is not None and (
+                last.whole_size + waiting_whole + whole > self._segment_bytes_max
+            ):
+                self._write(result, pieces)
+                pieces, waiting, waiting_whole = [], 0, 0
+                self._seal(plan, last, result.indexes[-1])
+            if last is None or last.sealed:
+                result.segments.append(self._create(plan, first_offset(data)))
                 result.indexes.append(SegmentIndex())
-            segment = result.segments[-1]
-            file = file or self._opened(self._disk.open(segment.path))
-            file.write(data, segment.size)
-            self.bytes_written += len(data)
-            note_batch(segment, result.indexes[-1], stamped, plan.log.index_interval)
+            pieces.append(data)
+            waiting += len(data)
+            waiting_whole += whole
+            if waiting >= WRITE_BYTES:
+                self._write(result, pieces)
+                pieces, waiting, waiting_whole = [], 0, 0
+        self._write(result, pieces)
+        self._segment_file = None
         if len(self._unsynced) >= OPEN_FILES_MAX:
             self._sync()
         return result
 
+    def _write(self, result: FlushResult, pieces: list[bytes]) -> None:
+        """Add records to the last segment."""
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        segment = result.segments[-1]
+        if self._segment_file is None:
+            self._segment_file = self._opened(self._disk.open(segment.path))
+        self._segment_file.write(data, segment.size)
+        self.bytes_written += len(data)
+        stamped = RecordBatch.scan(data, verify=False)
+        note_batch(segment, result.indexes[-1], stamped, result.plan.log.index_interval)
+
     def _stamped(self, plan: FlushPlan, batch: RecordBatch) -> tuple[bytes, int]:
+        """What is wanted of a batch as a segment stores it, and how long that is with all bodies:
+        segments end where they would if none were shared, as limits go by whole segments."""
         if self._shared is None or not plan.shares:
-            return batch.stamped(plan.acknowledged, plan.start_offset)
+            data, _ = batch.stamped(plan.acknowledged, plan.start_offset)
+            return data, len(data)
         position = self._shared.end
-        data, count, bodies = self._shared.stamped(batch, plan.acknowledged, plan.start_offset)
+        data, whole, bodies = self._shared.stamped(batch, plan.acknowledged, plan.start_offset)
         if bodies:
             self._write_bodies(bodies, position)
-        return data, count
+        return data, whole
 
     def _write_bodies(self, bodies: bytes, position: int) -> None:
         if self._bodies is None:
@@ -125,15 +158,11 @@ class SegmentWriter:
         self.bodies_written += len(bodies)
         self.bytes_written += len(bodies)
 
-    def _is_full(self, segment: Segment, more: RecordBatch) -> bool:
-        """By what it would hold without sharing: who goes by segments (retention, compaction)
-        finds the same ones."""
-        return segment.whole_size + more.size + more.shared_bytes > self._segment_bytes_max
-
-    def _create(self, plan: FlushPlan, base_offset: int) -> tuple[Segment, File]:
+    def _create(self, plan: FlushPlan, base_offset: int) -> Segment:
         header = segment_header(plan.log.id, base_offset, plan.log.label)
         segment = Segment(plan.log.id, base_offset, base_offset, len(header), 0, 0, False)
-        return segment, self._new_file(segment.path, header)
+        self._segment_file = self._new_file(segment.path, header)
+        return segment
 
     def _seal(self, plan: FlushPlan, segment: Segment, index: SegmentIndex) -> None:
         segment.sealed = True

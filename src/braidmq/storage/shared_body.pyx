@@ -175,14 +175,15 @@ cdef class SharedBodies:
     def stamped(self, RecordBatch batch not None, tuple acknowledged, int64_t start):
         """As ``RecordBatch.stamped``, with references to what is shared.
 
-        Returns the bytes, how many records they hold, and the bodies that nobody referred to
-        before, which stand in the body file from where ``end`` was on.
+        Returns the bytes, how many they would be with all bodies in them (0: no record is wanted),
+        and the bodies that nobody referred to before, which stand in the body file from where
+        ``end`` was on.
         """
         cdef bytes out = PyBytes_FromStringAndSize(NULL, batch.size)
         cdef bytes bodies = PyBytes_FromStringAndSize(NULL, batch.size)
         cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
         cdef unsigned char *body_target = <unsigned char *>PyBytes_AS_STRING(bodies)
-        cdef Py_ssize_t i, at = 0, kept = 0, fresh = 0
+        cdef Py_ssize_t i, at = 0, whole = 0, fresh = 0
         cdef int64_t offset
         cdef RecordHeader *header
         cdef Body *body
@@ -200,9 +201,9 @@ cdef class SharedBodies:
                     memcpy(body_target + fresh, body.data, body.length)
                     fresh += body.length
                 at += put_reference(target + at, header, offset, self.file, body.position)
-            kept += 1
+            whole += record_bytes(header)
         self.end += fresh
-        return (out if at == batch.size else out[:at]), kept, bodies[:fresh]
+        return (out if at == batch.size else out[:at]), whole, bodies[:fresh]
 
 
 cdef Py_ssize_t put_whole(
