@@ -5,9 +5,8 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from worlds import SMALL, World, files, random_batch, read_all, value_batch, view
 
 from braidmq.model.errors import CorruptData, ForeignFile
@@ -56,25 +55,23 @@ def stored_records(log: PartitionLog, bytes_max: int) -> dict[int, bytes]:
     return found
 
 
-class SharingMachine(RuleBasedStateMachine):
-    """``rows`` are the records of each partition, by offset, as an unshared segment has them.
+class Sharing:
+    """A store beside the records of each partition, by offset, as an unshared segment has them.
 
     What is settled may go or stay; all else is to be found as it was.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.disk = FaultyDisk()
         self.rows: dict[int, dict[int, bytes]] = {}
         self.settled: dict[int, set[int]] = {}
-        self.running: Checkpoint | None = None
-        self.open(self.disk)
-        for _ in range(2):
+        self.files_removed = 0
+        self.open(FaultyDisk())
+        for _ in range(3):
             self.create()
 
     def open(self, disk: FaultyDisk) -> None:
         self.disk = disk
-        self.running = None
+        self.running: Checkpoint | None = None
         self.store = Store.open(disk, SMALL)
         for log in self.store.logs.values():
             self.watch(log)
@@ -87,19 +84,15 @@ class SharingMachine(RuleBasedStateMachine):
 
     # changes
 
-    @precondition(lambda self: len(self.store.logs) < 5)
-    @rule()
     def create(self) -> None:
         log = self.store.create_partition("a/b")
         self.watch(log)
         self.rows[log.id], self.settled[log.id] = {}, set()
 
-    @rule(seed=st.integers(0, 2**32), size=st.sampled_from([60, 200, 2000]))
-    def publish(self, seed: int, size: int) -> None:
-        rng = random.Random(seed)
+    def publish(self, rng: random.Random) -> None:
         logs = list(self.store.logs.values())
         targets = rng.sample(logs, rng.randint(1, len(logs)))
-        batch = random_batch(rng, value_max=size)
+        batch = random_batch(rng, value_max=rng.choice([60, 300, 300, 2000]))
         for log in targets:
             placed = RecordBatch.scan(bytes(batch), base_offset=log.next_offset).stamped()[0]
             each = RecordBatch.scan(placed)
@@ -108,115 +101,140 @@ class SharingMachine(RuleBasedStateMachine):
                 self.rows[log.id][offset] = bytes(each.slice(offset, offset + 1))
         self.store.append(batch, targets)
 
-    @rule(seed=st.integers(0, 2**32), transient=st.booleans())
-    def acknowledge(self, seed: int, transient: bool) -> None:
-        rng = random.Random(seed)
+    def acknowledge(self, rng: random.Random) -> None:
         log = self.pick(rng)
         if log.next_offset:
             start = rng.randrange(log.next_offset)
             stop = rng.randint(start + 1, log.next_offset)
             self.store.acknowledge(SUBSCRIPTION, log.id, [(start, stop)])
             self.settled[log.id] |= set(range(start, stop))
-            if transient:
+            if rng.random() < 0.5:
                 self.store.release(log, self.store.offsets_of(SUBSCRIPTION, log.id).floor)
 
-    @rule(seed=st.integers(0, 2**32), whole=st.booleans())
-    def purge(self, seed: int, whole: bool) -> None:
-        rng = random.Random(seed)
+    def purge(self, rng: random.Random) -> None:
         log = self.pick(rng)
-        offset = log.next_offset if whole else rng.randint(log.start_offset, log.next_offset)
+        offset = rng.randint(log.start_offset, log.next_offset)
         self.store.advance_start(log, offset)
 
-    @rule(seed=st.integers(0, 2**32))
-    def compact(self, seed: int) -> None:
-        rng = random.Random(seed)
+    def purge_all(self) -> None:
+        for log in self.store.logs.values():
+            self.store.advance_start(log, log.next_offset)
+
+    def compact(self, rng: random.Random) -> None:
         log = self.pick(rng)
         unwanted = OffsetBits()
         for offset in range(log.start_offset, log.next_offset):
-            if rng.random() < 0.6:
+            if rng.random() < 0.8:
                 unwanted.add(offset, offset + 1)
                 self.settled[log.id].add(offset)
         self.store.rewrite(log, unwanted)
 
-    @precondition(lambda self: len(self.store.logs) > 1)
-    @rule(seed=st.integers(0, 2**32))
-    def delete(self, seed: int) -> None:
-        log = self.pick(random.Random(seed))
+    def delete(self, rng: random.Random) -> None:
+        log = self.pick(rng)
         self.store.delete_partition(log.id)
         del self.rows[log.id]
+        self.create()
 
     # disk work
 
-    @precondition(lambda self: self.running is None)
-    @rule()
-    def begin_checkpoint(self) -> None:
-        self.running = self.store.begin_checkpoint()
-        self.store.commit()
+    def begin(self) -> None:
+        if self.running is None:
+            self.running = self.store.begin_checkpoint()
+            self.store.commit()
 
-    @precondition(lambda self: self.running is not None)
-    @rule()
-    def finish_checkpoint(self) -> None:
-        self.running.carry_out(self.disk, self.store.journal, SMALL)
-        self.store.finish_checkpoint(self.running)
-        self.running = None
+    def finish(self) -> None:
+        if self.running is not None:
+            done, self.running = self.running, None
+            done.carry_out(self.disk, self.store.journal, SMALL)
+            self.store.finish_checkpoint(done)
+            self.files_removed += len(done.obsolete_bodies)
 
-    @precondition(lambda self: self.running is None)
-    @rule()
     def checkpoint(self) -> None:
-        self.store.checkpoint()
+        self.finish()
+        self.begin()
+        self.finish()
 
-    @rule()
     def evict(self) -> None:
         for log in self.store.logs.values():
             log.evict()
 
-    @rule(seed=st.none() | st.integers(0, 2**32))
-    def crash(self, seed: int | None) -> None:
+    def crash(self, rng: random.Random) -> None:
         self.store.commit()
-        self.open(self.disk.crash(LoseAll() if seed is None else Random(seed)))
+        self.open(self.disk.crash(LoseAll() if rng.random() < 0.5 else Random(rng.getrandbits(32))))
 
-    @rule()
-    def reopen(self) -> None:
-        self.store.close()
-        self.open(self.disk)
+    def step(self, name: str, seed: int) -> None:
+        step = getattr(self, name)
+        if name in ("begin", "finish", "checkpoint", "evict", "purge_all", "settle"):
+            step()
+        else:
+            step(random.Random(seed))
 
     # questions
 
-    @rule(bytes_max=st.sampled_from([1, 500, 100_000]))
-    def read(self, bytes_max: int) -> None:
+    def read(self, rng: random.Random) -> None:
         for log in self.store.logs.values():
             rows = self.rows[log.id]
-            found = stored_records(log, bytes_max)
+            found = stored_records(log, rng.choice([1, 500, 100_000]))
             assert all(rows[offset] == record for offset, record in found.items())
             wanted = {offset for offset in rows if offset >= log.start_offset}
             assert wanted - self.settled[log.id] <= set(found) <= wanted
 
-    @precondition(lambda self: self.running is None)
-    @rule()
-    def nothing_is_left_behind(self) -> None:
-        """What is obsolete goes with the next checkpoint, what that one replaces with another."""
+    def nothing_is_missing(self) -> None:
+        assert referenced(self.store) <= body_names(self.disk)
+
+    def settle(self) -> None:
+        """What is obsolete goes with the next checkpoint, what that one replaces with another: then
+        nothing is left behind."""
         for _ in range(2):
-            self.store.checkpoint()
+            self.checkpoint()
         assert body_names(self.disk) == referenced(self.store)
         sizes = {bodies_path(each): size for each, size in self.store.bodies.sizes.items()}
         assert sizes == {path: self.disk.size(path) for path in sizes}
         assert len(sizes) == len(body_names(self.disk))
 
-    @invariant()
-    def nothing_is_missing(self) -> None:
-        assert referenced(self.store) <= body_names(self.disk)
 
-    def teardown(self) -> None:
-        self.store.close()
+SHARING_STEPS = [
+    *["publish"] * 12,
+    *["checkpoint"] * 5,
+    *["begin", "finish"] * 2,
+    *["evict", "read", "acknowledge", "purge", "compact"] * 2,
+    *["purge_all", "delete", "crash", "settle"],
+]
 
 
-TestSharing = SharingMachine.TestCase
-TestSharing.settings = settings(
-    deadline=None,
-    max_examples=120,
-    stateful_step_count=40,
-    suppress_health_check=list(HealthCheck),
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(SHARING_STEPS), st.integers(0, 2**32)), min_size=20, max_size=60
+    )
 )
+def test_nobody_sees_that_bodies_are_shared(history: list[tuple[str, int]]) -> None:
+    world = Sharing()
+    for name, seed in history:
+        world.step(name, seed)
+        world.nothing_is_missing()
+    world.evict()
+    world.read(random.Random(0))
+    world.settle()
+    world.store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_history_of_sharing(seed: int) -> None:
+    """Long enough that files are written, outlive some of those that refer to them, and go."""
+    world = Sharing()
+    rng = random.Random(seed)
+    written = set()
+    for _ in range(400):
+        world.step(rng.choice(SHARING_STEPS), rng.getrandbits(32))
+        world.nothing_is_missing()
+        written |= body_names(world.disk)
+    assert len(written) > 20
+    assert world.files_removed > 10
+    world.purge_all()
+    world.settle()
+    assert body_names(world.disk) == set()
+    world.store.close()
 
 
 # --- how much is written ---
@@ -244,20 +262,20 @@ def segment_bytes(disk: Disk) -> tuple[int, int]:
 HEADER_BYTES, REFERENCE_BYTES = 64, 56
 
 
-@pytest.mark.parametrize("recovered", [False, True])
-def test_one_message_to_a_thousand_partitions_is_written_once(recovered: bool) -> None:
+@pytest.mark.parametrize(("count", "recovered"), [(1000, False), (100, True)])
+def test_one_message_to_many_partitions_is_written_once(count: int, recovered: bool) -> None:
     disk = FaultyDisk()
-    store = fanned_out(1000, BODY, disk=disk)
+    store = fanned_out(count, BODY, disk=disk)
     store.commit()
     if recovered:
         disk = disk.crash(KeepAll())
         store = Store.open(disk, LARGE)
     store.checkpoint()
     assert segment_bytes(disk) == (
-        1000 * (HEADER_BYTES + REFERENCE_BYTES),
+        count * (HEADER_BYTES + REFERENCE_BYTES),
         bodies.START + len(BODY),
     )
-    assert store.checkpoints.bytes_written == 1000 * REFERENCE_BYTES + len(BODY)
+    assert store.checkpoints.bytes_written == count * REFERENCE_BYTES + len(BODY)
     found = Store.open(disk.crash(LoseAll()), LARGE)
     for log in found.logs.values():
         (record,) = read_all(log)
