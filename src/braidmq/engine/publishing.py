@@ -226,8 +226,9 @@ class Publishing:
         elif settled:
             for subscription, partition, start, stop in settled:
                 store.acknowledge(subscription, partition, [(start, stop)])
-        for target, own in zip(in_memory, twins if on_disk else [batch, *twins], strict=True):
-            store.append_transient(own, target.log)
+        copies = twins if on_disk else [batch, *twins]
+        for index, target in enumerate(in_memory):
+            store.append_transient(copies[index], target.log)
         if stamp is not None:
             self.on_stamped(list(zip(targets, bases, strict=True)), stamp)
         for index, target in enumerate(targets):
