@@ -20,6 +20,7 @@ KERNELS = {
         f"{STORAGE}/record_scan.h",
     ],
     "braidmq.storage.record_columns": [],
+    "braidmq.storage.shared_body": [f"{STORAGE}/crc32c.h"],
     "braidmq.storage.key_hash": [],
     "braidmq.storage.key_filter": [],
     "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],

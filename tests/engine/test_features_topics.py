@@ -265,6 +265,30 @@ def test_fan_out_to_a_thousand_topics_writes_the_body_once() -> None:
     assert values(world.drain(world.find("t1"))) == [body]
 
 
+@pytest.mark.parametrize("kept_in_memory", [0, 4, 20], ids=["durable", "both", "transient"])
+def test_a_checkpoint_writes_the_body_of_a_fan_out_once(kept_in_memory: int) -> None:
+    """Topics of every kind share it."""
+    disk = RecordingDisk(MemoryDisk())
+    world = World(disk, StorageSettings())
+    topics = [
+        world.topic(f"t{number}", durability="memory" if number < kept_in_memory else "disk")
+        for number in range(20)
+    ]
+    for topic in topics:
+        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    body = bytes(range(256)) * 20
+    world.engine.fan_out(topics, world.batch(body), now_ms=world.now_ms)
+    world.engine.store.commit()
+    disk.clear()
+    world.engine.store.checkpoint()
+    segments = [each for each in disk.operations if each.path.startswith("segments/")]
+    written = b"".join(each.data for each in segments if each.kind == "write")
+    assert written.count(body) == 1
+    for topic in topics:
+        topic.partitions[0].log.evict()
+        assert values(world.drain(topic)) == [body]
+
+
 def test_fan_out_passes_by_topics_that_are_full() -> None:
     world = World()
     full, free, wide = (

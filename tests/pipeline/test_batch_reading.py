@@ -74,6 +74,39 @@ def test_a_file_of_another_broker_is_not_taken_for_the_segment(topics, filled, t
     assert seen(found) == expected(topics, filled)
 
 
+@pytest.fixture(scope="module")
+def fanned_out(topics: Topics) -> tuple[str, str]:
+    """Two topics that got the same messages, and have their bodies once."""
+    exchange, first, second = "fanned-out", topics.create(1), topics.create(1)
+    topics.api.put(f"/v1/exchanges/{exchange}", json={"kind": "fanout"}).raise_for_status()
+    for topic in (first, second):
+        binding = {"source": exchange, "destination": topic}
+        topics.api.post("/v1/bindings", json=binding).raise_for_status()
+    for start in range(0, 3000, 500):
+        messages = [{"value": f"{at}:".ljust(200, "x")} for at in range(start, start + 500)]
+        url = f"/v1/exchanges/{exchange}/messages"
+        topics.api.post(url, json={"messages": messages}).raise_for_status()
+    wait_until(lambda: topics.sealed(first) and topics.sealed(second))
+    return first, second
+
+
+@pytest.mark.parametrize("directory", [None, "/nowhere"])
+def test_bodies_that_topics_share(topics, fanned_out, directory):
+    """In place, and from the broker where the files are not: one topic's reader does not get to see
+    the bodies of others."""
+    for topic in fanned_out:
+        segments = topics.log(topic)["partitions"][0]["segments"]
+        assert all(each["shared_bytes"] > 100 * each["records"] for each in segments)
+        reader = topics.batch_reader(topic=topic, splitBytes="100k")
+        parts = reader.partitions()
+        assert len(parts) > 4
+        if directory is not None:
+            parts = [SplitPartition(replace(each.value, directory=directory)) for each in parts]
+        found = rows(batch for part in parts for batch in reader.read(part))
+        assert seen(found) == expected(topics, topic)
+        assert len(found) == 3000
+
+
 def test_splits_are_smaller_than_a_partition_and_travel(topics, filled):
     reader = topics.batch_reader(topic=filled, splitBytes="50k")
     parts = pickle.loads(pickle.dumps(reader.partitions()))

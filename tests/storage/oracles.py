@@ -47,8 +47,13 @@ def aligned(size: int) -> int:
 RECORD_HEADER_AFTER_CRCS = struct.Struct("<BBBBBBHqqII")
 RECORD_HEADER_BYTES = 40
 RECORD_TIMING_BYTES = 16
-CONTROL, COMMIT, TRANSACTIONAL, TIMED, KEYED, TOMBSTONE, TRANSIENT = (1 << n for n in range(7))
-DERIVED_FLAGS = TIMED | KEYED | TOMBSTONE  # follow from the fields; the caller cannot set them
+RECORD_REFERENCE_BYTES = 16
+CONTROL, COMMIT, TRANSACTIONAL, TIMED, KEYED, TOMBSTONE, TRANSIENT, SHARED = (
+    1 << n for n in range(8)
+)
+DERIVED_FLAGS = (
+    TIMED | KEYED | TOMBSTONE | SHARED
+)  # follow from the fields; the caller cannot set them
 
 
 class Message(NamedTuple):
@@ -142,10 +147,27 @@ def scan_records(data: bytes) -> tuple[list[int], int, str]:
         )
         if magic != 0xB4:
             return starts, at, "not the beginning of a record"
-        if version != 1:
-            return starts, at, f"record version {version}, this BraidMQ reads 1"
+        if version not in (1, 2):
+            return starts, at, f"record version {version}, this BraidMQ reads 2"
         header = RECORD_HEADER_BYTES + (RECORD_TIMING_BYTES if flags & TIMED else 0)
         header_crc, body_crc = struct.unpack_from("<II", data, at)
+        if version == 2:
+            if not flags & SHARED:
+                return starts, at, "a reference that does not say so"
+            end = at + header + RECORD_REFERENCE_BYTES
+            reference = bytearray(data[at:end])
+            if flags & TIMED and len(data) < end:
+                del reference[RECORD_HEADER_BYTES + RECORD_REFERENCE_BYTES :]
+                reference[10] &= ~TIMED
+            is_whole = len(reference) >= RECORD_HEADER_BYTES + RECORD_REFERENCE_BYTES
+            intact = is_whole and crc32c(bytes(reference[4:])) == header_crc
+            if len(data) < end:
+                return starts, at, "header checksum differs" if intact else ""
+            if not intact:
+                return starts, at, "header checksum differs"
+            starts.append(at)
+            at = end
+            continue
         if len(data) - at < header:
             untimed = bytearray(data[at : at + RECORD_HEADER_BYTES])
             untimed[10] &= ~TIMED
@@ -161,6 +183,44 @@ def scan_records(data: bytes) -> tuple[list[int], int, str]:
         starts.append(at)
         at += aligned(end - at)
     return starts, at, ""
+
+
+SHARED_BYTES_MIN = 64
+
+
+def encode_reference(message: Message, offset: int, file: int, position: int) -> bytes:
+    """A record of a segment whose body stands in a body file."""
+    record = bytearray(encode_record(message, offset)[: message.header_bytes])
+    record[9] = 2
+    record[10] |= SHARED
+    record += struct.pack("<qq", file, position)
+    record[:4] = struct.pack("<I", crc32c(bytes(record[4:])))
+    return bytes(record)
+
+
+def encode_sharing(
+    partitions: Sequence[Sequence[tuple[int, Message]]], file: int, start: int
+) -> tuple[list[bytes], bytes]:
+    """The records of each partition's segment, and the body file that they refer to."""
+    wanted_by: dict[bytes, set[int]] = {}
+    for owner, rows in enumerate(partitions):
+        for _, message in rows:
+            wanted_by.setdefault(message.body, set()).add(owner)
+    places: dict[bytes, int] = {}
+    bodies, segments = b"", []
+    for rows in partitions:
+        segment = b""
+        for offset, message in rows:
+            body = message.body
+            if len(body) < SHARED_BYTES_MIN or len(wanted_by[body]) < 2:
+                segment += encode_record(message, offset)
+                continue
+            if body not in places:
+                places[body] = start + len(bodies)
+                bodies += body
+            segment += encode_reference(message, offset, file, places[body])
+        segments.append(segment)
+    return segments, bodies
 
 
 def boundaries(pieces: Iterable[bytes]) -> list[int]:

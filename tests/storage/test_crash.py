@@ -171,6 +171,38 @@ def test_a_crash_between_any_two_operations_of_a_checkpoint() -> None:
     assert crash_everywhere(prepare, lambda world: world.take_checkpoint()) > 20
 
 
+def test_a_crash_between_any_two_operations_of_a_checkpoint_that_shares_bodies() -> None:
+    """It writes a body file, and removes one that only deleted partitions referred to."""
+
+    def prepare(disk: FaultyDisk) -> World:
+        world = World(disk)
+        for _ in range(3):
+            world.create()
+        for seed in range(6):
+            world.step("fan out", seed)
+        world.take_checkpoint()
+        for log in list(world.store.logs.values()):
+            world.store.advance_start(log, log.next_offset)
+            part = world.now.partitions[log.id].from_start(log.next_offset)
+            world.note(partitions={**world.now.partitions, log.id: part})
+        for seed in range(10, 16):
+            world.step("fan out", seed)
+        return world
+
+    def act(world: World) -> None:
+        before = body_files(world.disk)
+        world.take_checkpoint()
+        after = body_files(world.disk)
+        assert len(before) == len(after) == 1
+        assert before != after
+
+    assert crash_everywhere(prepare, act) > 15
+
+
+def body_files(disk: FaultyDisk) -> list[str]:
+    return [name for name in disk.list("segments") if name.endswith(".bodies")]
+
+
 def test_a_crash_between_any_two_operations_of_the_first_checkpoint() -> None:
     """There is no snapshot yet, and the segments it leaves may be empty or half written."""
 

@@ -11,6 +11,7 @@ from worlds import World, read_all, record_spans
 
 from braidmq.model.errors import CorruptData, ForeignFile, NotFound
 from braidmq.storage import reader
+from braidmq.storage.bodies import START
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.reader import (
     COLUMNS,
@@ -23,14 +24,14 @@ from braidmq.storage.reader import (
 from braidmq.storage.record import Record
 
 
-def make(root: Path, *, partitions: int = 2, batches: int = 60) -> World:
+def make(root: Path, *, partitions: int = 2, batches: int = 60, value_max: int = 60) -> World:
     """All records in segments, several a partition, the last of each still open."""
     world = World(RealDisk(root))  # type: ignore[arg-type]
     for _ in range(partitions):
         world.create()
     rng = random.Random(17)
     for at in range(batches):
-        world.append(rng)
+        world.append(rng, value_max)
         if at % 15 == 14:
             world.take_checkpoint()
     world.take_checkpoint()
@@ -200,6 +201,72 @@ def test_indexes_are_only_a_shortcut(tmp_path: Path, harm: str) -> None:
             path.write_bytes(data)
     for window in (Window(), Window(40, 90), Window(time_min_ms=900)):
         assert rows(read_directory(tmp_path, window=window)) == expected(world, window)
+    world.store.close()
+
+
+# --- bodies that are elsewhere ---
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, World]:
+    """Records with their bodies and references, in turn, of three partitions."""
+    root = tmp_path_factory.mktemp("sharing")
+    world = make(root, partitions=3, value_max=200)
+    assert len(list((root / "segments").glob("*.bodies"))) > 2
+    for log in world.store.logs.values():
+        for each in log.segments:
+            assert each.shared_bytes > 0
+            assert each.value_bytes > each.shared_bytes / 2
+    return root, world
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(bounds, times, st.booleans(), st.booleans(), st.sampled_from([64, 2000, 16 << 20]))
+def test_a_window_on_shared_bodies(sharing, offsets, clock, by_offset, by_time, chunk) -> None:
+    root, world = sharing
+    window = Window(
+        *(offsets if by_offset else (reader.EARLIEST, reader.LATEST)),
+        *(clock if by_time else (reader.EARLIEST, reader.LATEST)),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "CHUNK_BYTES", chunk)
+        assert rows(read_directory(root, window=window)) == expected(world, window)
+
+
+def test_shared_bodies_of_one_segment_file_on_its_own(sharing) -> None:
+    root, world = sharing
+    log = world.store.logs[2]
+    whole = expected(world, Window(), log.label)
+    for each in log.segments:
+        assert rows(read_segment(open_segment(root / each.path))) == [
+            one for one in whole if each.base_offset <= one["offset"] < each.end_offset
+        ]
+
+
+def test_damage_to_a_shared_body(tmp_path: Path) -> None:
+    world = make(tmp_path, partitions=2, batches=20, value_max=400)
+    path = sorted((tmp_path / "segments").glob("*.bodies"))[-1]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    found: list[pa.RecordBatch] = []
+    with pytest.raises(CorruptData) as caught:
+        found.extend(read_directory(tmp_path))
+    assert caught.value.file == f"segments/{path.name}"
+    assert START < caught.value.position < len(data)
+    before = rows(found)
+    assert before == expected(world, Window())[: len(before)]
+    assert before
+    path.write_bytes(b"BRAIDSEG" + data[8:])
+    with pytest.raises(ForeignFile):
+        list(read_directory(tmp_path))
+    path.unlink()
+    with pytest.raises(NotFound, match="no body file"):
+        list(read_directory(tmp_path))
     world.store.close()
 
 

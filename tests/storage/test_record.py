@@ -124,8 +124,17 @@ def assert_survives(code: str) -> None:
 
 def test_constants():
     assert record_module.HEADER_SIZE == RECORD_HEADER_BYTES
-    names = ["CONTROL", "COMMIT", "TRANSACTIONAL", "TIMED", "KEYED", "TOMBSTONE", "TRANSIENT"]
-    assert [getattr(record_module, f"FLAG_{name}") for name in names] == [1 << n for n in range(7)]
+    names = (
+        "CONTROL",
+        "COMMIT",
+        "TRANSACTIONAL",
+        "TIMED",
+        "KEYED",
+        "TOMBSTONE",
+        "TRANSIENT",
+        "SHARED",
+    )
+    assert [getattr(record_module, f"FLAG_{name}") for name in names] == [1 << n for n in range(8)]
 
 
 def test_one_record_byte_by_byte():
@@ -373,7 +382,8 @@ def sealed(header_crc: bool = True, **changes: int) -> bytes:
     ("data", "reason"),
     [
         (sealed(byte8=0xB5), "not the beginning"),
-        (sealed(byte9=2), "version 2"),
+        (sealed(byte9=3), "version 3"),
+        (sealed(byte9=2), "a reference that does not say so"),
         (sealed(byte11=1, header_crc=False), "header checksum"),
         (sealed(byte4=0), "body checksum"),
     ],

@@ -127,7 +127,9 @@ def files(disk: Disk) -> dict[str, bytes]:
 
 
 def record_spans(disk: Disk, each: Segment) -> list[tuple[int, int]]:
-    """Where each record begins and where its checksums' reach ends: padding is not covered."""
+    """Where each record begins and where its checksums' reach ends: padding is not covered.
+
+    Of a segment that has no references."""
     file = disk.open(each.path)
     start = read_header(file).length
     batch = RecordBatch.scan(file.read(each.size - start, start))
@@ -174,9 +176,9 @@ class World:
         acks = {key: offsets for key, offsets in self.now.acknowledged.items() if key[1] != gone}
         self.note(partitions=left, acknowledged=acks)
 
-    def append(self, rng: random.Random, value_max: int = 60) -> None:
+    def append(self, rng: random.Random, value_max: int = 60, logs_min: int = 1) -> None:
         logs = list(self.store.logs.values())
-        targets = rng.sample(logs, rng.randint(1, len(logs)))
+        targets = rng.sample(logs, rng.randint(min(logs_min, len(logs)), len(logs)))
         batch = random_batch(rng, value_max=value_max)
         rows = contents(batch)
         self.store.append(batch, targets)
@@ -234,13 +236,18 @@ class World:
 
     def step(self, name: str, seed: int) -> None:
         rng = random.Random(seed)
-        if name in ("append", "large", "acknowledge", "advance", "delete") and not self.store.logs:
+        if (
+            name in ("append", "fan out", "large", "acknowledge", "advance", "delete")
+            and not self.store.logs
+        ):
             self.create()
         if name == "create" and len(self.store.logs) >= 3:
             name = "append"
         match name:
             case "append":
                 self.append(rng)
+            case "fan out":  # bodies large enough to be shared
+                self.append(rng, value_max=300, logs_min=2)
             case "large":  # more than a journal file holds
                 self.append(rng, value_max=20_000)
             case "create":
@@ -287,7 +294,8 @@ class World:
 
 
 STEPS = [
-    *["append"] * 8,
+    *["append"] * 6,
+    *["fan out"] * 2,
     *["commit"] * 4,
     *["acknowledge"] * 2,
     *["checkpoint"] * 2,

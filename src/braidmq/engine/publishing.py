@@ -215,6 +215,10 @@ class Publishing:
             else:
                 in_memory.append(target)
         bases = [target.log.next_offset for target in targets]
+        # Before it is in a log: that is to know that it shares the batch with others.
+        twins = [
+            batch.at_offset(target.log.next_offset) for target in in_memory[0 if on_disk else 1 :]
+        ]
         lsn: Lsn | None = None
         if on_disk:
             meta = stamp.encode() if stamp is not None else b""
@@ -222,9 +226,9 @@ class Publishing:
         elif settled:
             for subscription, partition, start, stop in settled:
                 store.acknowledge(subscription, partition, [(start, stop)])
+        copies = twins if on_disk else [batch, *twins]
         for index, target in enumerate(in_memory):
-            own = batch if not on_disk and index == 0 else batch.at_offset(target.log.next_offset)
-            store.append_transient(own, target.log)
+            store.append_transient(copies[index], target.log)
         if stamp is not None:
             self.on_stamped(list(zip(targets, bases, strict=True)), stamp)
         for index, target in enumerate(targets):

@@ -293,6 +293,11 @@ class NodeCollector(Collector):
         yield _gauge(
             "braid_segment_bytes", "Bytes of all segments.", sum(each.size for each in segments)
         )
+        yield _gauge(
+            "braid_shared_body_bytes",
+            "Bytes of bodies that segments share, beside those of the segments.",
+            sum(self._store.bodies.sizes.values()),
+        )
 
     def _pressure(self) -> Iterator[Metric]:
         pressure, memory = self._engine.pressure, self._store.memory

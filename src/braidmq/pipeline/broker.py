@@ -184,6 +184,7 @@ class SegmentInfo(msgspec.Struct, frozen=True):
     sealed: bool
     generation: int
     first_record: bytes
+    shared_bytes: int = 0
 
 
 class PartitionLogInfo(msgspec.Struct, frozen=True):

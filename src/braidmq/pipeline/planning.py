@@ -242,7 +242,8 @@ def _pieces(log: PartitionLogInfo, start: int, end: int, from_segments: bool) ->
         if stop <= at:
             continue
         share = (stop - max(at, segment.base_offset)) / (segment.end_offset - segment.base_offset)
-        yield _Piece(at, stop, int(segment.size * share), segment)
+        size = int((segment.size + segment.shared_bytes) * share)
+        yield _Piece(at, stop, size, segment)
         at = stop
     if at < end:
         offsets = max(log.end_offset - log.start_offset, 1)

@@ -1,8 +1,9 @@
 """What an executor does: one split in, Arrow batches out.
 
 Segments are read in place where their directory is reachable and the file is the one the broker
-means, else as ranges of bytes over HTTP. What is in no segment, and what was in one that is gone by
-now, comes from the broker as records. All of it goes through the same kernel.
+means, else as ranges of bytes over HTTP. What is in no segment, what was in one that is gone by
+now, and what shares bodies with other topics and can't be read in place, comes from the broker as
+records. All of it goes through the same kernel.
 """
 
 import logging
@@ -22,7 +23,7 @@ from braidmq.pipeline.options import SourceOptions
 from braidmq.pipeline.planning import Split
 from braidmq.storage.key_filter import may_hold_key
 from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.reader import Window, decode_span, map_segment, span
+from braidmq.storage.reader import MappedBodies, Window, decode_span, map_segment, span
 from braidmq.storage.record import HEADER_SIZE
 from braidmq.storage.segment import (
     INDEX_SUFFIX,
@@ -78,7 +79,10 @@ class SplitReader:
             try:
                 mapped = self._in_place(segment)
                 if self._may_hold_keys(segment, mapped is not None):
-                    yield from self._decoded(segment, mapped, window)
+                    if mapped is None and segment.shared_bytes:
+                        yield from self._read_records(stop)
+                    else:
+                        yield from self._decoded(segment, mapped, window)
             except NotFound:
                 # Written anew by compaction, or dropped: the broker knows what is left of it.
                 logger.info("segment %s is gone: asking the broker", segment.name)
@@ -92,13 +96,15 @@ class SplitReader:
         index = self._index(segment, descriptor, mapped is not None)
         first, last = span(descriptor, index, segment.header_bytes, segment.size, window)
         fetch: Callable[[int, int], memoryview]
+        bodies = None
         if mapped is None:
             fetch = Ranges(lambda at, length: self._ranged(segment, at, length)).fetch
         else:
             self.bytes_read += last - first
             fetch = _slices(mapped)
+            bodies = MappedBodies(Path(self._split.directory)).fetch
         for rows, columns in decode_span(
-            segment.name, fetch, first, last, window, self._split.keys, self._hidden
+            segment.name, fetch, first, last, window, self._split.keys, self._hidden, bodies
         ):
             batch = self._rows.batch(rows, columns)
             yield batch

@@ -5,6 +5,7 @@
     journal/            0000000000000007.journal        (+ .journal.new while one is made)
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
     segments/           0000002a-00000000000000001000.segment, .index, .keys
+                        00000000000004d2.bodies
 
 Anything else is somebody else's: the node refuses to start and leaves it as it is.
 """

@@ -3,10 +3,16 @@
 This touches only the disk and the plan's own copies, so it may run beside the thread that owns the
 logs. Nothing it writes counts before a snapshot names it: a crash half-way leaves bytes behind a
 segment's known size, or a file nobody refers to.
+
+A message that went to many partitions is written once for all that still want it: its body to the
+checkpoint's body file, a reference to each of their segments.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from braidmq.model.limits import KIB
+from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
@@ -14,8 +20,10 @@ from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
     SCAN_BYTES,
+    OpenFiles,
     Segment,
     SegmentIndex,
+    bodies_path,
     encode_index,
     note_batch,
     read_header,
@@ -24,9 +32,13 @@ from braidmq.storage.segment import (
     segment_header,
 )
 from braidmq.storage.segment_keys import encode_keys, has_keys, scan_keys
+from braidmq.storage.shared_body import SharedBodies
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
+WRITE_BYTES = 64 * KIB
+"""A message that many partitions get is a batch of its own in each: a write for each would cost
+more than all else."""
 
 
 class Rewrite(NamedTuple):
@@ -43,45 +55,114 @@ class Rewritten(NamedTuple):
     """None when nothing was left of it."""
 
 
-class SegmentWriter:
-    """Writes for many partitions, then syncs for all of them at once."""
+def first_offset(data: bytes) -> int:
+    return RecordBatch.scan(data, verify=False).base_offset
 
-    def __init__(self, disk: Disk, segment_bytes_max: int) -> None:
+
+class SegmentWriter:
+    """Writes for many partitions, then syncs for all of them at once.
+
+    ``body_file`` is the number of the body file, should there be one: ``bodies_written`` tells.
+    """
+
+    def __init__(self, disk: Disk, segment_bytes_max: int, body_file: int) -> None:
         self._disk = disk
         self._segment_bytes_max = segment_bytes_max
         self._unsynced: list[File] = []
+        self._segment_file: File | None = None
+        self._body_file = body_file
+        self._bodies: File | None = None
+        self._shared: SharedBodies | None = None
         self.bytes_written = 0
+        self.bodies_written = 0
+
+    def find_shared(self, plans: Sequence[FlushPlan]) -> None:
+        """Learn which bodies several of the plans want, before the first is carried out."""
+        sharing = [plan for plan in plans if plan.shares]
+        if len(sharing) < 2:
+            return
+        shared = SharedBodies(self._body_file, START)
+        for owner, plan in enumerate(sharing):
+            for batch in plan.batches:
+                shared.note(batch, plan.acknowledged, plan.start_offset, owner)
+        if shared.count:
+            self._shared = shared
 
     def carry_out(self, plan: FlushPlan) -> FlushResult:
+        """Small batches are written together, but segments end where they would without that."""
         result = FlushResult(plan, [], [])
-        file: File | None = None
+        pieces: list[bytes] = []
+        waiting = waiting_whole = 0
         if plan.last is not None:
             result.segments.append(plan.last)
             result.indexes.append(SegmentIndex())
         for batch in plan.batches:
-            data, count = batch.stamped(plan.acknowledged, plan.start_offset)
-            if not count:
+            data, whole = self._stamped(plan, batch)
+            if not whole:
                 continue
-            stamped = RecordBatch.scan(data, verify=False)
-            if result.segments and result.segments[-1].size + len(data) > self._segment_bytes_max:
-                self._seal(plan, result.segments[-1], result.indexes[-1])
-            if not result.segments or result.segments[-1].sealed:
-                segment, file = self._create(plan, stamped.base_offset)
-                result.segments.append(segment)
+            last = result.segments[-1] if result.segments else None
+            if last is not None and (
+                last.whole_size + waiting_whole + whole > self._segment_bytes_max
+            ):
+                self._write(result, pieces)
+                pieces, waiting, waiting_whole = [], 0, 0
+                self._seal(plan, last, result.indexes[-1])
+            if last is None or last.sealed:
+                result.segments.append(self._create(plan, first_offset(data)))
                 result.indexes.append(SegmentIndex())
-            segment = result.segments[-1]
-            file = file or self._opened(self._disk.open(segment.path))
-            file.write(data, segment.size)
-            self.bytes_written += len(data)
-            note_batch(segment, result.indexes[-1], stamped, plan.log.index_interval)
+            pieces.append(data)
+            waiting += len(data)
+            waiting_whole += whole
+            if waiting >= WRITE_BYTES:
+                self._write(result, pieces)
+                pieces, waiting, waiting_whole = [], 0, 0
+        self._write(result, pieces)
+        self._segment_file = None
         if len(self._unsynced) >= OPEN_FILES_MAX:
-            self.sync()
+            self._sync()
         return result
 
-    def _create(self, plan: FlushPlan, base_offset: int) -> tuple[Segment, File]:
+    def _write(self, result: FlushResult, pieces: list[bytes]) -> None:
+        """Add records to the last segment."""
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        segment = result.segments[-1]
+        if self._segment_file is None:
+            self._segment_file = self._opened(self._disk.open(segment.path))
+        self._segment_file.write(data, segment.size)
+        self.bytes_written += len(data)
+        stamped = RecordBatch.scan(data, verify=False)
+        note_batch(segment, result.indexes[-1], stamped, result.plan.log.index_interval)
+
+    def _stamped(self, plan: FlushPlan, batch: RecordBatch) -> tuple[bytes, int]:
+        """What is wanted of a batch as a segment stores it, and how long that is with all bodies:
+        segments end where they would if none were shared, as limits go by whole segments."""
+        if self._shared is None or not plan.shares:
+            data, _ = batch.stamped(plan.acknowledged, plan.start_offset)
+            return data, len(data)
+        position = self._shared.end
+        data, whole, bodies = self._shared.stamped(batch, plan.acknowledged, plan.start_offset)
+        if bodies:
+            self._write_bodies(bodies, position)
+        return data, whole
+
+    def _write_bodies(self, bodies: bytes, position: int) -> None:
+        if self._bodies is None:
+            self._bodies = self._new_file(
+                bodies_path(self._body_file), encode_header(self._body_file)
+            )
+            self._unsynced.remove(self._bodies)  # it stays open until the end
+            self.bodies_written = START
+        self._bodies.write(bodies, position)
+        self.bodies_written += len(bodies)
+        self.bytes_written += len(bodies)
+
+    def _create(self, plan: FlushPlan, base_offset: int) -> Segment:
         header = segment_header(plan.log.id, base_offset, plan.log.label)
         segment = Segment(plan.log.id, base_offset, base_offset, len(header), 0, 0, False)
-        return segment, self._new_file(segment.path, header)
+        self._segment_file = self._new_file(segment.path, header)
+        return segment
 
     def _seal(self, plan: FlushPlan, segment: Segment, index: SegmentIndex) -> None:
         segment.sealed = True
@@ -93,11 +174,11 @@ class SegmentWriter:
     def _write_keys(self, segment: Segment) -> None:
         blocks = None
         if has_keys(segment):
-            file = self._disk.open(segment.path)
+            files = OpenFiles(self._disk)
             try:
-                blocks = scan_keys(file, segment)
+                blocks = scan_keys(files.get(segment.path), segment, fetch_from(files))
             finally:
-                file.close()
+                files.close()
         if blocks is not None:
             self._new_file(segment.keys_path, encode_keys(segment, blocks))
         elif self._disk.exists(segment.keys_path):
@@ -169,7 +250,12 @@ class SegmentWriter:
         return file
 
     def sync(self) -> None:
-        """Make everything written so far durable, names included."""
+        """Make everything written durable, names included. There is no more to come."""
+        if self._bodies is not None:
+            self._unsynced.append(self._bodies)
+        self._sync()
+
+    def _sync(self) -> None:
         files, self._unsynced = self._unsynced, []
         if files:
             self._disk.sync_all(files)

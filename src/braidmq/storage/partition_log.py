@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from braidmq.model.errors import CorruptData, OffsetOutOfRange
 from braidmq.model.ids import Offset, PartitionId
 from braidmq.model.limits import KIB
+from braidmq.storage.bodies import bytes_to_scan, fetch_from, resolve
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
@@ -79,6 +80,8 @@ class FlushPlan(NamedTuple):
     last: Segment | None
     last_index: SegmentIndex | None
     """If it is in memory; nobody changes it while the plan is carried out."""
+    shares: bool
+    """Whether other partitions may want the same bodies."""
 
 
 class FlushResult(NamedTuple):
@@ -96,6 +99,7 @@ class PartitionLog:
         "_indexes",
         "_memory",
         "_sealed",
+        "_shares",
         "_tail",
         "_unflushed",
         "acknowledged",
@@ -142,6 +146,7 @@ class PartitionLog:
         self._extending = False
         self._head = 0
         self._sealed = False
+        self._shares = False
         self._unflushed = 0
 
     # --- appending ---
@@ -151,6 +156,8 @@ class PartitionLog:
         assert batch.base_offset >= self.next_offset
         assert batch.count
         size, following = batch.size, batch.next_offset
+        if batch.shared:
+            self._shares = True
         if size >= ABSORBED_BYTES_MAX or not self._absorb(batch, size):
             self._tail.append(batch)
             self._sealed = False
@@ -274,7 +281,10 @@ class PartitionLog:
         index = self._index(segment)
         position = index.position_of(offset)
         # The index leads to at most one interval before the record.
-        length = bytes_max + self.index_interval
+        whole_max = bytes_max + self.index_interval
+        length = whole_max
+        if segment.bodies:
+            length = bytes_to_scan(segment, whole_max) + self.index_interval
         if stop < segment.end_offset:
             wanted = index.position_after(stop, segment.size) - position
             length = min(length, max(wanted, READ_BYTES))
@@ -284,6 +294,8 @@ class PartitionLog:
                 raise CorruptData(path, position, "the file ends within a record")
             first = batch.find(offset)
             if first < batch.count:
+                if batch.shared_bytes:
+                    batch, first = resolve(batch, first, whole_max, fetch_from(self._files)), 0
                 self._files.keep(path, batch)
                 return cut_run(batch, first, bytes_max)
             position += batch.size
@@ -422,7 +434,7 @@ class PartitionLog:
                 return start, 0
             start = batch.base_offset
         for segment in reversed(self.segments):
-            bytes_max -= segment.size
+            bytes_max -= segment.whole_size
             if bytes_max < 0 and start < self.next_offset:
                 return start, 0
             start = segment.base_offset
@@ -466,6 +478,7 @@ class PartitionLog:
         if not batches:
             return None
         self._sealed = True
+        shares, self._shares = self._shares, False
         last = self.segments[-1] if self.segments and not self.segments[-1].sealed else None
         self._extending = last is not None
         return FlushPlan(
@@ -477,6 +490,7 @@ class PartitionLog:
             self.segments[:] if last is None else self.segments[:-1],
             None if last is None else copy(last),
             None if last is None else self._indexes.get(last.base_offset),
+            shares,
         )
 
     def _unwanted(self) -> tuple[OffsetSet, ...]:

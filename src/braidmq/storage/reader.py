@@ -18,11 +18,13 @@ import pyarrow as pa
 from braidmq.model.errors import CorruptData, NotFound
 from braidmq.model.limits import MIB
 from braidmq.storage import segment, snapshot
-from braidmq.storage.disk import RealDisk
+from braidmq.storage.bodies import START, Fetch, check_header, resolve_all
+from braidmq.storage.disk import Buffer, RealDisk
 from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.record import BadRecord
+from braidmq.storage.record import BadRecord, RecordBatch
 from braidmq.storage.record_columns import decode_columns
 from braidmq.storage.segment import Segment, SegmentIndex
+from braidmq.storage.shared_body import is_reference
 
 if TYPE_CHECKING:
     from braidmq.storage.record_columns import Column  # a name for types alone: the kernel has none
@@ -151,7 +153,12 @@ def read_segment(file: SegmentFile, window: Window | None = None) -> Iterator[pa
     mapped = map_segment(file.path, file.size)
     start, stop = span(file.descriptor, _index(file), file.header_bytes, file.size, window)
     for rows, columns in decode_span(
-        str(file.path), lambda at, length: mapped[at : at + length], start, stop, window
+        str(file.path),
+        lambda at, length: mapped[at : at + length],
+        start,
+        stop,
+        window,
+        bodies=MappedBodies(file.path.parent).fetch,
     ):
         yield record_batch(rows, columns)
 
@@ -163,6 +170,28 @@ def map_segment(path: Path, size: int) -> memoryview:
         if on_disk < size:
             raise CorruptData(str(path), on_disk, f"the file ends before byte {size}")
         return memoryview(mmap.mmap(handle.fileno(), size, prot=mmap.PROT_READ))
+
+
+class MappedBodies:
+    """The body files beside some segments."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._mapped: dict[int, memoryview] = {}
+
+    def fetch(self, number: int, at: int, length: int) -> memoryview:
+        if number not in self._mapped:
+            self._mapped[number] = self._map(number)
+        return self._mapped[number][at : at + length]
+
+    def _map(self, number: int) -> memoryview:
+        path = self._directory / segment.bodies_path(number).rpartition("/")[2]
+        try:
+            mapped = map_segment(path, path.stat().st_size)
+        except FileNotFoundError:
+            raise NotFound(f"there is no body file {path}") from None
+        check_header(str(path), mapped[:START], number)
+        return mapped
 
 
 def span(
@@ -196,25 +225,38 @@ def decode_span(
     window: Window,
     keys: frozenset[bytes] | None = None,
     hidden: OffsetBits | None = None,
+    bodies: Fetch | None = None,
 ) -> "Iterator[tuple[int, tuple[Column, ...]]]":
-    """Rows and their columns between two positions of a segment; ``fetch`` gives its bytes.
+    """Rows and their columns between two positions of a segment; ``fetch`` gives its bytes, and
+    ``bodies`` those of the body files it refers to.
 
     Both positions are beginnings of records, or the end.
     """
+
+    def decoded(data: Buffer) -> "tuple[int, int, tuple[Column, ...]]":
+        return decode_columns(
+            data,
+            window.offset_min,
+            window.offset_max,
+            window.time_min_ms,
+            window.time_max_ms,
+            ROWS_MAX,
+            keys,
+            hidden,
+        )
+
     length = CHUNK_BYTES
     while position < stop:
         chunk = fetch(position, min(length, stop - position))
         try:
-            consumed, rows, columns = decode_columns(
-                chunk,
-                window.offset_min,
-                window.offset_max,
-                window.time_min_ms,
-                window.time_max_ms,
-                ROWS_MAX,
-                keys,
-                hidden,
-            )
+            if bodies is not None and is_reference(chunk):
+                batch = RecordBatch.scan(chunk)
+                consumed = batch.size
+                for whole in resolve_all(batch, CHUNK_BYTES, bodies):
+                    yield from _decoded_whole(whole, decoded)
+                rows = 0
+            else:
+                consumed, rows, columns = decoded(chunk)
         except BadRecord as error:
             raise CorruptData(name, position + error.position, error.reason) from None
         if not consumed:
@@ -224,6 +266,17 @@ def decode_span(
             continue
         length = CHUNK_BYTES
         position += consumed
+        if rows:
+            yield rows, columns
+
+
+def _decoded_whole(
+    whole: RecordBatch, decoded: "Callable[[Buffer], tuple[int, int, tuple[Column, ...]]]"
+) -> "Iterator[tuple[int, tuple[Column, ...]]]":
+    left = memoryview(whole)
+    while left:
+        consumed, rows, columns = decoded(left)
+        left = left[consumed:]
         if rows:
             yield rows, columns
 

@@ -4,8 +4,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 cdef enum:
     HEADER_BYTES = 40
     TIMING_BYTES = 16
+    REFERENCE_BYTES = 16
     MAGIC = 0xB4
     VERSION = 1
+    REFERRING = 2        # the version of a record whose body is in a body file
 
 cdef enum:
     CONTROL = 1          # not a message: a transaction marker
@@ -15,6 +17,7 @@ cdef enum:
     KEYED = 16           # has a key, if only an empty one
     TOMBSTONE = 32       # has no value: compaction removes its key
     TRANSIENT = 64       # not to be seen again after a restart
+    SHARED = 128         # with version REFERRING; in what a batch or segment says of its records
 
 
 cdef struct RecordHeader:
@@ -38,6 +41,11 @@ cdef struct RecordTiming:
     int64_t due_at_ms
 
 
+cdef struct BodyReference:
+    int64_t file
+    int64_t position
+
+
 cdef inline Py_ssize_t aligned(Py_ssize_t size) noexcept:
     return (size + 7) & ~<Py_ssize_t>7
 
@@ -54,7 +62,21 @@ cdef inline Py_ssize_t record_bytes(const RecordHeader *header) noexcept:
     return aligned(header_bytes(header) + body_bytes(header))
 
 
+cdef inline bint refers(const RecordHeader *header) noexcept:
+    return header.version == REFERRING
+
+
+cdef inline const BodyReference *reference_of(const RecordHeader *header) noexcept:
+    return <const BodyReference *>(<const unsigned char *>header + header_bytes(header))
+
+
+cdef inline Py_ssize_t stored_bytes(const RecordHeader *header) noexcept:
+    """What it takes where it is; ``record_bytes`` says what it takes with its body."""
+    return header_bytes(header) + REFERENCE_BYTES if refers(header) else record_bytes(header)
+
+
 cdef void seal_header(RecordHeader *header) noexcept
+cdef bint is_wanted(int64_t offset, tuple acknowledged, int64_t start)
 cdef Py_ssize_t whole_record(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
 ) except -2
@@ -75,6 +97,7 @@ cdef class RecordBatch:
     cdef readonly uint8_t priority_min
     cdef readonly int64_t value_bytes
     cdef readonly uint32_t value_bytes_max
+    cdef readonly int64_t shared_bytes
     cdef readonly bint dense
     cdef object owner
     cdef int exports
@@ -85,6 +108,7 @@ cdef class RecordBatch:
 
     cdef int reserve(self, Py_ssize_t extra_bytes, Py_ssize_t extra_records) except -1
     cdef int reserve_positions(self, Py_ssize_t extra_records) except -1
+    cdef int note_references(self) except -1
     cdef void note(self, const RecordHeader *header, Py_ssize_t position) noexcept
     cdef Py_ssize_t take_intact(self, Py_ssize_t at, Py_ssize_t size) noexcept
     cdef bint is_even(self) noexcept

@@ -11,6 +11,7 @@ FLAG_TIMED: int
 FLAG_KEYED: int
 FLAG_TOMBSTONE: int
 FLAG_TRANSIENT: int
+FLAG_SHARED: int
 
 class BadRecord(ValueError):
     position: int
@@ -55,7 +56,11 @@ class RecordBatch:
     @property
     def value_bytes_max(self) -> int: ...
     @property
+    def shared_bytes(self) -> int: ...
+    @property
     def dense(self) -> bool: ...
+    @property
+    def shared(self) -> bool: ...
     @property
     def memory_bytes(self) -> int: ...
     def __len__(self) -> int: ...

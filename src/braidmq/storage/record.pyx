@@ -25,6 +25,17 @@ each record is only its place in the batch it was published in; in a segment it 
 own offset, and gaps are allowed.
 
 The envelope is the message's properties as they came on the wire, with their format beside them.
+
+In a segment a record may be a reference: version 2 and the flag SHARED, and after the timing fields
+
+          ┌───────────────────┬────────────────────────────┐
+          │ number of a body  │ position in it             │
+          │ file              │                            │
+          └───────────────────┴────────────────────────────┘
+
+instead of key, envelope and value, which stand there for all who refer to them. Lengths and the
+body's CRC are as they would be; the header's CRC covers the reference too. Whoever reads a log gets
+whole records again (``shared_body``), and nothing but segments takes references.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo, PyBuffer_IsContiguous
@@ -86,6 +97,7 @@ FLAG_TIMED = TIMED
 FLAG_KEYED = KEYED
 FLAG_TOMBSTONE = TOMBSTONE
 FLAG_TRANSIENT = TRANSIENT
+FLAG_SHARED = SHARED
 
 cdef enum:
     # Positions in a batch are 32 bits wide.
@@ -164,7 +176,7 @@ cdef Py_ssize_t whole_record(
     if header.magic != MAGIC:
         raise BadRecord(at, "not the beginning of a record")
     if header.version != VERSION:
-        raise BadRecord(at, f"record version {header.version}, this BraidMQ reads {VERSION}")
+        return whole_reference(header, at, size, verify)
     if size - at < header_bytes(header):
         if verify and intact_but_for_timed(header):
             raise BadRecord(at, "header checksum differs")
@@ -178,6 +190,33 @@ cdef Py_ssize_t whole_record(
     if verify and not body_is_intact(header):
         raise BadRecord(at, "body checksum differs")
     return length
+
+
+cdef Py_ssize_t whole_reference(
+    const RecordHeader *header, Py_ssize_t at, Py_ssize_t size, bint verify
+) except -2:
+    """As ``whole_record``, for those whose version is another."""
+    cdef unsigned char untimed[HEADER_BYTES + REFERENCE_BYTES]
+    cdef Py_ssize_t length = header_bytes(header) + REFERENCE_BYTES
+    if not refers(header):
+        raise BadRecord(at, f"record version {header.version}, this BraidMQ reads {REFERRING}")
+    if not header.flags & SHARED:
+        raise BadRecord(at, "a reference that does not say so")
+    if size - at >= length:
+        if verify and not reference_is_intact(header):
+            raise BadRecord(at, "header checksum differs")
+        return length
+    if verify and header.flags & TIMED and size - at >= length - TIMING_BYTES:
+        memcpy(untimed, header, HEADER_BYTES + REFERENCE_BYTES)
+        (<RecordHeader *>untimed).flags &= ~TIMED
+        if reference_is_intact(<RecordHeader *>untimed):
+            raise BadRecord(at, "header checksum differs")
+    return -1
+
+
+cdef bint reference_is_intact(const RecordHeader *header) noexcept:
+    return header.header_crc == braid_crc32c_header(
+        <const unsigned char *>header + 4, header_bytes(header) + REFERENCE_BYTES - 4)
 
 
 cdef class RecordBatch:
@@ -195,6 +234,7 @@ cdef class RecordBatch:
         self.priority_min = 255
         self.value_bytes = 0
         self.value_bytes_max = 0
+        self.shared_bytes = 0
         self.dense = True
         self.owner = None
         self.exports = 0
@@ -230,6 +270,11 @@ cdef class RecordBatch:
         if self.count == 0:
             return self.base_offset
         return self.offset_of(self.count - 1) + 1
+
+    @property
+    def shared(self):
+        """Whether other batches are over the same memory: it went to several partitions."""
+        return self.shares > 1 or isinstance(self.owner, RecordBatch)
 
     @property
     def memory_bytes(self):
@@ -362,7 +407,7 @@ cdef class RecordBatch:
             key_data, key_length,
             envelope_data, envelope_view.shape[0],
             value_data, value_length,
-            envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE), priority,
+            envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE | SHARED), priority,
             timestamp_ms, expires_at_ms, due_at_ms,
         )
 
@@ -375,7 +420,7 @@ cdef class RecordBatch:
         cdef bytes value, key
         cdef const unsigned char *key_data
         self.must_be_open()
-        flags &= ~(TIMED | KEYED | TOMBSTONE)
+        flags &= ~(TIMED | KEYED | TOMBSTONE | SHARED)
         if keys is not None and len(keys) != count:
             raise ValueError("as many keys as values")
         for i in range(count):
@@ -530,6 +575,8 @@ cdef class RecordBatch:
                 batch.reserve_positions(min((view.len - at) // length, POSITIONS_AHEAD_MAX))
                 at = batch.take_intact(at, min(view.len, BATCH_BYTES_MAX))
         batch.size = at
+        if batch.summary & SHARED:
+            batch.note_references()
         if batch.count and not batch.dense:
             batch.base_offset = batch.header_at(0).offset
         return batch
@@ -561,6 +608,16 @@ cdef class RecordBatch:
         self.value_bytes = scan.value_bytes
         self.value_bytes_max = scan.value_bytes_max
         return scan.at
+
+    cdef int note_references(self) except -1:
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            if not refers(self.header_at(i)):
+                continue
+            if self.dense:
+                raise BadRecord(self.positions[i], "only a segment has references to bodies")
+            self.shared_bytes += record_bytes(self.header_at(i)) - stored_bytes(self.header_at(i))
+        return 0
 
     cdef int64_t offset_of(self, Py_ssize_t index) noexcept:
         if self.dense:
@@ -650,6 +707,8 @@ cdef class RecordBatch:
         if not 0 <= index < self.count:
             raise IndexError(index)
         header = self.header_at(index)
+        if refers(header):
+            raise BufferError("the record's body is in another file")
         body = <const unsigned char *>header + header_bytes(header)
         timing = <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
         key = body[:header.key_length] if header.flags & KEYED else None
@@ -706,7 +765,7 @@ cdef class RecordBatch:
         cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
         for i in range(self.count):
             offset = self.offset_of(i)
-            if offset < start or acknowledged and all_cover(acknowledged, offset):
+            if not is_wanted(offset, acknowledged, start):
                 continue
             length = record_bytes(self.header_at(i))
             memcpy(target + at, self.header_at(i), length)
@@ -725,16 +784,19 @@ cdef class RecordBatch:
         for i in range(self.count):
             if unwanted.has(self.offset_of(i)):
                 continue
-            length = record_bytes(self.header_at(i))
+            length = stored_bytes(self.header_at(i))
             memcpy(target + at, self.header_at(i), length)
             at += length
             kept += 1
         return (out if at == self.size else out[:at]), kept
 
 
-cdef bint all_cover(tuple acknowledged, int64_t offset):
+cdef bint is_wanted(int64_t offset, tuple acknowledged, int64_t start):
+    """Whether a record is to be in a segment; see ``RecordBatch.stamped``."""
     cdef OffsetSet one
+    if offset < start:
+        return False
     for one in acknowledged:
         if not one.covers(offset):
-            return False
-    return True
+            return True
+    return not acknowledged

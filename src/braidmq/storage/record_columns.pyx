@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from braidmq.storage.offset_set cimport OffsetBits
 from braidmq.storage.record cimport (
     CONTROL, HEADER_BYTES, KEYED, TIMED, TOMBSTONE, RecordHeader, RecordTiming, header_bytes,
-    whole_record,
+    refers, whole_record,
 )
 
 cdef enum:
@@ -30,7 +30,8 @@ def decode_columns(
     """Verify and decode whole records into the buffers of Arrow columns.
 
     Takes records whose offset is in ``[offset_min, offset_max)`` and whose timestamp is in
-    ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off.
+    ``[time_min, time_max)``, at most ``rows_max`` of them, and stops at a record that is cut off or
+    whose body is in another file.
     With ``keys`` (a set of bytes) it takes those with one of these keys alone, and none whose
     offset is ``hidden``. Control records are not rows. Returns ``(bytes consumed, rows, columns)``
     with the columns' buffers in the order of ``braidmq.storage.reader.COLUMNS``.
@@ -50,6 +51,8 @@ def decode_columns(
             if length < 0 or key_total + envelope_total + value_total + length > COLUMN_BYTES_MAX:
                 break
             header = <const RecordHeader *>(base + at)
+            if refers(header):
+                break
             if (
                 offset_min <= header.offset < offset_max
                 and time_min <= header.timestamp_ms < time_max

@@ -14,6 +14,9 @@
           └────────────┴─────────┴───────┴───────────────┴────────┴─────────┴──────────┴────────┘
           then `count` offsets, `count` positions, `count` times: the highest before the position
 
+A record may refer to its body in a body file (``bodies``), which has it for several partitions; a
+segment says which of those it needs.
+
 The index is both the offset index and the time index, because timestamps are looked up by the
 highest one so far, which never falls. It is only a shortcut: one that is missing or does not match
 its segment is built again from the records.
@@ -32,11 +35,13 @@ from braidmq.model.limits import KIB, MIB
 from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.record import BadRecord, RecordBatch
+from braidmq.storage.shared_body import body_files
 
 DIRECTORY = "segments"
 SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"
 KEYS_SUFFIX = ".keys"
+BODIES_SUFFIX = ".bodies"
 MAGIC = b"BRAIDSEG"
 INDEX_MAGIC = b"BRAIDIDX"
 VERSION = 1
@@ -48,6 +53,7 @@ READ_BYTES_MIN = 4 * KIB
 
 
 NAME = re.compile(r"([0-9a-f]{8,})-([0-9]{20})(?:-([0-9a-f]{4,}))?\.(?:segment|index|keys)")
+BODIES_NAME = re.compile(r"([0-9a-f]{16})\.bodies")
 
 
 def segment_name(partition: int, base_offset: int, generation: int = 0) -> str:
@@ -57,8 +63,12 @@ def segment_name(partition: int, base_offset: int, generation: int = 0) -> str:
     return f"{DIRECTORY}/{partition:08x}-{base_offset:020d}{suffix}"
 
 
+def bodies_path(number: int) -> str:
+    return f"{DIRECTORY}/{number:016x}{BODIES_SUFFIX}"
+
+
 def is_ours(name: str) -> bool:
-    return NAME.fullmatch(name) is not None
+    return (NAME.fullmatch(name) or BODIES_NAME.fullmatch(name)) is not None
 
 
 def segment_header(partition: int, base_offset: int, label: str) -> bytes:
@@ -157,6 +167,15 @@ class Segment(msgspec.Struct, array_like=True):
     first_timestamp_ms: int = 0
     time_ordered: bool = False
     """Whether no record is stamped before the one in front of it; False where nobody looked."""
+    bodies: tuple[int, ...] = ()
+    """Numbers of the body files that its records refer to."""
+    shared_bytes: int = 0
+    """How much longer it would be with those bodies in it."""
+
+    @property
+    def whole_size(self) -> int:
+        """As if no body were elsewhere: what limits by bytes go by, which can't tell who shares."""
+        return self.size + self.shared_bytes
 
     @property
     def path(self) -> str:
@@ -238,6 +257,10 @@ class OpenFiles:
         if len(self._recent) > RECENT_READS:
             self._recent.popitem(last=False)
 
+    def has(self, path: str) -> bool:
+        """Whether the file is open now."""
+        return path in self._open
+
     def get(self, path: str) -> File:
         file = self._open.get(path)
         if file is None:
@@ -315,3 +338,6 @@ def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interv
     segment.summary |= batch.summary
     segment.prioritised |= batch.priority_max > 0
     segment.value_bytes += batch.value_bytes
+    if batch.shared_bytes:
+        segment.shared_bytes += batch.shared_bytes
+        segment.bodies = tuple(sorted({*segment.bodies, *body_files(batch)}))

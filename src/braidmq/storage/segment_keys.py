@@ -12,6 +12,7 @@ It is only a shortcut: a segment without one, or with one that does not match it
 import struct
 
 from braidmq.model.errors import CorruptData
+from braidmq.storage.bodies import Fetch, resolve_all
 from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import Buffer, File
 from braidmq.storage.key_filter import BLOCK_BYTES, KeyFilter
@@ -29,18 +30,20 @@ def has_keys(segment: Segment) -> bool:
     return bool(segment.summary & FLAG_KEYED)
 
 
-def scan_keys(file: File, segment: Segment) -> bytes | None:
+def scan_keys(file: File, segment: Segment, fetch: Fetch) -> bytes | None:
     """The filter of all keys of a segment, whose records are read again; None if one is damaged."""
     found = KeyFilter(segment.records)
     position = read_header(file).length
     while position < segment.size:
         try:
             batch = scan_records(file, position, SCAN_BYTES, segment.size)
+            if batch is None:
+                return None
+            pieces = resolve_all(batch, SCAN_BYTES, fetch) if batch.shared_bytes else (batch,)
+            for piece in pieces:
+                found.add(piece)
         except CorruptData:
             return None  # who reads it is told; a segment is sealed all the same
-        if batch is None:
-            return None
-        found.add(batch)
         position += batch.size
     return found.folded()
 

@@ -18,6 +18,7 @@ import msgspec
 from braidmq.model.errors import CorruptData, NotFound, StorageFailed
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
 from braidmq.storage import directory, journal, segment, snapshot
+from braidmq.storage.bodies import BodyFiles
 from braidmq.storage.catalogue import Catalogue, Change, decode_changes, encode_changes
 from braidmq.storage.disk import DirectoryLock, Disk, File
 from braidmq.storage.flush import Rewrite, Rewritten, SegmentWriter
@@ -25,7 +26,7 @@ from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import FlushPlan, FlushResult, Memory, PartitionLog
 from braidmq.storage.record import RecordBatch
-from braidmq.storage.segment import OpenFiles, Segment, scan_segment
+from braidmq.storage.segment import OpenFiles, Segment, bodies_path, scan_segment
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.snapshot import AcknowledgedState, PartitionState, Snapshot, State
 
@@ -139,17 +140,24 @@ class Checkpoint:
     acknowledged: list[AcknowledgedState]
     untouched: list[PartitionState]
     obsolete: list[Segment]
+    obsolete_bodies: list[int]
+    """Body files that nothing but obsolete segments refers to."""
     sections: dict[str, bytes]
     rewrites: list[Rewrite]
+    body_file: int
+    """The number of the body file, if there is something to share."""
     results: list[FlushResult] = field(default_factory=list)
     rewritten: list[Rewritten] = field(default_factory=list)
     seconds: float = 0.0
     bytes_written: int = 0
+    bodies_written: int = 0
+    """The size of the body file; 0: there is none."""
 
     def carry_out(self, disk: Disk, target: Journal, settings: StorageSettings) -> None:
         """Segments first, then the snapshot that names them, then what neither needs."""
         started = time.perf_counter()
-        writer = SegmentWriter(disk, settings.segment_bytes_max)
+        writer = SegmentWriter(disk, settings.segment_bytes_max, self.body_file)
+        writer.find_shared(self.plans)
         self.results = [writer.carry_out(plan) for plan in self.plans]
         self.rewritten = [writer.rewrite(each) for each in self.rewrites]
         writer.sync()
@@ -157,9 +165,12 @@ class Checkpoint:
         snapshot.remove_old(disk)
         for old in self.obsolete:
             remove_segment(disk, old)
+        for number in self.obsolete_bodies:
+            disk.remove(bodies_path(number))
         target.retire(self.retire_below)
         target.prepare()
         self.bytes_written = writer.bytes_written
+        self.bodies_written = writer.bodies_written
         self.seconds = time.perf_counter() - started
 
     def _state(self) -> State:
@@ -200,6 +211,7 @@ class Store:
         self.checkpoints = CheckpointWork()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
+        self.bodies = BodyFiles()
         self._participants: dict[str, Participant] = {}
         self._by_kind: dict[int, Participant] = {}
         self.journal: Journal
@@ -359,9 +371,13 @@ class Store:
                 present.discard(name)
                 present.discard(each.index_path.rpartition("/")[2])
                 present.discard(each.keys_path.rpartition("/")[2])
+        self.bodies.check(self.disk, self._all_segments(), present)
         for name in present:
             self.disk.remove(f"{segment.DIRECTORY}/{name}")
         self._obsolete.clear()
+
+    def _all_segments(self) -> list[Segment]:
+        return [each for log in self.logs.values() for each in log.segments]
 
     # --- replay: one method a kind ---
 
@@ -651,6 +667,8 @@ class Store:
                 if log.durable and log.id not in planned
             ],
             obsolete=obsolete,
+            obsolete_bodies=self.bodies.unwanted(self._all_segments()) if self.bodies.sizes else [],
+            body_file=self.bodies.new_number(self.journal.next_lsn),
             rewrites=self._plan_rewrites(),
             sections={name: each.dump() for name, each in self._participants.items()},
         )
@@ -685,6 +703,11 @@ class Store:
         for old in checkpoint.obsolete:
             self._files.forget(old.path)
             self._files.forget(old.index_path)
+        for number in checkpoint.obsolete_bodies:
+            self._files.forget(bodies_path(number))
+        self.bodies.change(
+            checkpoint.body_file, checkpoint.bodies_written, checkpoint.obsolete_bodies
+        )
         self.evict()
 
     def _count(self, done: Checkpoint) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from raw_mqtt import Gone, RawMqtt
 
+from braidmq.storage import snapshot
+from braidmq.storage.disk import RealDisk
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import (
@@ -27,6 +29,9 @@ from braidmq.wire.mqtt.packets import (
     Will,
 )
 from braidmq.wire.mqtt.properties import Properties
+
+SMALL_FILES = "[storage]\njournal_file_bytes = 262144\n"
+"""So that a hundred messages of 4 KiB make the node take checkpoints."""
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 
@@ -347,3 +352,49 @@ class ResumingSubscriber:
         assert not publisher.acknowledged - self.got.keys()
         if self.qos == 2:
             assert not {payload for payload, times in self.got.items() if times > 1}
+
+
+@pytest.mark.crash
+def test_a_body_is_stored_once_however_many_sessions_wait_for_it(tmp_path: Path) -> None:
+    """Also once their messages are in segments; and after a kill all get all."""
+    config, data = tmp_path / "braid.toml", tmp_path / "data"
+    config.write_text(SMALL_FILES)
+    rng = random.Random(8)
+    names = [f"away-{n}" for n in range(12)]
+    bodies = [rng.randbytes(4096) for _ in range(100)]
+    with live_node(data, config=config) as node, RawMqtt(node) as sender:
+        for name in names:
+            with RawMqtt(node) as client:
+                client.connect(name, **KEPT)
+                client.subscribe("news/#", qos=1)
+                client.send(Disconnect(properties=KEPT["properties"]))
+        sender.connect("sender", **KEPT)
+        for body in bodies:
+            assert sender.answer(sender.publish("news/of/the/day", body, 1)) == 0
+        wait_for_shared_bodies(data)
+        node.kill()
+    stored = b"".join(path.read_bytes() for path in (data / "segments").iterdir())
+    counts = [stored.count(body) for body in bodies]
+    assert set(counts) <= {0, 1}
+    assert sum(counts) > 40
+    with live_node(data, config=config) as node:
+        for name in names:
+            with RawMqtt(node) as client:
+                assert client.connect(name, **KEPT).session_present
+                got = []
+                while len(got) < len(bodies):
+                    message = client.expect(Publish)
+                    got.append(message.payload)
+                    client.send(PubAck(message.packet_id))
+                assert got == bodies
+
+
+def wait_for_shared_bodies(data: Path) -> None:
+    """A checkpoint is done once a snapshot says so."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        newest = snapshot.load_newest(RealDisk(data), [])
+        if newest and any(each.bodies for log in newest.state.partitions for each in log.segments):
+            return
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint has shared a body")

@@ -79,6 +79,13 @@ class SegmentInfo(msgspec.Struct, frozen=True):
     time_ordered: Annotated[bool, Meta(description="Whether its times never fall")]
     sealed: bool
     generation: int
+    shared_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of bodies that are not in it but shared with other segments. One"
+            " that has some is read in the node's directory, or as records"
+        ),
+    ]
     first_record: Annotated[
         bytes, Meta(description="Header of its first record: a file with another is another file")
     ]
@@ -150,7 +157,7 @@ class Bulk:
             end_offset=log.next_offset,
             stable_offset=partition.stable_offset,
             flushed_offset=log.flushed_offset,
-            size=sum(each.size for each in segments) + log.unflushed_bytes,
+            size=sum(each.whole_size for each in segments) + log.unflushed_bytes,
             hidden=self._hidden(partition),
             segments=[self._segment(each) for each in segments] if with_segments else [],
         )
@@ -177,6 +184,7 @@ class Bulk:
             time_ordered=each.time_ordered,
             sealed=each.sealed,
             generation=each.generation,
+            shared_bytes=each.shared_bytes,
             first_record=first_record,
         )
 
@@ -222,7 +230,8 @@ class Bulk:
 
         Takes a range of bytes (`Range: bytes=…-…`). The index of a segment has its name, ends in
         `.index` and comes whole, as does the filter, which ends in `.keys`: a sealed segment with
-        keys has one.
+        keys has one. Bodies that it shares with segments of other topics are not there
+        (`shared_bytes` in its description): read those as records.
         """
         found = self._desk.readable(call, query.namespace, topic)
         log, segment = self._named(found, name)
