@@ -60,7 +60,7 @@ class Broker:
         self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
-        self._workers = Workers(engine.store, loop.call_soon_threadsafe)
+        self._workers = Workers(engine.store, loop)
         self._gathering = Gathering(engine)
         self.turn_due = False
         """Something was done that a turn follows from, and it is not over."""
