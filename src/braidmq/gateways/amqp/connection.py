@@ -176,7 +176,7 @@ class AmqpConnection:
     def receive(self, data: memoryview, size: int) -> int:
         """Take whole frames from the front; returns how many bytes they had."""
         self.broker.touch()
-        self.last_received = self.broker.loop.time()
+        self.last_received = self.broker.turn_s
         self.received_bytes += size - self._unread_bytes
         if self._trace is not None:
             self._trace.received(data[self._unread_bytes : size])
@@ -280,11 +280,13 @@ class AmqpConnection:
             if kind != EVENT_FRAME and channel_number in self._contents:
                 raise self._not_content(channel_number)
             if kind == EVENT_PUBLISH:
-                self._handle_publish(channel_number, *event[2:])
+                # Not `*event[2:]`: that would be a call by the interpreter's rules.
+                _, _, flags, exchange, key, batch, destination = event
+                self._handle_publish(channel_number, flags, exchange, key, batch, destination)
             elif kind == EVENT_ACK:
                 channel = self._channel(channel_number)
                 if channel is not None:
-                    channel.ack(*event[2:])
+                    channel.ack(event[2], event[3], event[4])
             else:
                 # Not above: what comes in thousands makes nobody below log who it was.
                 about.set(self)
@@ -687,7 +689,7 @@ class AmqpConnection:
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        self.last_sent = self.broker.loop.time()
+        self.last_sent = self.broker.turn_s
         self.sent_bytes += len(data)
         if self._trace is not None:
             self._trace.sent(data)
