@@ -163,7 +163,7 @@ def test_no_waiter_is_released_before_it_is_durable_with_a_thread_that_writes(ac
     with TemporaryDirectory() as directory, running_loop() as loop:
         disk = RealDisk(Path(directory))
         journal = new_journal(disk)
-        committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+        committer = Committer(journal, disk, loop)
         asked: list[int] = []
         released: list[int] = []
 
@@ -235,7 +235,7 @@ def test_what_nobody_waits_for_causes_no_sync_of_its_own(tmp_path) -> None:
     disk = RealDisk(tmp_path)
     journal = new_journal(disk)
     with running_loop() as loop:
-        committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+        committer = Committer(journal, disk, loop)
         first = append(journal)
         told: list[object] = []
         journal.wait(first, told.append)
@@ -258,7 +258,7 @@ def test_who_is_woken_while_it_writes_commits_once_more(tmp_path) -> None:
     disk = RealDisk(tmp_path)
     journal = new_journal(disk)
     with running_loop() as loop:
-        committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+        committer = Committer(journal, disk, loop)
         append(journal)
         committer.wake()
         unawaited = append(journal)
@@ -274,7 +274,7 @@ def test_a_pause_leaves_the_mark_of_an_idle_journal(tmp_path) -> None:
     disk = RealDisk(tmp_path)
     journal = new_journal(disk)
     with running_loop() as loop:
-        committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+        committer = Committer(journal, disk, loop)
         last = append(journal)
         committer.wake()
         while journal.durable_lsn < last:
@@ -302,7 +302,7 @@ def test_an_error_of_the_thread_that_writes_fails_the_journal(tmp_path) -> None:
     journal = new_journal(disk)
     answers: list[object] = []
     with running_loop() as loop:
-        committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+        committer = Committer(journal, disk, loop)
         journal.wait(append(journal), answers.append)
         read_only = os.open(tmp_path / file_name(journal.epoch), os.O_RDONLY)
         file = journal._file.file
@@ -450,7 +450,7 @@ def test_the_committer_hands_the_error_to_those_who_wait() -> None:
     disk = FaultyDisk()
     journal = new_journal(disk)
     loop = asyncio.new_event_loop()
-    committer = Committer(SimpleNamespace(journal=journal, disk=disk), loop)  # type: ignore[arg-type]
+    committer = Committer(journal, disk, loop)
     answers: list[object] = []
     disk.fail_next("sync")
     journal.wait(append(journal), answers.append)

@@ -55,7 +55,8 @@ cdef class TcpLink:
     cdef bytearray large
     cdef Py_ssize_t receive_bytes, large_bytes, first_sent, output_high_bytes
     cdef int fd
-    cdef bint is_reading, is_receiving, is_resumed, is_output_paused, is_finishing, is_over
+    cdef readonly bint is_reading
+    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over
 
     def __cinit__(
         self, loop, int fd, str host, int port, Py_ssize_t receive_bytes,

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from braidmq.model.errors import StorageError
-from braidmq.storage.disk import RealDisk, RealFile
-from braidmq.storage.journal import Write
+from braidmq.storage.disk import Disk, RealDisk, RealFile
+from braidmq.storage.journal import Journal, Write
 from braidmq.storage.store import Checkpoint, Store
 from braidmq.storage.writing import WritingThread
 
@@ -37,16 +37,16 @@ class Committer:
     waits for the other; a disk that is not real is written to at once.
     """
 
-    def __init__(self, store: Store, owner: Owner) -> None:
-        self._journal = store.journal
+    def __init__(self, journal: Journal, disk: Disk, owner: Owner) -> None:
+        self._journal = journal
         self._owner = owner
-        self._thread: WritingThread | None = None
+        self._writer: WritingThread | None = None
         self._is_woken = self._is_writing = False
         self._is_committing = False
         """The other thing to be written is the mark of an idle journal."""
-        if isinstance(store.disk, RealDisk):
-            self._thread = WritingThread("braid-commit")
-            owner.add_reader(self._thread.fd, self._told)
+        if isinstance(disk, RealDisk):
+            self._writer = WritingThread("braid-commit")
+            owner.add_reader(self._writer.fd, self._told)
 
     def wake(self) -> None:
         """Something was appended. Cheap, and enough to call once for many appends."""
@@ -56,14 +56,14 @@ class Committer:
 
     def _commit(self) -> None:
         journal, self._is_woken = self._journal, False
-        if self._thread is None:
+        if self._writer is None:
             is_done = journal.commit()
         else:
             is_done = False
             writes = journal.begin_commit()
             if writes:
                 self._is_committing = True
-                self._start(self._thread, writes)
+                self._start(self._writer, writes)
         if is_done or journal.failure is not None:
             self._owner.call_soon_threadsafe(journal.release)
 
@@ -74,7 +74,7 @@ class Committer:
     def _told(self) -> None:
         """The thread has written, or had nothing to write for a while. A pause is what the journal
         leaves its mark in: between commits that follow each other it would only be in the way."""
-        thread, journal = self._thread, self._journal
+        thread, journal = self._writer, self._journal
         assert thread is not None
         is_done = self._take_done(thread)
         is_pausing = thread.take_pause()
@@ -102,7 +102,7 @@ class Committer:
 
     def stop(self) -> None:
         """After the commit that is under way."""
-        thread, self._thread = self._thread, None
+        thread, self._writer = self._writer, None
         if thread is not None:
             self._owner.remove_reader(thread.fd)
             thread.stop()
@@ -122,8 +122,8 @@ class Checkpointer:
         self._store = store
         self._owner = owner
         self._work: SimpleQueue[Checkpoint | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="braid-checkpoint", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name="braid-checkpoint", daemon=True)
+        self._worker.start()
 
     def submit(self, checkpoint: Checkpoint) -> None:
         self._work.put(checkpoint)
@@ -131,7 +131,7 @@ class Checkpointer:
     def stop(self) -> None:
         """After what was submitted is done."""
         self._work.put(None)
-        self._thread.join()
+        self._worker.join()
 
     def _run(self) -> None:
         store = self._store
@@ -150,7 +150,7 @@ class Workers:
 
     def __init__(self, store: Store, owner: Owner) -> None:
         self._store = store
-        self._committer = Committer(store, owner)
+        self._committer = Committer(store.journal, store.disk, owner)
         self._checkpointer = Checkpointer(store, owner)
 
     def wake(self) -> None:
