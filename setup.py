@@ -47,6 +47,7 @@ KERNELS = {
     "braidmq.engine.timing": [],
     "braidmq.engine.routing.rendezvous": [],
     "braidmq.engine.routing.topic_trie": [],
+    "braidmq.gateways.tcp": [],
 }
 
 extensions = [

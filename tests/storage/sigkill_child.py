@@ -4,13 +4,13 @@ Usage: sigkill_child.py DIRECTORY SEED. Each line on stdout is a batch that was 
 ``lsn partition first-offset stop-offset crc32``.
 """
 
+import asyncio
 import os
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from queue import SimpleQueue
 
 from braidmq.model.limits import KIB, MIB
 from braidmq.storage.disk import RealDisk
@@ -51,8 +51,8 @@ def random_batch(rng: random.Random) -> RecordBatch:
 def main(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
     store = Store.open(RealDisk(directory), SETTINGS)
-    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-    workers = Workers(store, posted.put)
+    loop = asyncio.new_event_loop()
+    workers = Workers(store, loop)
     while len(store.logs) < PARTITIONS:
         store.create_partition(f"topic/{len(store.logs)}")
     logs = list(store.logs.values())
@@ -72,12 +72,12 @@ def main(directory: Path, seed: int) -> None:
         lines = [f"{lsn} {log.id} {first} {stop} {total}\n" for log, first, stop in spans]
         os.write(1, "".join(lines).encode())
         publish()
+        workers.wake()
 
     for _ in range(IN_FLIGHT):
         publish()
-    while True:
-        workers.wake()
-        posted.get()()
+    workers.wake()
+    loop.run_forever()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
 """Group commit: nothing is confirmed before the disk has answered, and never after it failed."""
 
+import asyncio
 import errno
+import os
 import random
+import select
 import struct
-import threading
 from collections import defaultdict
-from queue import SimpleQueue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +20,17 @@ from hypothesis import strategies as st
 
 from braidmq.model.errors import CorruptData, StorageFailed
 from braidmq.storage import journal as journal_module
-from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.journal import ENTRIES_START, Entry, Journal, Kind, file_name, recover
+from braidmq.storage.disk import MemoryDisk, RealDisk
+from braidmq.storage.journal import (
+    ENTRIES_START,
+    Entry,
+    Journal,
+    Kind,
+    check_file_header,
+    file_name,
+    recover,
+)
+from braidmq.storage.journal_entry import inspect_tail
 from braidmq.storage.workers import Committer
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll
 from braidmq.testing.recording_disk import RecordingDisk
@@ -144,85 +159,169 @@ def test_no_waiter_is_released_before_its_sync_returned(actions) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(ACTIONS, max_size=40))
-def test_no_waiter_is_released_before_its_sync_returned_in_another_thread(actions) -> None:
-    disk = RecordingDisk(MemoryDisk())
-    journal = new_journal(disk)
-    waiters = Waiters(journal, disk)
-    posted: SimpleQueue = SimpleQueue()
-    committer = Committer(SimpleNamespace(journal=journal), posted.put)  # type: ignore[arg-type]
-    append(journal)
-    for name, number in actions:
-        act(journal, waiters, name, number, lambda _: committer.wake())
-        while not posted.empty():
-            posted.get()()
-    last = append(journal)
-    waiters.wait(last)
-    committer.wake()
-    while len(waiters.released) < len(waiters.asked):
-        posted.get(timeout=10)()
-    committer.stop()
-    waiters.check()
+def test_no_waiter_is_released_before_it_is_durable_with_a_thread_that_writes(actions) -> None:
+    with TemporaryDirectory() as directory, running_loop() as loop:
+        disk = RealDisk(Path(directory))
+        journal = new_journal(disk)
+        committer = Committer(journal, disk, loop)
+        asked: list[int] = []
+        released: list[int] = []
+
+        def released_at(lsn: int, failure: object) -> None:
+            assert failure is None
+            assert lsn <= journal.durable_lsn
+            released.append(lsn)
+
+        def wait(lsn: int) -> None:
+            asked.append(lsn)
+            journal.wait(lsn, partial(released_at, lsn))
+
+        append(journal)
+        for name, number in actions:
+            waiters = SimpleNamespace(wait=wait)
+            act(journal, waiters, name, number, lambda _: committer.wake())  # type: ignore[arg-type]
+            turn(loop)
+        last = append(journal)
+        wait(last)
+        committer.wake()
+        while len(released) < len(asked):
+            turn(loop, wait_s=10)
+        assert released == asked
+        committer.stop()
+        journal.close()
+        assert recovered(disk)[-1].lsn == last
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+def turn(loop: asyncio.AbstractEventLoop, wait_s: float = 0) -> None:
+    """What is ready now; or, with a time, the next thing that becomes so."""
+    if wait_s:
+        fds = [key.fd for key in loop._selector.get_map().values()]  # type: ignore[attr-defined]
+        assert select.select(fds, [], [], wait_s)[0], "nothing happened"
+    loop.call_soon(loop.stop)
+    loop.run_forever()
 
 
 def test_nobody_is_released_while_the_sync_runs() -> None:
-    disk = FaultyDisk()
-    journal = new_journal(disk)
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        inside.set()
-        assert go_on.wait(10)
-
-    disk.slow_sync = slow
-    posted: SimpleQueue = SimpleQueue()
-    committer = Committer(SimpleNamespace(journal=journal), posted.put)  # type: ignore[arg-type]
+    journal = new_journal(FaultyDisk())
     released: list[int] = []
     first = append(journal)
     journal.wait(first, lambda _: released.append(first))
-    committer.wake()
-    assert inside.wait(10)
+    assert journal.begin_commit()
     # These come too late for the sync that runs.
     second = append(journal)
     journal.wait(second, lambda _: released.append(second))
     journal.release()
     assert released == []
-    assert posted.empty()
     assert journal.durable_lsn < first
-    go_on.set()
-    while len(released) < 2:
-        posted.get(timeout=10)()
-    committer.stop()
+    journal.end_commit(0.0)
+    journal.release()
+    assert released == [first]
+    assert journal.commit()
+    journal.release()
     assert released == [first, second]
     assert journal.commits == 2
 
 
-def test_what_nobody_waits_for_causes_no_sync_of_its_own() -> None:
-    disk = FaultyDisk()
+def test_what_nobody_waits_for_causes_no_sync_of_its_own(tmp_path) -> None:
+    disk = RealDisk(tmp_path)
     journal = new_journal(disk)
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        inside.set()
-        assert go_on.wait(10)
-
-    disk.slow_sync = slow
-    posted: SimpleQueue = SimpleQueue()
-    committer = Committer(SimpleNamespace(journal=journal), posted.put)  # type: ignore[arg-type]
-    first = append(journal)
-    journal.wait(first, lambda _: None)
-    assert journal.is_awaited
-    committer.wake()
-    assert inside.wait(10)
-    assert not journal.is_awaited
-    left = append(journal)
-    go_on.set()
-    posted.get(timeout=10)()
-    committer.stop()
+    with running_loop() as loop:
+        committer = Committer(journal, disk, loop)
+        first = append(journal)
+        told: list[object] = []
+        journal.wait(first, told.append)
+        assert journal.is_awaited
+        committer.wake()
+        assert not journal.is_awaited
+        left = append(journal)
+        while not told:
+            turn(loop, wait_s=10)
+        committer.stop()
     assert journal.commits == 1
     assert first <= journal.durable_lsn < left
     # It goes with the next one, for whoever that is.
     assert journal.commit()
     assert journal.durable_lsn >= left
+    journal.close()
+
+
+def test_who_is_woken_while_it_writes_commits_once_more(tmp_path) -> None:
+    disk = RealDisk(tmp_path)
+    journal = new_journal(disk)
+    with running_loop() as loop:
+        committer = Committer(journal, disk, loop)
+        append(journal)
+        committer.wake()
+        unawaited = append(journal)
+        committer.wake()
+        while journal.durable_lsn < unawaited:
+            turn(loop, wait_s=10)
+        committer.stop()
+    assert journal.commits == 2
+    journal.close()
+
+
+def test_a_pause_leaves_the_mark_of_an_idle_journal(tmp_path) -> None:
+    disk = RealDisk(tmp_path)
+    journal = new_journal(disk)
+    with running_loop() as loop:
+        committer = Committer(journal, disk, loop)
+        last = append(journal)
+        committer.wake()
+        while journal.durable_lsn < last:
+            turn(loop, wait_s=10)
+        assert durable_by_mark(disk, journal) < last
+        while durable_by_mark(disk, journal) < last:
+            turn(loop, wait_s=10)
+        committer.stop()
+    journal.close()
+
+
+def durable_by_mark(disk: RealDisk, journal: Journal) -> int:
+    """What the file itself says is durable, for whoever finds it."""
+    file = disk.open(file_name(journal.epoch))
+    try:
+        view = file.map()
+        salt = check_file_header(file.path, view, journal.epoch)
+        return inspect_tail(view, ENTRIES_START, salt)[0]
+    finally:
+        file.close()
+
+
+def test_an_error_of_the_thread_that_writes_fails_the_journal(tmp_path) -> None:
+    disk = RealDisk(tmp_path)
+    journal = new_journal(disk)
+    answers: list[object] = []
+    with running_loop() as loop:
+        committer = Committer(journal, disk, loop)
+        journal.wait(append(journal), answers.append)
+        read_only = os.open(tmp_path / file_name(journal.epoch), os.O_RDONLY)
+        file = journal._file.file
+        os.dup2(read_only, file.fd)  # type: ignore[attr-defined]
+        committer.wake()
+        while not answers:
+            turn(loop, wait_s=10)
+        assert answers == [journal.failure]
+        assert isinstance(journal.failure, StorageFailed)
+        assert journal.failure.__cause__.errno == errno.EBADF
+        # Who comes later is told, too.
+        journal.wait(1, answers.append)
+        committer.wake()
+        while len(answers) < 2:
+            turn(loop, wait_s=10)
+        assert answers[1] is journal.failure
+        committer.stop()
+    os.close(read_only)
+    journal.close()
 
 
 def test_many_entries_one_write_one_sync() -> None:
@@ -350,20 +449,21 @@ def test_whatever_fails_only_durable_entries_are_confirmed(
 def test_the_committer_hands_the_error_to_those_who_wait() -> None:
     disk = FaultyDisk()
     journal = new_journal(disk)
-    posted: SimpleQueue = SimpleQueue()
-    committer = Committer(SimpleNamespace(journal=journal), posted.put)  # type: ignore[arg-type]
+    loop = asyncio.new_event_loop()
+    committer = Committer(journal, disk, loop)
     answers: list[object] = []
     disk.fail_next("sync")
     journal.wait(append(journal), answers.append)
     committer.wake()
-    posted.get(timeout=10)()
+    turn(loop)
     assert answers == [journal.failure]
     assert journal.failure is not None
     # One who asks later is told as soon as somebody wakes the committer.
     journal.wait(1, answers.append)
     committer.wake()
-    posted.get(timeout=10)()
+    turn(loop)
     committer.stop()
+    loop.close()
     assert answers == [journal.failure] * 2
 
 

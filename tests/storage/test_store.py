@@ -1,5 +1,6 @@
 """The store as its owner sees it: one directory, one owner, bounded memory, nothing foreign."""
 
+import asyncio
 import os
 import random
 import struct
@@ -92,8 +93,10 @@ def test_a_background_thread_that_can_not_prepare_fails_the_store() -> None:
     disk = FaultyDisk()
     store = Store.open(disk, SMALL)
     disk.fail_next("write")
-    workers = Workers(store, lambda call: call())
+    loop = asyncio.new_event_loop()
+    workers = Workers(store, loop)
     workers.stop()
+    loop.close()
     assert isinstance(store.failure(), StorageFailed)
 
 

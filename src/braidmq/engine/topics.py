@@ -64,6 +64,7 @@ class Topic:
         "round_robin",
         "settings",
         "subscriptions",
+        "takes_any",
         "until_acked",
     )
 
@@ -107,6 +108,9 @@ class Topic:
         rule = policy.retention
         self.until_acked = rule.until_acked
         self.deduplicates = policy.deduplication_window_ms > 0
+        refuses = self.bounded and policy.overflow != "drop-head"
+        self.takes_any = not refuses and not self.deduplicates
+        """No message is refused or passed over because of those before it."""
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()

@@ -19,6 +19,11 @@ BACKLOG_CONNECTIONS = 4096
 STORAGE_FILES = 256
 """Twice what a flush has open at once, for reading, snapshots and the rest."""
 
+ACCEPTED_AT_ONCE = 64
+"""Then those who are connected have their turn."""
+
+ACCEPT_AGAIN_S = 1.0
+
 SAY_EVERY_S = 10.0
 
 logger = logging.getLogger(__name__)
@@ -31,14 +36,21 @@ def connection_files() -> int:
     return most - min(STORAGE_FILES, most // 2)
 
 
+def has_room(fd: int) -> bool:
+    """Whether a connection may have this file."""
+    room = connection_files()
+    if fd < room:
+        return True
+    _say(room)
+    return False
+
+
 def admit(transport: asyncio.BaseTransport) -> bool:
     """Close it if there is no room for it."""
     sock = transport.get_extra_info("socket")
-    room = connection_files()
-    if sock is None or sock.fileno() < room:
+    if sock is None or has_room(sock.fileno()):
         return True
     cast(asyncio.Transport, transport).abort()
-    _say(room)
     return False
 
 
@@ -52,8 +64,57 @@ def _say(room: int) -> None:
         )
 
 
+class Listening:
+    """Accepts connections of plain TCP, until it is closed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        link: Callable[[int, str, int], object],
+    ) -> None:
+        """``link`` takes over a file, and is told the peer's address and port."""
+        self._loop = loop
+        self._sock = sock
+        self._link = link
+        sock.setblocking(False)
+        sock.listen(BACKLOG_CONNECTIONS)
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    def close(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            if not has_room(sock.fileno()):
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._link(sock.detach(), address[0], address[1])
+
+    def _pause(self, error: OSError) -> None:
+        """Files or memory are used up: who waits is let in when there are some again."""
+        logger.warning("connections can't be accepted", extra={"reason": str(error)})
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.call_later(ACCEPT_AGAIN_S, self._resume)
+
+
 class Door(asyncio.Protocol):
-    """What a new connection meets before its protocol."""
+    """What a new connection of other transports meets before its protocol."""
 
     def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
         self._make = make
@@ -70,5 +131,6 @@ async def listen(
     sock: socket.socket,
     make: Callable[[], asyncio.BaseProtocol],
 ) -> asyncio.Server:
-    """Accept connections. The backlog is said again, or that of the socket would become 100."""
+    """Accept connections for protocols of asyncio. The backlog is said again, or that of the socket
+    would become 100."""
     return await loop.create_server(lambda: Door(make), sock=sock, backlog=BACKLOG_CONNECTIONS)

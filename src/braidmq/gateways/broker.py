@@ -3,13 +3,14 @@
 Gateways call engine verbs as their sockets are read. Everything that follows from them happens once
 per turn of the loop, in ``_turn``: timers, deliveries, effects, one write for each connection that
 has something to say, and the journal's commit. Who reads when nothing else goes on may have the
-deliveries and writes of it at once (``hurry``).
+turn at once (``hurry``).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import Context
+from time import perf_counter
 from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
@@ -37,6 +38,10 @@ QUICK_WRITES_MAX = 8
 done while it works."""
 
 
+ALONE_S = 0.00005
+"""When no turn was for so long, whoever is read now is not one of many who are read together."""
+
+
 class Receiver(Protocol):
     """A consumer's ``tag``: where its deliveries go."""
 
@@ -60,11 +65,14 @@ class Broker:
         self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
-        self._workers = Workers(engine.store, loop.call_soon_threadsafe)
+        self._workers = Workers(engine.store, loop)
         self._gathering = Gathering(engine)
         self.turn_due = False
         """Something was done that a turn follows from, and it is not over."""
         self._now_ms = 0
+        self.turn_s = loop.time()
+        """When the last turn became due, by the loop's clock: for who need not know better."""
+        self._turned_s = 0.0
         self._flushable: dict[Flushable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
@@ -92,6 +100,7 @@ class Broker:
             return False
         self.turn_due = True
         self._now_ms = self.clock.now_ms()
+        self.turn_s = self.loop.time()
         return True
 
     def gather(
@@ -148,18 +157,24 @@ class Broker:
         self.when_durable(lsn, done)
         await future
 
+    def is_alone(self) -> bool:
+        """Whether nobody else was read just before: then one who is may be served at once, and what
+        others do next is gathered as ever."""
+        return not self.turn_due and perf_counter() - self._turned_s > ALONE_S
+
+    def served(self) -> None:
+        """One who was alone has had all it wanted without a turn."""
+        self._turned_s = perf_counter()
+
     def hurry(self) -> None:
-        """Hand out what the first of a turn has done, before anything else: with nobody else there
-        it need not wait. What others do until the turn comes is gathered as ever."""
-        try:
-            self.settle()
-            self._dispatch(self._now_ms)
-            self._flush()
-        finally:
+        """Instead of ``end``: have the turn now, unless it is one of many."""
+        if perf_counter() - self._turned_s > ALONE_S:
+            self._turn()
+        else:
             self.end()
 
     def end(self) -> None:
-        """Instead of ``hurry``, for who has nothing to hand out: others may follow."""
+        """The turn comes once everybody is read who can be."""
         self.loop.call_soon(self._turn, context=self._context)
 
     def _turn(self) -> None:
@@ -181,6 +196,7 @@ class Broker:
                 self._commit()
         finally:
             self.turn_due = False
+            self._turned_s = perf_counter()
         if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
             self.touch()
         self._arm(now_ms)

@@ -57,13 +57,10 @@ class Gathered:
 
 def can_gather(topic: Topic, batch: RecordBatch) -> bool:
     """Topics that may refuse, split or thin out a batch get each publish by itself."""
-    policy = topic.policy
-    unlimited = policy.max_messages is None and policy.max_bytes is None
     return (
-        len(topic.partitions) == 1
-        and (unlimited or policy.overflow == "drop-head")
-        and not topic.deduplicates
-        and batch.value_bytes_max <= policy.message_bytes_max
+        topic.takes_any
+        and len(topic.partitions) == 1
+        and batch.value_bytes_max <= topic.message_bytes_max
     )
 
 

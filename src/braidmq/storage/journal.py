@@ -13,8 +13,8 @@ use left behind nor what a client wrote into a message can pass for an entry.
 
 Group commit: ``append`` only lays entries out in memory, and leaves large batches where they are.
 ``commit`` writes all that waits with one write and makes it durable with one fdatasync, however
-many topics it is for; what arrives while it runs goes out with the next one. A commit may run in
-another thread than the appends.
+many topics it is for. It may be done in two halves, ``begin_commit`` and ``end_commit``, with the
+writing between them in another thread; what is appended meanwhile goes out with the next one.
 """
 
 import logging
@@ -23,9 +23,10 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
 from braidmq.model.histogram import Histogram
@@ -129,16 +130,20 @@ class Span:
         self.target = target
         self.entries = entries
 
-    def write(self) -> None:
-        self.target.file.write_all(self.entries.pieces(), self.entries.position)
-
-    def write_durably(self) -> None:
-        self.target.file.write_durably(self.entries.pieces(), self.entries.position)
-
 
 def _buffer_for(file: JournalFile, next_lsn: int) -> EntryBuffer:
     room = file.size - file.position
     return EntryBuffer(file.salt, next_lsn, room, file.position)
+
+
+class Write(NamedTuple):
+    """One step of a commit."""
+
+    file: File
+    pieces: Sequence[Buffer]
+    position: int
+    durably: bool
+    """Whether the file is synced after it."""
 
 
 class Journal:
@@ -155,7 +160,6 @@ class Journal:
     ) -> None:
         self._disk = disk
         self._file_bytes = file_bytes
-        self._lock = threading.Lock()
         self._preparing = threading.Lock()
         self._next_epoch = next_epoch
         self._spare: File | None = None
@@ -163,6 +167,7 @@ class Journal:
         self._closed: deque[JournalFile] = deque(closed or ())
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._spans: list[Span] = []
+        self._committing: list[Span] = []
         self._idle_marked: JournalFile | None = None
         self._awaited_lsn = self._taken_lsn = next_lsn - 1
         self.failure: StorageFailed | None = None
@@ -183,8 +188,6 @@ class Journal:
         """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
         if self.failure is not None:
             raise self.failure
-        # No lock: only this thread puts another buffer in its place, and taking what waits out of
-        # it is one step.
         lsn = self._buffer.append(kind, meta, payload)
         if not lsn:
             lsn = self._append_to_next_file(kind, meta, payload)
@@ -219,76 +222,98 @@ class Journal:
     def roll(self, size_min: int = 0) -> Epoch:
         """Go on in a new file; returns its epoch. Everything appended so far is in older ones."""
         following = self._take_prepared(size_min)
-        with self._lock:
-            self._set_span_aside(self._buffer.take())
-            self._file.position = self._buffer.position
-            self._closed.append(self._file)
-            self._file = following
-            self._buffer = _buffer_for(following, self._buffer.next_lsn)
+        self._set_span_aside(self._buffer.take())
+        self._file.position = self._buffer.position
+        self._closed.append(self._file)
+        self._file = following
+        self._buffer = _buffer_for(following, self._buffer.next_lsn)
         return Epoch(following.epoch)
 
     def _set_span_aside(self, entries: EntryBuffer | None) -> None:
-        """Under the lock: what waited in the buffer becomes a span of the coming commit."""
+        """What waited in the buffer becomes a span of the coming commit."""
         if entries is not None:
             self._spans.append(Span(self._file, entries))
 
-    # --- committing: the committer's thread ---
+    # --- committing ---
 
     def commit(self) -> bool:
         """Write and sync everything appended before this call. False when nothing waited."""
-        if self.failure is not None:
+        writes = self.begin_commit()
+        if not writes:
             return False
-        with self._lock:
-            if self._buffer.size or self._spans:
-                self._set_span_aside(self._buffer.take(self.durable_lsn))
-            spans, self._spans = self._spans, []
-        if not spans:
-            return False
-        # Of the spans, not of the buffer, which may have more by now.
-        self._taken_lsn = spans[-1].entries.next_lsn - 1
         started = time.perf_counter()
         try:
-            self._write(spans)
+            for write in writes:
+                if write.durably:
+                    write.file.write_durably(write.pieces, write.position)
+                else:
+                    write.file.write_all(write.pieces, write.position)
         except OSError as error:
             self.fail(error)
             return False
-        self.commit_seconds.observe(time.perf_counter() - started)
-        self.commits += 1
-        self.durable_lsn = Lsn(self._taken_lsn)
+        self.end_commit(time.perf_counter() - started)
         return True
 
-    def _write(self, spans: list[Span]) -> None:
+    def begin_commit(self) -> list[Write]:
+        """The first half of a commit: what is to be written, and in which order. Empty when nothing
+        waits, or after a failure. The other half is ``end_commit`` or ``fail``."""
+        if self.failure is not None:
+            return []
+        if self._buffer.size or self._spans:
+            self._set_span_aside(self._buffer.take(self.durable_lsn))
+        spans, self._spans = self._spans, []
+        if not spans:
+            return []
+        # Of the spans, not of the buffer, which will have more by the end.
+        self._taken_lsn = spans[-1].entries.next_lsn - 1
+        self._committing = spans
+        return self._writes(spans)
+
+    def _writes(self, spans: list[Span]) -> list[Write]:
         """A span is written only after the files before it are synced: recovery relies on it."""
+        writes: list[Write] = []
         marked, self._idle_marked = self._idle_marked, None
         if marked is not None and marked is not spans[0].target:
-            marked.file.sync()
+            writes.append(Write(marked.file, (), 0, True))
             self.syncs += 1
         last = len(spans) - 1
         for index, span in enumerate(spans):
-            if index == last or spans[index + 1].target is not span.target:
-                span.write_durably()
-                self.syncs += 1
-            else:
-                span.write()
+            durably = index == last or spans[index + 1].target is not span.target
+            self.syncs += durably
+            entries = span.entries
+            writes.append(Write(span.target.file, entries.pieces(), entries.position, durably))
+        return writes
+
+    def end_commit(self, seconds: float) -> None:
+        """All of it is on disk."""
+        spans, self._committing = self._committing, []
+        self.commit_seconds.observe(seconds)
+        self.commits += 1
+        for span in spans:
             self.bytes_written += span.entries.size
+        self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
 
     def note_idle(self) -> None:
-        """Nothing waits: leave a mark behind the last group, written but not synced.
+        """Nothing waits: leave a mark behind the last group."""
+        mark = self.idle_mark()
+        if mark is not None:
+            try:
+                mark.file.write_all(mark.pieces, mark.position)
+            except OSError as error:
+                self.fail(error)
+
+    def idle_mark(self) -> Write | None:
+        """The mark, to be written but not synced.
 
         With it the last synced group, too, can be told from a torn one after the process dies.
         """
-        if self.failure is not None or self._idle_marked is not None:
-            return
-        with self._lock:
-            entries = self._buffer.take_idle(self.durable_lsn) if not self._spans else None
-            target = self._file
+        if self.failure is not None or self._idle_marked is not None or self._spans:
+            return None
+        entries = self._buffer.take_idle(self.durable_lsn)
         if entries is None:
-            return
-        try:
-            Span(target, entries).write()
-            self._idle_marked = target
-        except OSError as error:
-            self.fail(error)
+            return None
+        self._idle_marked = self._file
+        return Write(self._file.file, entries.pieces(), entries.position, False)
 
     def fail(self, error: Exception) -> None:
         """A write or sync failed: what the disk holds is unknown, and nothing is believed again."""

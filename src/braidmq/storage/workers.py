@@ -1,73 +1,129 @@
-"""The threads of a store: one that commits, one that carries out checkpoints.
+"""What a store does beside the thread that owns it: one thread writes commits, one carries out
+checkpoints.
 
-They hand results back through ``post``, which runs a call in the thread that owns the store (in a
-node, ``loop.call_soon_threadsafe``).
+Results come back to the owner, which is an event loop or something like one.
 """
 
+import os
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.model.errors import StorageError
+from braidmq.storage.disk import Disk, RealDisk, RealFile
+from braidmq.storage.journal import Journal, Write
 from braidmq.storage.store import Checkpoint, Store
+from braidmq.storage.writing import WritingThread
 
-IDLE_S = 0.02
+if TYPE_CHECKING:
+    from braidmq.storage.writing import Step
 
-Post = Callable[[Callable[[], None]], object]
+
+class Owner(Protocol):
+    """The loop of the thread that owns the store."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> object: ...
+    def remove_reader(self, fd: int, /) -> object: ...
 
 
 class Committer:
     """Group commit: everything appended while one sync runs goes out with the next.
 
     What nobody waits for, as acknowledgements, does not cause one: a sync of its own would be in
-    the way of the next publish.
+    the way of the next publish. The thread that writes never needs the interpreter, so neither
+    waits for the other; a disk that is not real is written to at once.
     """
 
-    def __init__(self, store: Store, post: Post) -> None:
-        self._store = store
-        self._post = post
-        self._wakes: SimpleQueue[bool] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="braid-commit", daemon=True)
-        self._thread.start()
+    def __init__(self, journal: Journal, disk: Disk, owner: Owner) -> None:
+        self._journal = journal
+        self._owner = owner
+        self._writer: WritingThread | None = None
+        self._is_woken = self._is_writing = False
+        self._is_committing = False
+        """The other thing to be written is the mark of an idle journal."""
+        if isinstance(disk, RealDisk):
+            self._writer = WritingThread("braid-commit")
+            owner.add_reader(self._writer.fd, self._told)
 
     def wake(self) -> None:
         """Something was appended. Cheap, and enough to call once for many appends."""
-        if self._wakes.empty():
-            self._wakes.put(True)
+        self._is_woken = True
+        if not self._is_writing:
+            self._commit()
+
+    def _commit(self) -> None:
+        journal, self._is_woken = self._journal, False
+        if self._writer is None:
+            is_done = journal.commit()
+        else:
+            is_done = False
+            writes = journal.begin_commit()
+            if writes:
+                self._is_committing = True
+                self._start(self._writer, writes)
+        if is_done or journal.failure is not None:
+            self._owner.call_soon_threadsafe(journal.release)
+
+    def _start(self, thread: WritingThread, writes: list[Write]) -> None:
+        self._is_writing = True
+        thread.start([_step(write) for write in writes])
+
+    def _told(self) -> None:
+        """The thread has written, or had nothing to write for a while. A pause is what the journal
+        leaves its mark in: between commits that follow each other it would only be in the way."""
+        thread, journal = self._writer, self._journal
+        assert thread is not None
+        is_done = self._take_done(thread)
+        is_pausing = thread.take_pause()
+        if is_done:
+            if self._is_woken or journal.is_awaited:
+                self._commit()
+            journal.release()
+        if is_pausing and not self._is_writing:
+            mark = journal.idle_mark()
+            if mark is not None:
+                self._start(thread, [mark])
+
+    def _take_done(self, thread: WritingThread) -> bool:
+        done = thread.take_done()
+        if done is None:
+            return False
+        failed, seconds = done
+        self._is_writing = False
+        is_committed, self._is_committing = self._is_committing, False
+        if failed:
+            self._journal.fail(OSError(failed, os.strerror(failed)))
+        elif is_committed:
+            self._journal.end_commit(seconds)
+        return True
 
     def stop(self) -> None:
-        self._wakes.put(False)
-        self._thread.join()
+        """After the commit that is under way."""
+        thread, self._writer = self._writer, None
+        if thread is not None:
+            self._owner.remove_reader(thread.fd)
+            thread.stop()
+            self._take_done(thread)
+            thread.close()
 
-    def _run(self) -> None:
-        journal = self._store.journal
-        while self._next_wake():
-            while journal.commit():
-                self._post(journal.release)
-                if not journal.is_awaited:
-                    break
-            if journal.failure is not None:
-                self._post(journal.release)
 
-    def _next_wake(self) -> bool:
-        """False at the end. A pause is what the journal leaves its mark in: between commits that
-        follow each other it would only be in the way."""
-        try:
-            return self._wakes.get(timeout=IDLE_S)
-        except Empty:
-            self._store.journal.note_idle()
-            return self._wakes.get()
+def _step(write: Write) -> "Step":
+    assert isinstance(write.file, RealFile)
+    return write.file.fd, write.pieces, write.position, write.durably
 
 
 class Checkpointer:
     """Carries out one checkpoint at a time."""
 
-    def __init__(self, store: Store, post: Post) -> None:
+    def __init__(self, store: Store, owner: Owner) -> None:
         self._store = store
-        self._post = post
+        self._owner = owner
         self._work: SimpleQueue[Checkpoint | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="braid-checkpoint", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name="braid-checkpoint", daemon=True)
+        self._worker.start()
 
     def submit(self, checkpoint: Checkpoint) -> None:
         self._work.put(checkpoint)
@@ -75,7 +131,7 @@ class Checkpointer:
     def stop(self) -> None:
         """After what was submitted is done."""
         self._work.put(None)
-        self._thread.join()
+        self._worker.join()
 
     def _run(self) -> None:
         store = self._store
@@ -83,19 +139,19 @@ class Checkpointer:
             store.journal.prepare()
             while (checkpoint := self._work.get()) is not None:
                 checkpoint.carry_out(store.disk, store.journal, store.settings)
-                self._post(lambda done=checkpoint: store.finish_checkpoint(done))  # type: ignore[misc]
+                self._owner.call_soon_threadsafe(partial(store.finish_checkpoint, checkpoint))
         except (OSError, StorageError) as error:
             store.journal.fail(error)
-            self._post(store.journal.release)
+            self._owner.call_soon_threadsafe(store.journal.release)
 
 
 class Workers:
     """Both threads, and the rule for when they have something to do."""
 
-    def __init__(self, store: Store, post: Post) -> None:
+    def __init__(self, store: Store, owner: Owner) -> None:
         self._store = store
-        self._committer = Committer(store, post)
-        self._checkpointer = Checkpointer(store, post)
+        self._committer = Committer(store.journal, store.disk, owner)
+        self._checkpointer = Checkpointer(store, owner)
 
     def wake(self) -> None:
         """Call after appending, once for as much as convenient."""

@@ -1,6 +1,6 @@
 import pytest
 
-from braidmq.gateways.mqtt.transports import origin_allowed
+from braidmq.gateways.mqtt.websocket import origin_allowed
 
 RULES = ["https://app.example.com", "*.example.org"]
 

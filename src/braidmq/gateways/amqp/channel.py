@@ -107,6 +107,7 @@ class Channel:
         """Who publishes, if that is a producer of ours or a transaction."""
         self.reply_tag: str | None = None
         self.reply_address: str | None = None
+        self._unconfirmed = connection.gateway.unconfirmed
         self._next_tag = 1
         self._getters: dict[str, Consumer] = {}
 
@@ -151,7 +152,10 @@ class Channel:
         self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, destination: Destination
     ) -> None:
         if self.connection.routes.are_current() and not destination.is_gone():
-            self.connection.require_write(exchange.decode())
+            generation = self.connection.accounts.generation
+            if destination.allowed_at != generation:
+                self.connection.require_write(exchange.decode())
+                destination.allowed_at = generation
             self._publish_topics(flags, exchange, key, batch, destination.topics)
             return
         # A binding changed in the very chunk of bytes that this run is from.
@@ -346,7 +350,7 @@ class Channel:
         self.connection.published()
         if self.confirms is not None:
             self.confirms.weigh(size)
-            if self.confirms.is_behind(self.connection.gateway.unconfirmed):
+            if self.confirms.is_behind(self._unconfirmed):
                 self.connection.wait_for_confirms(self)
 
     def _route(
@@ -390,7 +394,7 @@ class Channel:
             data = self.confirms.ready()
             if data:
                 self.send(data)
-            if self.confirms.has_caught_up(self.connection.gateway.unconfirmed):
+            if self.confirms.has_caught_up(self._unconfirmed):
                 self.connection.has_confirms(self)
 
     # --- consuming ---

@@ -37,6 +37,11 @@ class Confirm:
         self.done = False
         self.failed = False
 
+    @property
+    def refused(self) -> int:
+        """How many of its messages are not stored, and never will be."""
+        return self.count if self.failed else self.count - self.accepted
+
 
 class Confirms:
     def __init__(self, channel: int) -> None:
@@ -75,16 +80,21 @@ class Confirms:
 
     def ready(self) -> bytes:
         """The frames for what is done now, as few as possible."""
+        if len(self._waiting) == 1 and self._waiting[0].done and not self._waiting[0].refused:
+            confirm = self._waiting.popleft()
+            self._size -= confirm.size
+            self._last_tag += confirm.count
+            return self._ack(confirm.count)
         frames: list[bytes] = []
         acked = 0
         while self._waiting and self._waiting[0].done:
             confirm = self._waiting.popleft()
             self._size -= confirm.size
-            good = 0 if confirm.failed else confirm.accepted
+            bad = confirm.refused
+            good = confirm.count - bad
             if good:
                 acked += good
                 self._last_tag += good
-            bad = confirm.count - good
             if bad:
                 frames.append(self._ack(acked))
                 acked = 0

@@ -1,9 +1,8 @@
 """One AMQP connection: bytes in and out, the handshake, heartbeats, channels."""
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
 from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
@@ -25,6 +24,7 @@ from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
+from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.security.accounts import is_loopback
@@ -70,22 +70,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 1 << 20
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
 SLOW_S = 0.02
 """How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
-_receive_buffer = bytearray(RECEIVE_BYTES)
-_receive_view = memoryview(_receive_buffer)
-# One buffer for all connections: it is filled and scanned within one callback of the loop.
 
+class AmqpConnection:
+    wanted_bytes = 0
+    """No frame is so large that it needs a buffer of its own."""
 
-class AmqpConnection(asyncio.BufferedProtocol):
-    transport: asyncio.Transport
-
-    def __init__(self, gateway: "AmqpGateway") -> None:
+    def __init__(self, gateway: "AmqpGateway", transport: TcpLink) -> None:
         self.gateway = gateway
         self.broker = gateway.broker
         self.accounts = gateway.accounts
@@ -99,10 +95,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.channel_max = self.settings.channel_max
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
-        self.peer = ""
-        self.connected_ms = 0
-        self._loopback = False
-        self._tail = b""
+        self.transport = transport
+        self.peer = transport.peer
+        self.connected_ms = self.broker.clock.now_ms()
+        self._unread_bytes = 0
+        """Of a frame that is not complete."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._state: Callable[[Method], None] | None = self._await_start_ok
@@ -126,27 +123,19 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.received_bytes = self.sent_bytes = 0
         self.last_received = self.last_sent = self.broker.loop.time()
         self._publishes = False
-
-    # --- the transport ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        self._loopback = bool(peer) and is_loopback(peer[0])
-        self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
-        self.gateway.connections.add(self)
-        self.connected_ms = self.broker.clock.now_ms()
+        gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(
             self.settings.handshake_timeout_s, self._handshake_late
         )
+
+    # --- the transport ---
 
     def _handshake_late(self) -> None:
         if not self.opened:
             self._end = "the handshake took too long"
             self.transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self) -> None:
         self._lost = True
         self._deadline.cancel()
         self.gateway.forget(self)
@@ -169,7 +158,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def trace(self, wanted: bool) -> None:
         """Begin or stop to log everything that is said."""
         if wanted != self.is_traced:
-            self._trace = Trace(self, self._tail) if wanted else None
+            self._trace = Trace(self, self.transport.unread) if wanted else None
 
     @property
     def is_traced(self) -> bool:
@@ -184,67 +173,59 @@ class AmqpConnection(asyncio.BufferedProtocol):
             channel.close(left=left)
         self.gateway.registry.forget_connection(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        tail = len(self._tail)
-        _receive_buffer[:tail] = self._tail
-        return _receive_view[tail:]
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def receive(self, data: memoryview, size: int) -> int:
+        """Take whole frames from the front; returns how many bytes they had."""
         self.broker.touch()
-        self.last_received = self.broker.loop.time()
-        self.received_bytes += nbytes
-        size = len(self._tail) + nbytes
+        self.last_received = self.broker.turn_s
+        self.received_bytes += size - self._unread_bytes
         if self._trace is not None:
-            self._trace.received(_receive_view[len(self._tail) : size])
-        start = 0
+            self._trace.received(data[self._unread_bytes : size])
+        used = size
         try:
-            if not self._header_seen:
-                start = self._read_header(size)
-                if not start:
-                    return
-            used = self._read_frames(start, size)
-            self._tail = bytes(_receive_view[used:size])
+            used = self._read(data, size)
         except HandshakeBroken:
             # Before it is open, RabbitMQ hangs up without a word, and clients know that.
             self._closing = True
             self._end = "the peer does not follow the handshake"
             self.transport.close()
         except AmqpError as error:
-            self._tail = b""
             self.close(error)
+        self._unread_bytes = size - used
+        return used
 
-    def _read_header(self, size: int) -> int:
-        if size < 8 and PROTOCOL_HEADER.startswith(bytes(_receive_view[:size])):
-            self._tail = bytes(_receive_view[:size])
+    def _read(self, data: memoryview, size: int) -> int:
+        if self._header_seen:
+            return self._read_frames(data, 0, size)
+        if size < 8 and PROTOCOL_HEADER.startswith(bytes(data[:size])):
             return 0
-        if _receive_buffer[:8] != PROTOCOL_HEADER:
+        if bytes(data[:8]) != PROTOCOL_HEADER:
             # Clause 4.2.2: answer with what we do speak, and hang up.
             self.transport.write(PROTOCOL_HEADER)
             self.transport.close()
             self._closing = True
             self._end = "the peer does not speak AMQP 0-9-1"
-            return 0
+            return size
         self._header_seen = True
         self.send_method(0, greeting(self.gateway.name))
-        return 8
+        return self._read_frames(data, 8, size)
 
-    def _read_frames(self, start: int, size: int) -> int:
+    def _read_frames(self, data: memoryview, start: int, size: int) -> int:
         if self._closing:
-            return self._read_while_closing(start, size)
+            return self._read_while_closing(data, start, size)
         if self._deaf:
             return size
         fast = self.opened and not self._contents
-        at = start + self._scan(start, size, fast)
+        at = start + self._scan(data, start, size, fast)
         if fast and self._contents and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
-            at += self._scan(at, size, fast=False)
+            at += self._scan(data, at, size, fast=False)
         return size if self._closing or self._deaf else at
 
-    def _scan(self, start: int, size: int, fast: bool) -> int:
+    def _scan(self, data: memoryview, start: int, size: int, fast: bool) -> int:
         """Handle the frames between; returns how many bytes they took."""
         self.routes.refresh()
         events, used = scan(
-            _receive_view[start:],
+            data[start:] if start else data,
             size - start,
             self.frame_max,
             self.broker.now_ms(),
@@ -271,13 +252,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
             and channel.unacked.are_together(event[3], following[3])
         )
 
-    def _read_while_closing(self, start: int, size: int) -> int:
+    def _read_while_closing(self, data: memoryview, start: int, size: int) -> int:
         """After our connection.close only its answer counts, and after close-ok nothing."""
         if self._hung_up:
             return size
-        events, used = scan(
-            _receive_view[start:], size - start, self.settings.frame_bytes_max, 0, False
-        )
+        events, used = scan(data[start:], size - start, self.settings.frame_bytes_max, 0, False)
         for event in events:
             if event[0] == EVENT_ERROR:
                 return size  # what can't be read must not pile up until we are rid of it
@@ -301,11 +280,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
             if kind != EVENT_FRAME and channel_number in self._contents:
                 raise self._not_content(channel_number)
             if kind == EVENT_PUBLISH:
-                self._handle_publish(channel_number, *event[2:])
+                # Not `*event[2:]`: that would be a call by the interpreter's rules.
+                _, _, flags, exchange, key, batch, destination = event
+                self._handle_publish(channel_number, flags, exchange, key, batch, destination)
             elif kind == EVENT_ACK:
                 channel = self._channel(channel_number)
                 if channel is not None:
-                    channel.ack(*event[2:])
+                    channel.ack(event[2], event[3], event[4])
             else:
                 # Not above: what comes in thousands makes nobody below log who it was.
                 about.set(self)
@@ -494,7 +475,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     async def _log_in(self, user: str, password: str) -> None:
         try:
-            found = await self.gateway.logins.authenticate(user, password, self._loopback)
+            found = await self.gateway.logins.authenticate(
+                user, password, is_loopback(self.transport.host)
+            )
         except BraidError as error:
             self.gateway.logins_refused += 1
             facts = {"user": user, "mechanism": self._mechanism, "reason": str(error)}
@@ -633,11 +616,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.send_method(0, ConnectionCloseOk())
         self.flush()
         self._hung_up = True
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self._let_go_later()
-        else:
-            self.transport.close()
+        self.transport.finish()
+        self._let_go_later()
 
     def _let_go_later(self) -> None:
         self._deadline.cancel()
@@ -709,7 +689,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        self.last_sent = self.broker.loop.time()
+        self.last_sent = self.broker.turn_s
         self.sent_bytes += len(data)
         if self._trace is not None:
             self._trace.sent(data)
@@ -718,13 +698,12 @@ class AmqpConnection(asyncio.BufferedProtocol):
             # What is left unsent is below the mark: the transport will not say that it drained.
             self._resume_consumers()
 
-    def pause_writing(self) -> None:
-        self._socket_full = True
-        self._pause_consumers()
-
-    def resume_writing(self) -> None:
-        self._socket_full = False
-        self._resume_consumers()
+    def pause_output(self, paused: bool) -> None:
+        self._socket_full = paused
+        if paused:
+            self._pause_consumers()
+        else:
+            self._resume_consumers()
 
     def _pause_consumers(self) -> None:
         if not self._write_paused:
@@ -760,10 +739,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _hold(self, reason: "Hold") -> bool:
         """Read nothing more while any reason holds. False for a connection that ends anyway: what
         it still says is read."""
-        if self._closing or self._lost or self.transport.is_closing():
+        if self._closing or self._lost or self.transport.is_closing:
             return False
         if not self.holds:
-            self.transport.pause_reading()
+            self.transport.pause()
         self.holds |= reason
         return True
 
@@ -771,9 +750,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if not self.holds & reason:
             return
         self.holds &= ~reason
-        if not self.holds and not self._lost and not self.transport.is_closing():
+        if not self.holds and not self._lost and not self.transport.is_closing:
             self.last_received = self.broker.loop.time()  # it could not be heard until now
-            self.transport.resume_reading()
+            self.transport.resume()
 
     @property
     def wants_blocked(self) -> bool:

@@ -5,13 +5,14 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
-from braidmq.gateways.admission import listen
+from braidmq.gateways.admission import Listening
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
-from braidmq.gateways.amqp.connection import AmqpConnection
+from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.records import User
@@ -52,7 +53,7 @@ class AmqpGateway:
         self.logins_refused = 0
         self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._consumers_checked = 0.0
         broker.on_pressure(self._on_pressure)
@@ -60,8 +61,12 @@ class AmqpGateway:
 
     async def start(self, sock: socket.socket) -> None:
         loop = self.broker.loop
-        self._server = await listen(loop, sock, lambda: AmqpConnection(self))
+        self._server = Listening(loop, sock, self._link)
         self._beat = loop.call_later(BEAT_S, self._beats)
+
+    def _link(self, fd: int, host: str, port: int) -> None:
+        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
+        link.start(AmqpConnection(self, link))
 
     async def stop(self, deadline_s: float) -> None:
         """Take nothing new; let consumers answer for what they have; tell every client, give it a

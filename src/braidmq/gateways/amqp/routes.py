@@ -15,13 +15,18 @@ ROUTES_MAX = 4096
 class Destination:
     """The topics that some keys of one exchange lead to."""
 
-    __slots__ = ("topics",)
+    __slots__ = ("allowed_at", "topics")
 
     def __init__(self, topics: list[Topic]) -> None:
         self.topics = topics
+        self.allowed_at = -1
+        """As of which generation of permissions the connection's user may publish there."""
 
     def is_gone(self) -> bool:
-        return any(topic.deleted for topic in self.topics)
+        for topic in self.topics:  # noqa: SIM110 (compiled: a generator would be a call each)
+            if topic.deleted:
+                return True
+        return False
 
 
 class Routes:

@@ -242,24 +242,21 @@ class MqttConnection:
         """The short way of QoS 0, for more of what went the long way before. With others who want
         something in the same turn it is gathered as ever."""
         broker = self.broker
-        if broker.turn_due or self._trace is not None or broker.engine.pressure.level:
+        if self._trace is not None or not broker.is_alone() or broker.engine.pressure.level:
             return False
         if not self._publisher.can_relay(relay):
             return False
         count = self._scanner.repeats(data, size, relay.topic)
         if not count:
             return False
-        broker.begin()
-        try:
-            relay.pass_on(bytes(memoryview(data)[:size]), count)
-        finally:
-            broker.end()
+        relay.pass_on(bytes(memoryview(data)[:size]), count)
+        broker.served()
         self.last_received = broker.loop.time()
         self.received_bytes += size
         return True
 
     def _receive(self, data: Buffer, size: int) -> int:
-        self.last_received = self.broker.loop.time()
+        self.last_received = self.broker.turn_s
         view = memoryview(data)
         events, used = self._scanner.scan(view, size, self._quota())
         self.received_bytes += used

@@ -4,11 +4,11 @@ import asyncio
 import socket
 
 from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
-from braidmq.gateways.admission import listen
+from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
-from braidmq.gateways.mqtt.connection import MqttConnection
+from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
@@ -16,7 +16,8 @@ from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
-from braidmq.gateways.mqtt.transports import TcpTransport, WebSocketTransport
+from braidmq.gateways.mqtt.websocket import WebSocketTransport
+from braidmq.gateways.tcp import TcpLink
 from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
@@ -24,6 +25,7 @@ from braidmq.wire.mqtt.errors import MqttError
 
 BEAT_S = 1.0
 DRAIN_S = 2.0
+RECEIVE_BYTES = 1 << 18
 
 
 class MqttGateway:
@@ -44,7 +46,7 @@ class MqttGateway:
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Listening] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
         broker.listeners.append(self._on_effect)
@@ -52,7 +54,11 @@ class MqttGateway:
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
-        self._servers.append(await listen(self.broker.loop, sock, lambda: TcpTransport(self)))
+        self._servers.append(Listening(self.broker.loop, sock, self._link))
+
+    def _link(self, fd: int, host: str, port: int) -> None:
+        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
+        link.start(MqttConnection(self, link))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
         self._servers.append(await listen(self.broker.loop, sock, lambda: WebSocketTransport(self)))

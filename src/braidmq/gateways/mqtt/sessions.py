@@ -11,12 +11,12 @@ from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queue_names import is_queue
 from braidmq.gateways.mqtt.queues import Queues
-from braidmq.gateways.mqtt.session import (
+from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.session_records import (
     PACKET_IDS,
     SESSIONS,
     SUBSCRIPTIONS,
     PacketIds,
-    Session,
     SessionRecord,
     SubscriptionRecord,
 )

@@ -18,6 +18,7 @@ The envelope of a record that came over AMQP, format 1:
       1 byte              1 byte                 as in the content header frame
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -442,7 +443,7 @@ cdef class Run:
         return 0
 
 
-def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int64_t now_ms,
+def scan(data, Py_ssize_t size, uint32_t frame_max, int64_t now_ms,
          bint fast=True, dict destinations=None):
     """Events of the whole frames in the first ``size`` bytes, and how many bytes they took.
 
@@ -455,7 +456,19 @@ def scan(const unsigned char[::1] data, Py_ssize_t size, uint32_t frame_max, int
     Without ``fast`` everything comes frame by frame. ``destinations`` is what is known of routes,
     the bytes of exchange and key with their lengths: those with the same value are one run.
     """
-    cdef const uint8_t *base = &data[0] if size else NULL
+    # Not a typed memoryview: to make one takes longer than to scan a message.
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if size > view.len:
+            raise ValueError("size is beyond the data")
+        return scan_bytes(<const uint8_t *>view.buf, size, frame_max, now_ms, fast, destinations)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef tuple scan_bytes(const uint8_t *base, Py_ssize_t size, uint32_t frame_max, int64_t now_ms,
+                      bint fast, dict destinations):
     cdef list events = []
     cdef Run run = Run()
     run.destinations = destinations

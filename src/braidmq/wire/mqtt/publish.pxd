@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
+from braidmq.storage.record cimport RecordBatch
 from braidmq.wire.mqtt.fields cimport read_variable
 
 
@@ -90,3 +91,4 @@ cdef class PublishRun:
     cdef readonly object packet_ids
     cdef int version
     cdef int role
+    cdef RecordBatch records(self, const uint8_t *p, int64_t now_ms, bint transient)

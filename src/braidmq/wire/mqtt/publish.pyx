@@ -16,6 +16,7 @@ Copied as they are they will do for subscribers of the same version at QoS 0; ``
 records of them for whoever must keep or change the messages.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -237,19 +238,24 @@ cdef class PublishRun:
     def qos(self):
         return self.flags & QOS
 
-    def batch(self, const unsigned char[::1] data, int64_t now_ms, bint transient=False):
+    def batch(self, data, int64_t now_ms, bint transient=False):
         """The messages as records. ``data`` is the buffer the run was found in."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if self.stop > view.len:
+                raise ValueError("not the buffer that this run was found in")
+            return self.records(<const uint8_t *>view.buf + self.start, now_ms, transient)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef RecordBatch records(self, const uint8_t *p, int64_t now_ms, bint transient):
         cdef RecordBatch batch = RecordBatch()
-        cdef const uint8_t *p = NULL
-        cdef const uint8_t *stop
+        cdef const uint8_t *stop = p + (self.stop - self.start)
         cdef uint32_t length
         cdef Py_ssize_t head
         cdef Publish one
         cdef bytes envelope = envelope_head(self.flags, self.topic)
-        if self.stop > data.shape[0]:
-            raise ValueError("not the buffer that this run was found in")
-        p = &data[self.start]
-        stop = p + (self.stop - self.start)
         batch.reserve(
             self.stop - self.start + self.count * (HEADER_BYTES + 8 + len(envelope)), self.count)
         while p < stop:

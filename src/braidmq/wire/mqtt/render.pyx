@@ -143,7 +143,7 @@ cdef tuple described(Py_ssize_t stop, uint8_t form, const Parts *parts):
 
 def render_publishes(
     RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, *, int version, int qos=0,
-    bint retain=False, bint dup=False, const unsigned short[::1] packet_ids=None,
+    bint retain=False, bint dup=False, array.array packet_ids=None,
     bytes properties not None=b"", uint16_t topic_alias=0, bint alias_is_set=False,
     int64_t now_ms=0, Py_ssize_t packet_bytes_max=PACKET_BYTES_MAX,
 ):
@@ -165,8 +165,9 @@ def render_publishes(
     cdef uint8_t kind = PUBLISH << 4 | dup << 3 | qos << 1 | retain
     if not 0 <= first <= stop <= batch.count:
         raise IndexError(f"records {first} to {stop} of {batch.count}")
-    if qos and (packet_ids is None or packet_ids.shape[0] < stop - first):
+    if qos and (packet_ids is None or len(packet_ids) < stop - first):
         raise ValueError("a packet id for each record")
+    cdef const unsigned short *ids = numbers(packet_ids) if qos else NULL
     if not modern:
         topic_alias, with_topic = 0, True
     if topic_alias:
@@ -198,7 +199,7 @@ def render_publishes(
             p = put16(p, 0)
         with_topic = topic_alias == 0
         if qos:
-            p = put16(p, packet_ids[i - first])
+            p = put16(p, ids[i - first])
         if modern:
             p = put_variable(p, extra + one.properties_length)
             if extra:
@@ -240,10 +241,17 @@ cdef uint8_t *put_properties(
     return p + one.properties_length
 
 
-def render_acks(int kind, const unsigned short[::1] packet_ids, int version, uint8_t reason=0):
+cdef const unsigned short *numbers(array.array packet_ids) except? NULL:
+    if packet_ids.ob_descr.itemsize != sizeof(unsigned short):
+        raise ValueError("packet ids have two bytes each")
+    return packet_ids.data.as_ushorts
+
+
+def render_acks(int kind, array.array packet_ids not None, int version, uint8_t reason=0):
     """PUBACK, PUBREC, PUBREL or PUBCOMP for each of the packet ids, all with one reason, which
     3.1.1 does not hear."""
-    cdef Py_ssize_t i, count = packet_ids.shape[0]
+    cdef Py_ssize_t i, count = len(packet_ids)
+    cdef const unsigned short *ids = numbers(packet_ids)
     cdef int length = 3 if reason and version == V5 else 2
     cdef bytes out = PyBytes_FromStringAndSize(NULL, count * (2 + length))
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
@@ -251,26 +259,27 @@ def render_acks(int kind, const unsigned short[::1] packet_ids, int version, uin
     for i in range(count):
         p[0] = first
         p[1] = length
-        p = put16(p + 2, packet_ids[i])
+        p = put16(p + 2, ids[i])
         if length == 3:
             p[0] = reason
             p += 1
     return out
 
 
-def id_runs(const unsigned short[::1] packet_ids):
+def id_runs(array.array packet_ids not None):
     """Packet ids cut where one does not follow the last: a list of ``(first, behind the last)``."""
     cdef list runs = []
-    cdef Py_ssize_t i, count = packet_ids.shape[0]
+    cdef Py_ssize_t i, count = len(packet_ids)
+    cdef const unsigned short *ids = numbers(packet_ids)
     cdef int first
     if count == 0:
         return runs
-    first = packet_ids[0]
+    first = ids[0]
     for i in range(1, count):
-        if packet_ids[i] != packet_ids[i - 1] + 1:
-            runs.append((first, packet_ids[i - 1] + 1))
-            first = packet_ids[i]
-    runs.append((first, packet_ids[count - 1] + 1))
+        if ids[i] != ids[i - 1] + 1:
+            runs.append((first, ids[i - 1] + 1))
+            first = ids[i]
+    runs.append((first, ids[count - 1] + 1))
     return runs
 
 

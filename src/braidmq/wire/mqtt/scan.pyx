@@ -9,6 +9,7 @@ complete stays in the caller's buffer; between calls the scanner keeps only the 
 the peer has set, and those are resolved before anybody sees them.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -160,7 +161,7 @@ cdef class Scanner:
         self.packet_bytes_max = packet_bytes_max
         self.topic_alias_max = topic_alias_max
 
-    def scan(self, const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t quota=0x7fffffff):
+    def scan(self, data, Py_ssize_t size, Py_ssize_t quota=0x7fffffff):
         """Events of the whole packets in the first ``size`` bytes, and how many bytes they took.
 
         - ``(EVENT_PUBLISH, run)``
@@ -171,19 +172,26 @@ cdef class Scanner:
         ``quota`` is how many more publishes above QoS 0 the peer may send. ``wanted_bytes`` is
         afterwards the size of the packet that is not complete, 0 if that is not known.
         """
-        cdef const uint8_t *base
+        # Not a typed memoryview: to make one takes longer than to scan a message.
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if size > view.len:
+                raise ValueError("size is beyond the data")
+            return self.scan_bytes(<const uint8_t *>view.buf, size, quota)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef tuple scan_bytes(self, const uint8_t *base, Py_ssize_t size, Py_ssize_t quota):
         cdef list events = []
         cdef Py_ssize_t at = 0, head
         cdef uint32_t length = 0
         cdef Fault fault = OK
         cdef int kind
         cdef uint8_t first
-        if size > data.shape[0]:
-            raise ValueError("size is beyond the data")
         self.wanted_bytes = 0
         if size == 0:
             return events, 0
-        base = &data[0]
         reserve_scratch(size // 4 + 1)
         while size - at >= 2:
             head = packet_head(base + at, base + size, self.version == V5, &length)
@@ -223,21 +231,26 @@ cdef class Scanner:
             events.append((3, int(reason), text))
         return events, at
 
-    def repeats(self, const unsigned char[::1] data, Py_ssize_t size, bytes topic not None):
+    def repeats(self, data, Py_ssize_t size, bytes topic not None):
         """How many publishes the first ``size`` bytes are, if they are nothing but publishes of
         QoS 0 to a topic that was seen before, without flags and properties; else 0."""
-        cdef const uint8_t *p
-        cdef const uint8_t *end
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if size > view.len:
+                raise ValueError("size is beyond the data")
+            return self.count_repeats(<const uint8_t *>view.buf, size, topic)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef Py_ssize_t count_repeats(self, const uint8_t *p, Py_ssize_t size, bytes topic) noexcept:
+        cdef const uint8_t *end = p + size
         cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(topic)
         cdef Py_ssize_t topic_length = len(topic), count = 0, head
         cdef uint32_t length = 0
         cdef bint modern = self.version == V5
-        if size > data.shape[0]:
-            raise ValueError("size is beyond the data")
         if size == 0 or self.version == 0:
             return 0
-        p = &data[0]
-        end = p + size
         while end - p >= 2:
             head = packet_head(p, end, modern, &length)
             if (

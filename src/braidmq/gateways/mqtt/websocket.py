@@ -1,8 +1,7 @@
-"""What carries MQTT's bytes: TCP, and WebSocket over TCP."""
+"""MQTT over WebSocket (over TCP: ``gateways/tcp``)."""
 
 import asyncio
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -21,16 +20,11 @@ from braidmq.security.accounts import is_loopback
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
 
-RECEIVE_BYTES = 1 << 18
 SUBPROTOCOL = Subprotocol("mqtt")
 
-_receive_buffer = bytearray(RECEIVE_BYTES)
-_receive_view = memoryview(_receive_buffer)
-# One buffer for all connections: it is filled and scanned within one callback of the loop.
 
-
-class _Socket(ABC):
-    """What both have in common: the transport of asyncio below, a connection above."""
+class WebSocketTransport(asyncio.Protocol):
+    """Packets may be cut anywhere by frames (MQTT-6.0.0-2): their payloads are one stream."""
 
     transport: asyncio.Transport
     connection: MqttConnection
@@ -38,6 +32,13 @@ class _Socket(ABC):
     def __init__(self, gateway: "MqttGateway") -> None:
         self._gateway = gateway
         self.host = self.peer = "?"
+        self._protocol = _Handshake(
+            gateway.settings.allowed_origins,
+            subprotocols=[SUBPROTOCOL],
+            max_size=gateway.settings.packet_bytes_max + 16,
+        )
+        self._pending = bytearray()
+        self._receiving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -60,9 +61,6 @@ class _Socket(ABC):
     def unsent_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> None:
-        self.transport.write(data)
-
     def pause(self) -> None:
         self.transport.pause_reading()
 
@@ -70,98 +68,6 @@ class _Socket(ABC):
         if not self.transport.is_closing():
             self.transport.resume_reading()
             self._read_rest()
-
-    @abstractmethod
-    def _read_rest(self) -> None:
-        """What came while nobody was to read it."""
-
-    def finish(self) -> None:
-        """A socket closed with input unread would be reset, and what we said last be lost: the
-        peer closes first, or the connection's patience ends."""
-        if self.transport.is_closing():
-            return
-        self.transport.resume_reading()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self.transport.close()
-
-    def abort(self) -> None:
-        self.transport.abort()
-
-
-class TcpTransport(_Socket, asyncio.BufferedProtocol):
-    def __init__(self, gateway: "MqttGateway") -> None:
-        super().__init__(gateway)
-        self._tail = b""
-        self._large: bytearray | None = None
-        """Of a packet that does not fit into the common buffer: as much of it as came."""
-        self._large_bytes = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        # Nothing of ours between a connection and its socket.
-        self.write = self.transport.write  # type: ignore[method-assign]
-
-    def get_buffer(self, _sizehint: int) -> memoryview:
-        if self._large is not None:
-            return memoryview(self._large)[self._large_bytes :]
-        if not self._tail:
-            return _receive_view
-        tail = len(self._tail)
-        _receive_buffer[:tail] = self._tail
-        return _receive_view[tail:]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._large is None:
-            size = len(self._tail) + nbytes
-            used = self.connection.receive(_receive_view, size)
-            if used == size:
-                self._tail = b""
-            else:
-                self._keep(_receive_view, used, size)
-            return
-        self._large_bytes += nbytes
-        if self._large_bytes == len(self._large):
-            whole, self._large = self._large, None
-            self._read(memoryview(whole), len(whole))
-
-    def _read(self, view: memoryview, size: int) -> None:
-        used = self.connection.receive(view, size)
-        if used == size:
-            self._tail = b""
-        else:
-            self._keep(view, used, size)
-
-    def _keep(self, view: memoryview, used: int, size: int) -> None:
-        """The beginning of a packet waits for the rest of it."""
-        wanted = self.connection.wanted_bytes
-        if wanted > RECEIVE_BYTES // 2:
-            self._large = bytearray(wanted)
-            self._large_bytes = size - used
-            self._large[: size - used] = view[used:size]
-            self._tail = b""
-        else:
-            self._tail = bytes(view[used:size])
-
-    def _read_rest(self) -> None:
-        if self._tail:
-            rest = self._tail
-            self._tail = b""
-            self._read(memoryview(rest), len(rest))
-
-
-class WebSocketTransport(_Socket, asyncio.Protocol):
-    """Packets may be cut anywhere by frames (MQTT-6.0.0-2): their payloads are one stream."""
-
-    def __init__(self, gateway: "MqttGateway") -> None:
-        super().__init__(gateway)
-        self._protocol = _Handshake(
-            gateway.settings.allowed_origins,
-            subprotocols=[SUBPROTOCOL],
-            max_size=gateway.settings.packet_bytes_max + 16,
-        )
-        self._pending = bytearray()
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -202,8 +108,12 @@ class WebSocketTransport(_Socket, asyncio.Protocol):
             self.transport.close()
 
     def _read_rest(self) -> None:
-        if self._pending:
-            used = self.connection.receive(self._pending, len(self._pending))
+        if self._pending and not self._receiving:
+            self._receiving = True
+            try:
+                used = self.connection.receive(self._pending, len(self._pending))
+            finally:
+                self._receiving = False
             del self._pending[:used]
 
     def write(self, data: bytes) -> None:
@@ -218,6 +128,9 @@ class WebSocketTransport(_Socket, asyncio.Protocol):
             self._push()
         else:
             self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
 
 
 class _Handshake(ServerProtocol):

@@ -1,0 +1,45 @@
+"""What is kept of sessions.
+
+mqtt-sessions        namespace\\0client id → SessionRecord
+mqtt-subscriptions   namespace\\0client id\\0filter → SubscriptionRecord
+mqtt-packet-ids      namespace\\0client id → PacketIds
+"""
+
+import msgspec
+
+from braidmq.gateways.mqtt.packet_ids import IdRun
+from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.wire.mqtt.packets import Will
+
+SESSIONS = "mqtt-sessions"
+SUBSCRIPTIONS = "mqtt-subscriptions"
+PACKET_IDS = "mqtt-packet-ids"
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+
+
+class SessionRecord(msgspec.Struct, array_like=True):
+    user: str
+    expiry_s: int
+    disconnected_ms: int
+    """0 while it is connected."""
+    will: Will | None = None
+    queues: list[QueueRecord] = []
+    """Subscriptions to durable queues."""
+
+
+class PacketIds(msgspec.Struct, array_like=True):
+    """What QoS 2 has to remember of the middle of its exchanges."""
+
+    inbound: list[IdRun]
+    """Published to us and not yet released, with the place that the message was to have. It is
+    written before the message: after a crash it counts only if the message came there."""
+    released: list[IdRun]
+    """Sent by us, confirmed with PUBREC and not with PUBCOMP."""

@@ -1,0 +1,48 @@
+import asyncio
+from typing import Protocol
+
+RECEIVE_BYTES_MAX: int
+
+class Receiver(Protocol):
+    """A connection, whatever it speaks."""
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The size of the packet that is not complete, 0 if that is not known."""
+
+    def receive(self, data: memoryview, size: int) -> int:
+        """Take whole packets from the front; returns how many bytes they had."""
+
+    def pause_output(self, paused: bool) -> None:
+        """The socket is full, or has room again."""
+
+    def lost(self) -> None: ...
+
+class TcpLink:
+    host: str
+    peer: str
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        host: str,
+        port: int,
+        receive_bytes: int,
+        output_high_bytes: int,
+    ) -> None: ...
+    def start(self, receiver: Receiver) -> None: ...
+    @property
+    def is_closing(self) -> bool: ...
+    @property
+    def is_reading(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    @property
+    def unread(self) -> bytes: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...

@@ -1,0 +1,288 @@
+"""A TCP connection on the event loop: one system call to read, one to write.
+
+The transports of event loops ask for a buffer, hand on what came in it and queue what is written
+until the loop comes round: for one message a turn that costs as much as the system calls. Here all
+connections read into one buffer, which is scanned before the next is read, what is left of a packet
+that is not whole is put before the rest of it, and what is written goes out at once, as far as the
+socket takes it.
+
+The interpreter's lock is kept meanwhile: nothing here waits, and to get it back may take longer
+than the call.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.string cimport memcpy
+
+from collections import deque
+
+cdef extern from "<sys/socket.h>" nogil:
+    Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    Py_ssize_t send(int fd, const void *buffer, size_t size, int flags)
+    int shutdown(int fd, int how)
+    int MSG_NOSIGNAL, MSG_DONTWAIT, SHUT_WR
+
+cdef extern from "<unistd.h>" nogil:
+    int close_file "close" (int fd)
+
+cdef enum:
+    RECEIVED_MAX = 1 << 20
+
+RECEIVE_BYTES_MAX = RECEIVED_MAX
+
+_received = bytearray(RECEIVE_BYTES_MAX)
+_view = memoryview(_received)
+# With a view on it, it can't be moved.
+cdef char *RECEIVED = PyByteArray_AS_STRING(_received)
+cdef object VIEW = _view
+
+
+cdef inline bint is_passing(int error) noexcept nogil:
+    """Whether the call may succeed later."""
+    return error == EAGAIN or error == EINTR
+
+
+cdef class TcpLink:
+    cdef readonly str host
+    """The peer's address."""
+    cdef readonly str peer
+    """The same with its port."""
+    cdef readonly Py_ssize_t unsent_bytes
+    cdef readonly bint is_closing
+    cdef object loop, receiver, unsent
+    cdef bytes tail
+    cdef bytearray large
+    cdef Py_ssize_t receive_bytes, large_bytes, first_sent, output_high_bytes
+    cdef int fd
+    cdef readonly bint is_reading
+    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over
+
+    def __cinit__(
+        self, loop, int fd, str host, int port, Py_ssize_t receive_bytes,
+        Py_ssize_t output_high_bytes
+    ):
+        """Takes over ``fd``, a connected socket that does not block."""
+        self.loop = loop
+        self.fd = fd
+        self.host = host
+        self.peer = f"{host}:{port}"
+        self.receive_bytes = min(receive_bytes, RECEIVED_MAX)
+        self.output_high_bytes = output_high_bytes
+        self.tail = b""
+        self.unsent = deque()
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close_file(self.fd)
+
+    def start(self, receiver):
+        """Have ``receiver`` told what comes, until it is told that the connection is lost."""
+        self.receiver = receiver
+        self.is_reading = True
+        self.loop.add_reader(self.fd, self._readable)
+
+    # --- in ---
+
+    @property
+    def unread(self):
+        """The beginning of a packet, as far as it came."""
+        return self.tail if self.large is None else bytes(self.large[:self.large_bytes])
+
+    def pause(self):
+        """Read no more until ``resume``."""
+        if self.is_reading:
+            self.is_reading = False
+            self.loop.remove_reader(self.fd)
+
+    def resume(self):
+        """Read on, first what was left unread."""
+        if self.is_reading or self.is_closing:
+            return
+        self.is_reading = True
+        self.loop.add_reader(self.fd, self._readable)
+        if self.is_receiving:
+            self.is_resumed = True
+        else:
+            self._read_rest()
+
+    def _read_rest(self):
+        cdef bytes rest = self.tail
+        if rest and self.is_reading and not self.is_receiving:
+            self.tail = b""
+            self.offer(memoryview(rest), PyBytes_GET_SIZE(rest))
+
+    def _readable(self):
+        cdef Py_ssize_t kept = 0, got, room
+        if not self.is_reading:
+            return
+        if self.large is not None:
+            got = recv(
+                self.fd, PyByteArray_AS_STRING(self.large) + self.large_bytes,
+                len(self.large) - self.large_bytes, MSG_DONTWAIT)
+        else:
+            kept = PyBytes_GET_SIZE(self.tail)
+            room = (self.receive_bytes if kept < self.receive_bytes else RECEIVED_MAX) - kept
+            if room <= 0:
+                self.fail(ValueError(f"nothing of {kept} bytes was taken"))
+                return
+            memcpy(RECEIVED, PyBytes_AS_STRING(self.tail), kept)
+            got = recv(self.fd, RECEIVED + kept, room, MSG_DONTWAIT)
+        if got > 0 and self.large is None:
+            self.offer(VIEW, kept + got)
+        elif got > 0:
+            self.fill(got)
+        elif got == 0:
+            self.close()
+        elif not is_passing(errno):
+            self.abort()
+
+    cdef int fill(self, Py_ssize_t got) except -1:
+        self.large_bytes += got
+        if self.large_bytes == len(self.large):
+            whole, self.large = self.large, None
+            self.offer(memoryview(whole), len(whole))
+
+    cdef int offer(self, view, Py_ssize_t size) except -1:
+        """Hand on what came; what is not taken waits for the rest of its packet."""
+        cdef Py_ssize_t used
+        self.is_receiving, self.is_resumed = True, False
+        try:
+            used = self.receiver.receive(view, size)
+        except Exception as error:
+            self.fail(error)
+            return 0
+        finally:
+            self.is_receiving = False
+        if used == size:
+            self.tail = b""
+        elif not self.is_closing:
+            self.keep(view, used, size)
+            if self.is_resumed:
+                self.loop.call_soon(self._read_rest)
+        return 0
+
+    cdef int fail(self, error) except -1:
+        """A mistake of ours, and only this connection suffers from it."""
+        self.tail = b""
+        self.loop.call_exception_handler(
+            {"message": f"what {self.peer} sent could not be handled", "exception": error})
+        self.abort()
+
+    cdef int keep(self, view, Py_ssize_t used, Py_ssize_t size) except -1:
+        cdef Py_ssize_t wanted = self.receiver.wanted_bytes
+        if wanted > self.receive_bytes // 2 and wanted > size - used:
+            self.large = bytearray(wanted)
+            self.large_bytes = size - used
+            self.large[:size - used] = view[used:size]
+            self.tail = b""
+        elif view is VIEW:
+            self.tail = PyBytes_FromStringAndSize(RECEIVED + used, size - used)
+        else:
+            self.tail = bytes(view[used:size])
+
+    # --- out ---
+
+    def write(self, bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
+        if self.is_closing or self.is_finishing:
+            return
+        if not self.unsent_bytes:
+            sent = send(self.fd, PyBytes_AS_STRING(data), size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent == size:
+                return
+            if sent < 0:
+                if not is_passing(errno):
+                    self.abort()
+                    return
+                sent = 0
+            self.first_sent = sent
+            self.loop.add_writer(self.fd, self._writable)
+        self.unsent.append(data)
+        self.unsent_bytes += size - sent
+        if self.unsent_bytes > self.output_high_bytes and not self.is_output_paused:
+            self.is_output_paused = True
+            self.receiver.pause_output(True)
+
+    def _writable(self):
+        if not self.send_more():
+            self.abort()
+            return
+        if not self.unsent_bytes:
+            self.loop.remove_writer(self.fd)
+            if self.is_closing:
+                self.end()
+                return
+            if self.is_finishing:
+                shutdown(self.fd, SHUT_WR)
+        if self.is_output_paused and self.unsent_bytes <= self.output_high_bytes // 4:
+            self.is_output_paused = False
+            self.receiver.pause_output(False)
+
+    cdef bint send_more(self) except *:
+        """False when the socket is broken."""
+        cdef bytes data
+        cdef Py_ssize_t size, sent
+        while self.unsent:
+            data = self.unsent[0]
+            size = PyBytes_GET_SIZE(data) - self.first_sent
+            sent = send(
+                self.fd, PyBytes_AS_STRING(data) + self.first_sent, size,
+                MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent < 0:
+                return is_passing(errno)
+            self.unsent_bytes -= sent
+            if sent < size:
+                self.first_sent += sent
+                return True
+            self.first_sent = 0
+            self.unsent.popleft()
+        return True
+
+    # --- the end ---
+
+    def finish(self):
+        """Say goodbye, and read on until the peer closes: with input unread the socket would be
+        reset, and what we said last be lost."""
+        if self.is_closing or self.is_finishing:
+            return
+        self.is_finishing = True
+        self.resume()
+        if not self.unsent_bytes:
+            shutdown(self.fd, SHUT_WR)
+
+    def close(self):
+        """Once everything is sent. Nothing more is read."""
+        if self.is_closing:
+            return
+        self.pause()
+        self.is_closing = True
+        if not self.unsent_bytes:
+            self.end()
+
+    def abort(self):
+        """Now, whatever is unsent."""
+        if self.is_over:
+            return
+        self.pause()
+        self.is_closing = True
+        if self.unsent_bytes:
+            self.loop.remove_writer(self.fd)
+            self.unsent.clear()
+            self.unsent_bytes = 0
+        self.end()
+
+    cdef int end(self) except -1:
+        """The receiver is told later: it may be just doing something else."""
+        if not self.is_over:
+            self.is_over = True
+            self.loop.call_soon(self._lost)
+
+    def _lost(self):
+        receiver, self.receiver = self.receiver, None
+        self.tail = b""
+        self.large = None
+        close_file(self.fd)
+        self.fd = -1
+        if receiver is not None:
+            receiver.lost()

@@ -1,0 +1,264 @@
+"""The link between a socket and a connection: bytes in any pieces, and every way to end."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braidmq.gateways.tcp import TcpLink
+
+RECEIVE_BYTES = 4096
+HIGH_BYTES = 64 << 10
+
+
+class Packets:
+    """A protocol of packets with their length in front, as a connection sees it."""
+
+    def __init__(self, on_packet: Callable[[bytes], None] = lambda _: None) -> None:
+        self.link: TcpLink
+        self.packets: list[bytes] = []
+        self.paused: list[bool] = []
+        self.is_lost = False
+        self.wanted_bytes = 0
+        self._on_packet = on_packet
+
+    def receive(self, data: memoryview, size: int) -> int:
+        at = 0
+        self.wanted_bytes = 0
+        while size - at >= 4 and self.link.is_reading:
+            (length,) = struct.unpack_from("<I", data, at)
+            if size - at - 4 < length:
+                self.wanted_bytes = 4 + length
+                break
+            self.packets.append(bytes(data[at + 4 : at + 4 + length]))
+            at += 4 + length
+            self._on_packet(self.packets[-1])
+        return at
+
+    def pause_output(self, paused: bool) -> None:
+        self.paused.append(paused)
+
+    def lost(self) -> None:
+        assert not self.is_lost
+        self.is_lost = True
+
+
+class Pair:
+    """A link, and the socket at its other end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Packets) -> None:
+        self.loop = loop
+        ours, self.peer = socket.socketpair()
+        for each in (ours, self.peer):
+            each.setblocking(False)
+        self.link = TcpLink(loop, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
+        receiver.link = self.link
+        self.link.start(receiver)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def say(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.peer, data)
+
+    async def hear(self, size: int) -> bytes:
+        async with asyncio.timeout(20):
+            heard = b""
+            while len(heard) < size and (more := await self.loop.sock_recv(self.peer, 1 << 16)):
+                heard += more
+            return heard
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop() if request.param == "asyncio" else uvloop.new_event_loop()
+    yield made
+    made.close()
+
+
+def packet(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+SIZES = st.one_of(
+    st.integers(0, 40), st.integers(RECEIVE_BYTES // 2 - 8, RECEIVE_BYTES + 8), st.just(20_000)
+)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(SIZES, max_size=12),
+    cuts=st.lists(st.integers(1, 6000), min_size=1, max_size=12),
+    pausing=st.booleans(),
+)
+def test_any_chunking_gives_the_same_packets(
+    sizes: list[int], cuts: list[int], pausing: bool
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def pause(_packet: bytes) -> None:
+            # Read no more, and go on a moment later, or before this read is over.
+            if pausing:
+                receiver.link.pause()
+                if len(receiver.packets) % 2:
+                    receiver.link.resume()
+                else:
+                    loop.call_soon(receiver.link.resume)
+
+        receiver = Packets(pause)
+        pair = Pair(loop, receiver)
+        expected = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+        stream = b"".join(packet(each) for each in expected)
+        at = 0
+        while at < len(stream):
+            for cut in cuts:
+                await pair.say(stream[at : at + cut])
+                at += cut
+                await asyncio.sleep(0)
+        await pair.until(lambda: len(receiver.packets) == len(expected))
+        assert receiver.packets == expected
+        assert pair.link.unread == b""
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_what_the_peer_does_not_read_waits_and_keeps_its_order(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        sent = b""
+        while not receiver.paused:
+            piece = len(sent).to_bytes(8, "little") * 2048
+            sent += piece
+            pair.link.write(piece)
+        assert receiver.paused == [True]
+        assert pair.link.unsent_bytes > HIGH_BYTES
+        assert await pair.hear(len(sent)) == sent
+        await pair.until(lambda: receiver.paused == [True, False])
+        assert pair.link.unsent_bytes == 0
+        pair.link.write(b"more")
+        assert await pair.hear(4) == b"more"
+        pair.link.abort()
+        await pair.until(lambda: receiver.is_lost)
+        pair.peer.close()
+
+    loop.run_until_complete(main())
+
+
+def test_closing_sends_what_is_unsent(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        pair.link.write(bytes(4 << 20))
+        assert pair.link.unsent_bytes
+        pair.link.close()
+        assert pair.link.is_closing
+        pair.link.write(b"too late")
+        await asyncio.sleep(0)
+        assert not receiver.is_lost
+        assert await pair.hear((4 << 20) + 1) == bytes(4 << 20)
+        await pair.until(lambda: receiver.is_lost)
+        pair.peer.close()
+
+    loop.run_until_complete(main())
+
+
+def test_aborting_does_not_wait_and_is_told_later(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets(lambda _: receiver.link.abort())
+        pair = Pair(loop, receiver)
+        pair.link.write(bytes(4 << 20))
+        await pair.say(packet(b"1") + packet(b"2"))
+        await pair.until(lambda: bool(receiver.packets))
+        pair.link.abort()
+        await pair.until(lambda: receiver.is_lost)
+        assert receiver.packets == [b"1"]
+        pair.link.resume()
+        pair.link.pause()
+        pair.link.close()
+        pair.peer.close()
+
+    loop.run_until_complete(main())
+
+
+def test_who_finishes_is_read_until_the_peer_closes(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        pair.link.pause()
+        pair.link.write(bytes(1 << 20) + b"goodbye")
+        pair.link.finish()
+        pair.link.write(b"too late")
+        heard = await pair.hear(2 << 20)
+        assert heard == bytes(1 << 20) + b"goodbye"
+        assert not receiver.is_lost
+        await pair.say(packet(b"still heard"))
+        await pair.until(lambda: receiver.packets == [b"still heard"])
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+
+    loop.run_until_complete(main())
+
+
+def test_a_peer_that_is_gone_is_lost_to_who_writes(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        pair.link.pause()
+        pair.peer.close()
+        pair.link.write(b"anybody?")
+        await pair.until(lambda: receiver.is_lost)
+
+    loop.run_until_complete(main())
+
+
+def test_a_peer_that_goes_while_much_is_unsent_is_lost(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        pair.link.pause()
+        pair.link.write(bytes(4 << 20))
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+        assert pair.link.unsent_bytes == 0
+
+    loop.run_until_complete(main())
+
+
+def test_a_mistake_of_ours_ends_only_the_connection_it_is_made_for(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def main() -> None:
+        reported: list[dict[str, object]] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+
+        def fail(_packet: bytes) -> None:
+            raise ZeroDivisionError
+
+        broken, whole = Packets(fail), Packets()
+        first, second = Pair(loop, broken), Pair(loop, whole)
+        await first.say(packet(b"x"))
+        await first.until(lambda: broken.is_lost)
+        assert [type(each["exception"]) for each in reported] == [ZeroDivisionError]
+        assert "::1:7" in str(reported[0]["message"])
+        await second.say(packet(b"y"))
+        await second.until(lambda: whole.packets == [b"y"])
+        second.link.abort()
+        await second.until(lambda: whole.is_lost)
+        first.peer.close()
+        second.peer.close()
+
+    loop.run_until_complete(main())
