@@ -215,11 +215,12 @@ class Attendant:
     def __init__(self, spark: "SparkSession", stop_wanted: Callable[[], bool]) -> None:
         # A session here knows a tag in the thread that set it alone; its context knows it in all.
         context = getattr(spark, "sparkContext", None)
-        self._mark, self._unmark, self._cancel = (
+        verbs: tuple[Callable[[str], object], ...] = (
             (context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
             if context is not None
             else (spark.addTag, spark.removeTag, spark.interruptTag)
         )
+        self._mark, self._unmark, self._cancel = verbs
         self._stop_wanted = stop_wanted
         self._tag = f"braid-{uuid.uuid4().hex}"
         self._over = threading.Event()
