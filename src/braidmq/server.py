@@ -128,10 +128,13 @@ class Node:
         return None if self._listening else "listeners are starting or stopping"
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; a second one does not wait for the first."""
+        """Serve until SIGTERM, SIGINT or SIGHUP; another one does not wait for the first."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is under nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, _on_signal, number, stop)
         self._say_recovered()
         if self._config.node.dev:
@@ -195,6 +198,8 @@ class RecoveryProgress:
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     if stop.is_set():
+        if number is signal.SIGHUP:
+            return  # a terminal that is closed says so twice, by its shell too
         # What was confirmed is on disk already; whoever asks twice does not want to wait.
         say("stopped at once")
         os._exit(128 + number)
