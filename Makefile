@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
@@ -13,15 +14,22 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml setup.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev,spark]"
+	$(PIP) install --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
+	$(BIN)/python scripts/dependencies.py dev spark > $(VENV)/dependencies.txt
+	# What we need is downloaded while what is ours is compiled.
+	$(PIP) install --requirement $(VENV)/dependencies.txt & downloading=$$!; \
+	$(PIP) install --no-build-isolation --no-deps --editable .; compiled=$$?; \
+	wait $$downloading && exit $$compiled
 	touch $(STAMP)
 
 serve: setup
 	$(BIN)/braid serve
 
+# One more than there are cores: tests wait for the nodes they start.
+WORKERS := $(shell expr $$(nproc) + 1)
+
 test: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -62,7 +70,6 @@ bench-connections: setup
 
 # Needs Java 17, as everything with Spark does.
 pipeline-demo: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[spark]"
 	$(BIN)/python scripts/pipeline_demo.py
 
 spark-crash: setup

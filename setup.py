@@ -4,6 +4,7 @@ Everything else about the package is in pyproject.toml.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -72,10 +73,8 @@ def compiled_modules():
     return mypycify(options + modules, group_name="braidmq", opt_level="2", debug_level="0")
 
 
-setup(
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},
-    ext_modules=compiled_modules()
-    + cythonize(
+def kernels():
+    return cythonize(
         extensions,
         nthreads=os.cpu_count() or 1,
         compiler_directives={
@@ -87,5 +86,13 @@ setup(
             "embedsignature": True,
             "freethreading_compatible": False,
         },
-    ),
+    )
+
+
+# An installer asks for names and versions twice before it builds, and that needs no compiler.
+asked_for_metadata = {"egg_info", "dist_info"} & set(sys.argv)
+
+setup(
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+    ext_modules=[] if asked_for_metadata else compiled_modules() + kernels(),
 )

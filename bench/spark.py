@@ -136,6 +136,28 @@ def world(context: Context, topics: dict[str, int]) -> Iterator[Bench]:
         yield Bench(spark, node, context.directory())
 
 
+def rate(
+    name: str,
+    rows: int,
+    samples: dict[str, list[float]],
+    bar: float,
+    against: str = "toy source",
+    guide: str = "",
+) -> Measure:
+    """Rows a second of the first of two cases that each took turns with, beside the other's."""
+    ours, theirs = ([rows / took_s for took_s in taken] for taken in samples.values())
+    return Measure(
+        name,
+        percentile(ours, 50),
+        "rows/s",
+        at_least(bar),
+        paired_ratio(ours, theirs),
+        percentile(theirs, 50),
+        against,
+        guide=guide,
+    )
+
+
 def reading(context: Context) -> Iterator[Measure]:
     rows = context.size(4_000_000, 200_000)
     with world(context, {TOPIC: rows}) as bench:
@@ -154,17 +176,8 @@ def reading(context: Context) -> Iterator[Measure]:
             return took
 
         samples = alternate({"ours": watched, "limit": limit}, context.rounds(7))
-        rates = {name: [rows / each for each in took] for name, took in samples.items()}
-        yield Measure(
-            f"batch read of sealed segments, {VALUE_BYTES} B values",
-            percentile(rates["ours"], 50),
-            "rows/s",
-            at_least(0.7),
-            paired_ratio(rates["ours"], rates["limit"]),
-            percentile(rates["limit"], 50),
-            "toy source",
-            guide="2 000 000",
-        )
+        name = f"batch read of sealed segments, {VALUE_BYTES} B values"
+        yield rate(name, rows, samples, 0.7, guide="2 000 000")
         yield Measure(
             "the broker's CPU meanwhile", percentile(busy, 50), "% of a core", at_most(10)
         )
@@ -174,17 +187,7 @@ def reading(context: Context) -> Iterator[Measure]:
             "limit": bench.batch("toy", rows=rows, splits=splits, **few),
         }
         samples = alternate(cases, context.rounds(7))
-        rates = {name: [rows / each for each in took] for name, took in samples.items()}
-        yield Measure(
-            "the same, keys and values alone",
-            percentile(rates["ours"], 50),
-            "rows/s",
-            at_least(0.7),
-            paired_ratio(rates["ours"], rates["limit"]),
-            percentile(rates["limit"], 50),
-            "toy source",
-            guide="2 000 000",
-        )
+        yield rate("the same, keys and values alone", rows, samples, 0.7, guide="2 000 000")
 
 
 def tuples(context: Context) -> Iterator[Measure]:
@@ -197,16 +200,7 @@ def tuples(context: Context) -> Iterator[Measure]:
         }
         cases["ours"]()
         samples = alternate(cases, context.rounds(3, 2))
-        rates = {name: [rows / each for each in took] for name, took in samples.items()}
-        yield Measure(
-            "batch read beside tuples",
-            percentile(rates["ours"], 50),
-            "rows/s",
-            at_least(5),
-            paired_ratio(rates["ours"], rates["tuples"]),
-            percentile(rates["tuples"], 50),
-            "the topic through tuples",
-        )
+        yield rate("batch read beside tuples", rows, samples, 5, "the topic through tuples")
 
 
 def streaming(context: Context) -> Iterator[Measure]:
@@ -219,16 +213,7 @@ def streaming(context: Context) -> Iterator[Measure]:
         for each in cases.values():
             each()
         samples = alternate(cases, context.rounds(7))
-        rates = {name: [rows / each for each in took] for name, took in samples.items()}
-        yield Measure(
-            "availableNow stream in one batch",
-            percentile(rates["ours"], 50),
-            "rows/s",
-            at_least(0.7),
-            paired_ratio(rates["ours"], rates["limit"]),
-            percentile(rates["limit"], 50),
-            "toy source",
-        )
+        yield rate("availableNow stream in one batch", rows, samples, 0.7)
         small = context.size(20, 4)
         per_trigger = rows // small
         few = bench.stream(

@@ -6,7 +6,9 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
@@ -14,3 +16,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # A shell's background jobs are deaf to Ctrl-C, and so would be every program the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SPARK = "tests/pipeline/"
+
+
+class OneWorkerForSpark(LoadFileScheduling):
+    """Files go to workers as they are, and all that share a JVM to one of them: a second would have
+    to start and warm up another."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneWorkerForSpark | None:
+    return OneWorkerForSpark(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # First what takes longest in one piece: the other worker does the rest meanwhile.
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))

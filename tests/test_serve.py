@@ -7,6 +7,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import cast
 
@@ -168,7 +169,7 @@ def test_health_and_ready(tmp_path: Path) -> None:
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with live_node(tmp_path) as node:
         node.process.send_signal(number)
@@ -176,6 +177,41 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         assert node.process.wait(5) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(node.http_url + "/health")
+
+
+def test_a_terminal_that_is_closed_twice_does_not_hurry_it(tmp_path: Path) -> None:
+    with live_node(tmp_path) as node:
+        node.process.send_signal(signal.SIGHUP)
+        node.process.send_signal(signal.SIGHUP)
+        node.wait_for_line("stopped")
+        assert node.process.wait(5) == 0
+
+
+def test_nohup_keeps_it(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with live_node(tmp_path) as node:
+            node.process.send_signal(signal.SIGHUP)
+            assert httpx.get(node.http_url + "/health").status_code == 200
+            assert node.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_request_may_name_its_host_as_to_a_proxy(tmp_path: Path) -> None:
+    with live_node(tmp_path) as node:
+        connection = HTTPConnection("127.0.0.1", node.ports["http_port"], timeout=60)
+        for target, status in (
+            ("http://example.com/health", 200),
+            ("HTTPS://example.com:8443/ready?x=1", 200),
+            ("http://example.com", 401),
+            ("/http://example.com/health", 401),
+        ):
+            connection.request("GET", target)
+            answer = connection.getresponse()
+            answer.read()
+            assert (target, answer.status) == (target, status)
+        connection.close()
 
 
 def test_an_idle_connection_does_not_hold_up_a_stop(tmp_path: Path) -> None:

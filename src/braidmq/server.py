@@ -22,6 +22,7 @@ from braidmq import logs
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
 from braidmq.gateways.admission import BACKLOG_CONNECTIONS
+from braidmq.gateways.alerts.sending import Alerts
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
@@ -91,7 +92,7 @@ class Node:
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
-    def _build_listeners(self, broker: Broker) -> list[Listener]:
+    def _build_listeners(self, broker: Broker, alerts: Alerts) -> list[Listener]:
         at = self._config.listeners
         config = self._config
         amqp = AmqpGateway(
@@ -104,6 +105,7 @@ class Node:
             {"amqp": amqp, "mqtt": mqtt},
             config.metrics,
             lambda: broker.pipelines.list(None, broker.now_ms()),
+            alerts.counts,
         )
         data_dir = Path(config.node.data_dir).resolve()
         http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
@@ -126,18 +128,23 @@ class Node:
         return None if self._listening else "listeners are starting or stopping"
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; a second one does not wait for the first."""
+        """Serve until SIGTERM, SIGINT or SIGHUP; another one does not wait for the first."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is under nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, _on_signal, number, stop)
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
         broker = Broker(self._engine, self._clock, loop)
+        alerts = Alerts(self._config.alerts)
+        broker.listeners.append(alerts.hear)
         started: list[Listener] = []
         try:
-            for listener in self._build_listeners(broker):
+            for listener in self._build_listeners(broker, alerts):
                 await listener.start()
                 started.append(listener)
                 say(f"{listener.name:<7} listening on {listener.url}")
@@ -148,7 +155,10 @@ class Node:
             self._listening = False
             # All at once: each has the whole time, and together they take no longer.
             deadline_s = self._config.node.shutdown_deadline_s
+            over_s = loop.time() + deadline_s
             await asyncio.gather(*(each.stop(deadline_s) for each in started))
+            # Last: consumers that let go may have left the last attempt of a message.
+            await alerts.stop(max(over_s - loop.time(), 0))
             broker.stop()
 
     def failure(self) -> StorageError | None:
@@ -188,6 +198,8 @@ class RecoveryProgress:
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     if stop.is_set():
+        if number is signal.SIGHUP:
+            return  # a terminal that is closed says so twice, by its shell too
         # What was confirmed is on disk already; whoever asks twice does not want to wait.
         say("stopped at once")
         os._exit(128 + number)

@@ -24,6 +24,11 @@ def test_a_topic_from_its_making_to_its_end(cli: Cli) -> None:
     assert ["retry.attempts", "7", "here"] in rows
     assert ["retry.base_ms", "1000"] in rows
     assert ["1", "0", "0", "0"] in rows
+    hook = "https://hooks.example.com/x?key=1"
+    cli.ok("topics", "alter", "made", "--set", f"dead_letter.alert_webhook={hook}")
+    assert ["dead_letter.alert_webhook", hook, "here"] in cli.rows("topics", "show", "made")
+    cli.ok("topics", "alter", "made", "--set", "dead_letter.alert_webhook=null")
+    assert cli.json("topics", "show", "made")["policy"]["dead_letter"]["alert_webhook"] is None
     cli.ok("topics", "delete", "made")
     assert "there is no topic 'made'" in cli.fails(5, "topics", "show", "made")
 

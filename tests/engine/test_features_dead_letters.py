@@ -3,6 +3,7 @@
 import pytest
 from engine_worlds import NS, SECOND, SMALL, World, all_records, crashes, values
 
+from braidmq.engine.effects import DeadLettered
 from braidmq.engine.routing.bindings import topic as to_topic
 from braidmq.testing.faulty_disk import CutAt, FaultyDisk
 
@@ -186,6 +187,85 @@ def test_nowhere_to_go_means_dropped() -> None:
     world.reject(world.pull(consumer)[0])
     assert topic.depth == 0
     assert len(world.engine.topics()) == 1
+
+
+# --- alerts ---
+
+HOOK = "https://hooks.example.com/x"
+
+
+def deaths(world: World) -> list[DeadLettered]:
+    return [each for each in world.engine.take_effects() if isinstance(each, DeadLettered)]
+
+
+def test_a_topic_without_a_webhook_tells_nobody() -> None:
+    world = World()
+    topic = world.topic()
+    consumer = world.consumer(topic)
+    world.publish(topic, b"x")
+    world.reject(world.pull(consumer)[0])
+    assert deaths(world) == []
+
+
+def test_a_webhook_is_told_of_what_died_together() -> None:
+    world = World()
+    topic = world.topic(dead_letter={"alert_webhook": HOOK})
+    consumer = world.consumer(topic)
+    for number in range(5):
+        world.publish(topic, b"%d" % number)
+    world.pull(consumer)
+    view = topic.partitions[0].views[0]
+    world.engine.reject(consumer, view, 1, 4, now_ms=world.now_ms, error="bad")
+    (told,) = deaths(world)
+    assert (told.webhook, told.targets) == (HOOK, ("t.dlq",))
+    assert (told.first_offset, told.count) == (1, 3)
+    death = told.death
+    assert (death.topic, death.partition, death.reason) == ("t", 0, "rejected")
+    assert (death.attempts, death.subscription, death.error) == (1, "s", "bad")
+    assert deaths(world) == []
+
+
+def test_messages_that_an_exchange_parts_are_told_of_apart() -> None:
+    world = World()
+    world.engine.exchanges.declare(NS, "dlx", "direct", durable=True)
+    for name in ("a", "b"):
+        world.topic(name)
+        world.engine.exchanges.bind(NS, "dlx", to_topic(name), name.encode())
+    topic = world.topic(dead_letter={"exchange": "dlx", "alert_webhook": HOOK})
+    consumer = world.consumer(topic)
+    for key in (b"a", b"a", b"b", b"nobody's"):
+        world.publish(topic, b"x", key=key)
+    world.pull(consumer)
+    view = topic.partitions[0].views[0]
+    world.engine.reject(consumer, view, 0, 4, now_ms=world.now_ms)
+    told = [(each.targets, each.first_offset, each.count) for each in deaths(world)]
+    assert told == [(("a",), 0, 2), (("b",), 2, 1)]
+
+
+def test_what_goes_nowhere_is_no_dead_letter() -> None:
+    world = World()
+    topic = world.topic(dead_letter={"topic": None, "alert_webhook": HOOK})
+    consumer = world.consumer(topic)
+    world.publish(topic, b"x")
+    world.reject(world.pull(consumer)[0])
+    assert deaths(world) == []
+
+
+def test_a_full_topic_tells_of_what_it_did_not_take() -> None:
+    world = World()
+    topic = world.topic(max_messages=1, overflow="dead-letter", dead_letter={"alert_webhook": HOOK})
+    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    batch = world.batch()
+    batch.extend_values([b"x"] * 3, world.now_ms)
+    world.engine.publish(topic, batch, now_ms=world.now_ms)
+    told = [(each.death.reason, each.death.partition, each.count) for each in deaths(world)]
+    assert told == [("maxlen", -1, 2)]
+
+
+def test_one_setting_of_dead_letters_leaves_the_others() -> None:
+    world = World()
+    topic = world.topic(dead_letter={"expired": True})
+    assert topic.policy.dead_letter.topic == "{topic}.dlq"
 
 
 # --- circles ---

@@ -41,6 +41,10 @@ CASES: dict[str, tuple[type[BraidError], Wrong]] = {
     "policy": (IllegalPolicy, lambda w: w.topic("new", ordering="sideways")),
     "unknown setting": (IllegalPolicy, lambda w: w.topic("new", colour="red")),
     "no number": (IllegalPolicy, lambda w: w.topic("new", ttl_ms="soon")),
+    "no webhook": (
+        IllegalPolicy,
+        lambda w: w.topic("new", dead_letter={"alert_webhook": "hooks.example.com"}),
+    ),
     "no partitions": (IllegalPolicy, lambda w: w.topic("new", partitions=0)),
     "too strict": (IllegalPolicy, lambda w: w.topic("new", partitions=2, ordering="strict")),
     "queue log": (

@@ -129,6 +129,36 @@ topic = "{large}"
     assert sum(each["lag"] for each in group["partitions"]) == 0
 
 
+def test_a_batch_that_shall_stop_is_cancelled(run: Run, topics: Topics, tmp_path: Path) -> None:
+    source, target = topics.create(partitions=1), topics.create(partitions=1)
+    file = tmp_path / "slow.toml"
+    # A condition that Spark can't know to be false without looking at every row.
+    file.write_text(f'''
+name = "slow"
+trigger = "once"
+[[source]]
+name = "numbers"
+topic = "{source}"
+[[step]]
+name = "hours"
+sql = """
+SELECT CAST(id AS STRING) AS value FROM range(1000000000000) WHERE md5(CAST(id AS STRING)) = ''
+"""
+[[sink]]
+from = "hours"
+topic = "{target}"
+''')
+    seen: list[Progress] = []
+
+    def after_some_looks(progress: Progress) -> bool:
+        seen.append(progress)
+        return len(seen) > 2
+
+    assert run(str(file), after_some_looks).state == "stopped"
+    assert {each.status for progress in seen for each in progress.sinks} == {"writing"}
+    assert topics.read(topic=target) == []
+
+
 def test_the_command_runs_reports_and_obeys(
     spark: "SparkSession",
     topics: Topics,

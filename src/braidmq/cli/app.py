@@ -198,7 +198,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run a node until SIGTERM or Ctrl-C.
+    """Run a node until SIGTERM, Ctrl-C, or the end of its terminal.
 
     Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
     `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at

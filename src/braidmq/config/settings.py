@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.alerts.settings import AlertSettings
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.settings import AmqpSettings
 from braidmq.gateways.mqtt.settings import MqttSettings
@@ -98,6 +99,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    alerts: AlertSettings = AlertSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

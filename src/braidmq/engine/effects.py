@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from braidmq.engine.envelope import Death
 from braidmq.engine.topics import Consumer, Subscription, Topic
 
 
@@ -47,6 +48,24 @@ class PressureChanged:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """Messages of a topic that wants alerts of it went where its dead go, together."""
+
+    webhook: str
+    death: Death
+    targets: tuple[str, ...]
+    """The topics they are in now."""
+    first_offset: int
+    """Where the first of them died."""
+    count: int
+
+
 Effect = (
-    ConsumerCancelled | ActiveConsumerChanged | TopicDeleted | SubscriptionReady | PressureChanged
+    ConsumerCancelled
+    | ActiveConsumerChanged
+    | TopicDeleted
+    | SubscriptionReady
+    | PressureChanged
+    | DeadLettered
 )

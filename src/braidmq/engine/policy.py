@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +23,28 @@ DAY_MS = 24 * HOUR_MS
 
 class IllegalPolicy(BadRequest):
     code = "illegal-policy"
+
+
+WEBHOOK_CHARS_MAX = 2048
+"""What servers and proxies take as a URL everywhere."""
+
+Webhook = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=WEBHOOK_CHARS_MAX, description="An http or https URL that alerts are posted to"
+    ),
+]
+
+
+def check_webhook(url: str) -> None:
+    """Raises ValueError for what nothing can be posted to."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("a webhook is a URL, with what is not ASCII or a space escaped")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("a webhook is an http:// or https:// URL")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a webhook takes no user and password: whoever sees the topic sees them")
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,13 +68,19 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where given-up messages go: to a topic, or through an exchange; without either, nowhere."""
 
-    topic: str | None = None
+    topic: str | None = "{topic}.dlq"
     """``{topic}`` in it stands for the name of the topic the message comes from."""
     exchange: str | None = None
     routing_key: str | None = None
     """With an exchange: replaces the message's own."""
-    expired: bool = True
+    expired: bool = False
     """Whether expired messages go there too, or are discarded."""
+    alert_webhook: Webhook | None = None
+    """Who is told that messages went there."""
+
+    def __post_init__(self) -> None:
+        if self.alert_webhook is not None:
+            check_webhook(self.alert_webhook)
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +125,7 @@ class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits_count: Literal["unsettled", "ready"] = "unsettled"
     """Whether messages at consumers count towards the limits."""
     retry: Retry = Retry()
-    dead_letter: DeadLetter = DeadLetter(topic="{topic}.dlq", expired=False)
+    dead_letter: DeadLetter = DeadLetter()
     priority: PriorityMode = "none"
     priority_levels: Annotated[int, msgspec.Meta(ge=1, le=256)] = 5
     starvation_ms: Milliseconds = 30 * SECOND_MS

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from braidmq.engine.core import Core, Timer
 from braidmq.engine.delivery import DeliveryState
+from braidmq.engine.effects import DeadLettered
 from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
@@ -373,6 +374,13 @@ class Settling:
             self.publishing.append(
                 group.targets, group.batch, now_ms, settled=share if durable else ()
             )
+        webhook = topic.policy.dead_letter.alert_webhook
+        if webhook is not None:
+            for group in groups:
+                names = tuple([target.topic.name for target in group.targets])
+                self._core.effects.append(
+                    DeadLettered(webhook, death, names, group.first_offset, group.batch.count)
+                )
         return True
 
     def dead_letter_unpublished(

@@ -130,6 +130,7 @@ MEANINGS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "overflow": ("", "overflow", OVERFLOWS.__getitem__),
     "dead-letter-exchange": ("dead_letter", "exchange", str),
     "dead-letter-routing-key": ("dead_letter", "routing_key", str),
+    "dead-letter-alert-webhook": ("dead_letter", "alert_webhook", str),
     "delivery-limit": ("retry", "attempts", lambda value: value + 1),
     "max-age": ("retention", "time_ms", lambda value: age_ms(value)),
 }
@@ -153,6 +154,7 @@ UNSUPPORTED: dict[str, tuple[str, ...]] = {
         "message-ttl",
         "dead-letter-exchange",
         "dead-letter-routing-key",
+        "dead-letter-alert-webhook",
         "dead-letter-strategy",
         "max-length",
         "max-in-memory-length",
@@ -271,6 +273,7 @@ CHECKS: dict[str, Check] = {
     "overflow": _one_of(*OVERFLOWS),
     "dead-letter-exchange": _is_name,
     "dead-letter-routing-key": _is_name,
+    "dead-letter-alert-webhook": lambda value: isinstance(value, str),
     "dead-letter-strategy": _one_of(*DEAD_LETTER_STRATEGIES),
     "delivery-limit": _is_number(0),
     "alternate-exchange": _is_name,

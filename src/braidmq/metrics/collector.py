@@ -20,6 +20,7 @@ from braidmq import __version__
 from braidmq.engine.engine import Engine
 from braidmq.engine.timing import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
+from braidmq.gateways.alerts.sending import AlertCounts
 from braidmq.gateways.pipelines import PipelineRun
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import TopicSeries
@@ -82,9 +83,11 @@ class Metrics:
         gateways: Mapping[str, Gateway],
         settings: MetricsSettings | None = None,
         pipelines: Callable[[], Sequence[PipelineRun]] = list,
+        alerts: AlertCounts | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
+        self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
         self.public = self._settings.public
@@ -106,6 +109,7 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(NodeCollector(self._engine, self._gateways, series, omitted))
         registry.register(PipelineCollector(self._pipelines()))
+        registry.register(AlertCollector(self._alerts))
         yield generate_latest(registry)
         yield generate_latest(self._process)
         yield from series.texts()
@@ -133,6 +137,19 @@ class PipelineCollector(Collector):
             for run in self._runs:
                 gauge.add_metric((run.namespace, run.name), getattr(run, attribute))
             yield gauge
+
+
+class AlertCollector(Collector):
+    def __init__(self, counts: AlertCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        for outcome, text in (
+            ("sent", "Alerts of dead letters that a webhook took."),
+            ("failed", "Alerts given up: the webhook did not take them."),
+            ("dropped", "Alerts not tried: too many waited, or the node stopped."),
+        ):
+            yield _counter(f"braid_alerts_{outcome}", text, getattr(self._counts, outcome))
 
 
 class NodeCollector(Collector):

@@ -213,7 +213,14 @@ class Attendant:
     that are in another thread: Spark knows its session in this one."""
 
     def __init__(self, spark: "SparkSession", stop_wanted: Callable[[], bool]) -> None:
-        self._spark = spark
+        # A session here knows a tag in the thread that set it alone; its context knows it in all.
+        context = getattr(spark, "sparkContext", None)
+        verbs: tuple[Callable[[str], object], ...] = (
+            (context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+            if context is not None
+            else (spark.addTag, spark.removeTag, spark.interruptTag)
+        )
+        self._mark, self._unmark, self._cancel = verbs
         self._stop_wanted = stop_wanted
         self._tag = f"braid-{uuid.uuid4().hex}"
         self._over = threading.Event()
@@ -221,22 +228,22 @@ class Attendant:
         self.stopping = False
 
     def __enter__(self) -> None:
-        self._spark.addTag(self._tag)
+        self._mark(self._tag)
         self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
         self._thread.join()
         if kind is not None:
-            self._spark.interruptTag(self._tag)  # elsewhere, it would go on without us
-        self._spark.removeTag(self._tag)
+            self._cancel(self._tag)  # elsewhere, it would go on without us
+        self._unmark(self._tag)
 
     def _run(self) -> None:
         while not self._over.is_set():
             self.stopping = self.stopping or self._stop_wanted()
             if self.stopping:
                 # Each time again: one job may end and the next begin in between.
-                self._spark.interruptTag(self._tag)
+                self._cancel(self._tag)
             self._over.wait(LOOK_EVERY_S)
 
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pika
@@ -516,15 +517,34 @@ def test_queues_are_made_and_changed(node: LiveNode, name: str) -> None:
 
 def test_what_has_no_effect_yet_is_taken_and_said(node: LiveNode, name: str) -> None:
     cluster = {"consumer_routing_mode": "proxy", "partition_strategy": "hash"}
-    dead = {"enabled": True, "alert_webhook": "https://example.com/alerts"}
     with Worker(node) as client:
         client.connect()
-        made = client.ask("create", name=name, cluster=cluster, dlq_config=dead)
-        assert made["without_effect"] == ["dlq_config.alert_webhook", "cluster"]
-        assert made["queue"]["dlq_config"]["topic"] == f"$queue/dlq/{name}"
+        made = client.ask("create", name=name, cluster=cluster)
+        assert made["without_effect"] == ["cluster"]
         changed = client.ask(f"{name}/config", cluster=cluster)
         assert changed["without_effect"] == ["cluster"]
         assert "without_effect" not in client.ask(f"{name}/config", limits={"max_queue_depth": 3})
+
+
+def test_a_queue_has_a_webhook_for_its_dead(node: LiveNode, name: str) -> None:
+    """What is posted to it is in tests/gateways/alerts."""
+    hook = "https://example.com/alerts"
+    with Worker(node) as client:
+        client.connect()
+        made = client.ask("create", name=name, dlq_config={"topic": "$queue/graveyard"})
+        assert "alert_webhook" not in made["queue"]["dlq_config"]
+        changed = client.ask(f"{name}/config", dlq_config={"alert_webhook": hook})
+        assert "without_effect" not in changed
+        assert changed["queue"]["dlq_config"] == {
+            "enabled": True,
+            "topic": "$queue/graveyard",
+            "alert_webhook": hook,
+        }
+        path = f"{node.http_url}/v1/topics/{quote(name, safe='')}"
+        shown = httpx.get(path, auth=GUEST).json()
+        assert shown["policy"]["dead_letter"]["alert_webhook"] == hook
+        off = client.ask(f"{name}/config", dlq_config={"alert_webhook": None})
+        assert off["queue"]["dlq_config"] == made["queue"]["dlq_config"]
 
 
 @pytest.mark.parametrize(
@@ -538,6 +558,7 @@ def test_what_has_no_effect_yet_is_taken_and_said(node: LiveNode, name: str) -> 
         ("create", b'{"name": "$internal"}', "mqtt-error"),
         ("create", b'{"name": "dlq/x"}', "bad-request"),
         ("create", b'{"name": "x", "ordering": "strict", "partitions": 3}', "illegal-policy"),
+        ("create", b'{"name": "x", "dlq_config": {"alert_webhook": "me"}}', "illegal-policy"),
         ("create", b'{"name": "x", "limits": {"message_ttl": "soon"}}', "bad-request"),
         ("create", b'{"name": "x", "performance": {"batch_size": 0}}', "bad-request"),
         ("nobody/stats", b"", "unknown-queue"),

@@ -5,6 +5,7 @@ separator, which frameworks that match decoded paths can't know.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -39,6 +40,7 @@ from braidmq.security.records import User
 
 NOBODY = User("")
 OPENAPI_PATH = ("v1", "openapi.json")
+ABSOLUTE = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +160,8 @@ def decoded(bound: Bound, data: bytes) -> Any:
 
 
 def path_segments(raw: bytes) -> list[str]:
+    # RFC 9112, 3.2.2: the form that proxies are sent, and servers must understand.
+    raw = ABSOLUTE.sub(b"", raw)
     try:
         return [unquote_to_bytes(part).decode() for part in raw.lstrip(b"/").split(b"/")]
     except UnicodeDecodeError:

@@ -34,7 +34,8 @@ class DeadConfig(_Section, frozen=True):
     enabled: bool | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     """Another queue; without it ``$queue/dlq/{name}``."""
-    alert_webhook: str | UnsetType = UNSET
+    alert_webhook: str | UnsetType | None = UNSET
+    """Who is told of dead letters; null: nobody."""
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -105,8 +106,17 @@ def settings_of(config: QueueConfig) -> dict[str, Any]:
             value = milliseconds(value)
         inner = found.setdefault(place[0], {}) if len(place) > 1 else found
         inner[place[-1]] = value
-    if config.dlq_config is not UNSET:
-        found["dead_letter"] = {"topic": _dead_topic(config.dlq_config)}
+    if config.dlq_config is not UNSET and (dead := _dead_letter(config.dlq_config)):
+        found["dead_letter"] = dead
+    return found
+
+
+def _dead_letter(config: DeadConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if config.enabled is not UNSET or config.topic is not UNSET:
+        found["topic"] = _dead_topic(config)
+    if config.alert_webhook is not UNSET:
+        found["alert_webhook"] = config.alert_webhook
     return found
 
 
@@ -123,9 +133,7 @@ def _dead_topic(config: DeadConfig) -> str | None:
 
 def without_effect(config: QueueConfig) -> list[str]:
     """What is understood and changes nothing yet: whoever sends it is told so."""
-    dead = config.dlq_config
-    webhook = dead is not UNSET and dead.alert_webhook is not UNSET
-    return ["dlq_config.alert_webhook"] * webhook + ["cluster"] * (config.cluster is not UNSET)
+    return ["cluster"] * (config.cluster is not UNSET)
 
 
 def batch_size_of(config: QueueConfig) -> int | None:
@@ -156,6 +164,8 @@ def shown(topic: Topic, batch_size: int) -> dict[str, Any]:
         name = dead.replace("{topic}", topic.name)
         own = name == topic.name + DEAD_SUFFIX
         found["dlq_config"]["topic"] = QUEUE + (DEAD + topic.name if own else name)
+    if (webhook := policy.dead_letter.alert_webhook) is not None:
+        found["dlq_config"]["alert_webhook"] = webhook
     return found
 
 

@@ -1,0 +1,1 @@
+"""Alerts of dead letters, posted to webhooks."""
