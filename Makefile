@@ -25,11 +25,8 @@ $(STAMP): pyproject.toml setup.py $(KERNELS)
 serve: setup
 	$(BIN)/braid serve
 
-# One more than there are cores: tests wait for the nodes they start.
-WORKERS := $(shell expr $$(nproc) + 1)
-
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check .
