@@ -1,8 +1,9 @@
 """Writing and syncing in one step, here or in a thread of its own.
 
 A thread that lets go of the interpreter's lock for each system call has to get it back after each,
-and waits for it longer than a fast disk takes. Here it is let go of once, and ``WritingThread`` never
-takes it: it is given addresses, and says that it is done through a file that an event loop watches.
+and waits for it longer than a fast disk takes. Here it is let go of once, and ``WritingThread``
+never takes it: it is given addresses, and says that it is done through a file that an event loop
+watches.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
