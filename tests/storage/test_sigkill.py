@@ -17,8 +17,8 @@ from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import Record
 from braidmq.storage.store import Store
 
-KILLS = 50
-LINES_MAX = 150
+KILLS = 30
+LINES_MAX = 1000
 CHILD = Path(__file__).with_name("sigkill_child.py")
 
 pytestmark = pytest.mark.crash

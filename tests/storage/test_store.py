@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from worlds import SMALL, World, files, random_batch, read_all, value_batch, view, view_log
 
@@ -19,6 +20,7 @@ from braidmq.storage.disk import MemoryDisk, RealDisk
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
+from braidmq.storage.segment import Segment
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll
@@ -479,3 +481,16 @@ def test_fan_out_gives_each_partition_its_own_offsets() -> None:
         [b"3", b"4", b"5"],
     ]
     assert [view_log(log).next_offset for log in logs] == [4, 3, 3]
+
+
+def test_a_segment_is_kept_by_the_names_of_its_fields() -> None:
+    """Compiled or not: mypyc drops the options of a Struct, and both kinds of builds must read what
+    the other wrote."""
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(Segment(7, 1, 2, 300, 4, 5, True)))
+    assert isinstance(kept, dict)
+    assert {name: kept[name] for name in ("partition", "base_offset", "size", "sealed")} == {
+        "partition": 7,
+        "base_offset": 1,
+        "size": 300,
+        "sealed": True,
+    }

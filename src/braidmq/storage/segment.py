@@ -145,8 +145,12 @@ class SegmentIndex:
         self.times.extend(more.times)
 
 
-class Segment(msgspec.Struct, array_like=True):
-    """What is known of one segment: kept in snapshots, so that start-up need not open it."""
+class Segment(msgspec.Struct):
+    """What is known of one segment: kept in snapshots, so that start-up need not open it.
+
+    By the names of its fields: mypyc, which compiles this module, passes no options on to msgspec, and
+    a snapshot has to be the same from a build without it.
+    """
 
     partition: int
     base_offset: int
