@@ -19,8 +19,8 @@ from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import MemoryDisk, RealDisk
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.record import RecordBatch
-from braidmq.storage.settings import StorageSettings
 from braidmq.storage.segment import Segment
+from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll

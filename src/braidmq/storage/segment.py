@@ -148,8 +148,8 @@ class SegmentIndex:
 class Segment(msgspec.Struct):
     """What is known of one segment: kept in snapshots, so that start-up need not open it.
 
-    By the names of its fields: mypyc, which compiles this module, passes no options on to msgspec, and
-    a snapshot has to be the same from a build without it.
+    By the names of its fields: mypyc, which compiles this module, passes no options on to msgspec,
+    and a snapshot has to be the same from a build without it.
     """
 
     partition: int
