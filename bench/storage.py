@@ -7,6 +7,7 @@ and one CRC32C in C. bench/README.md says what each bar compares.
 import gc
 import mmap
 import os
+import select
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,13 +62,26 @@ def records_in(size: int, value_bytes: int = VALUE_BYTES) -> int:
 
 
 class Owner:
-    """Stands in for the event loop: the thread that owns a store and runs what workers post."""
+    """Stands in for the event loop: the thread that owns a store and is told what was written."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.in_flight = 0
-        self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.committer = Committer(store, self._posted.put)
+        self._soon: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._readers: dict[int, Callable[[], object]] = {}
+        self._poll = select.poll()
+        self.committer = Committer(store.journal, store.disk, self)
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> None:
+        self._soon.put(callback)
+
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
+        self._readers[fd] = callback
+        self._poll.register(fd, select.POLLIN)
+
+    def remove_reader(self, fd: int, /) -> None:
+        del self._readers[fd]
+        self._poll.unregister(fd)
 
     def append(self, batch: RecordBatch, logs: Sequence[PartitionLog]) -> None:
         lsn = self.store.append(batch, logs)
@@ -80,7 +94,11 @@ class Owner:
 
     def wait_below(self, limit: int) -> None:
         while self.in_flight >= limit:
-            self._posted.get()()
+            if self._soon.empty():
+                for fd, _ in self._poll.poll():
+                    self._readers[fd]()
+            else:
+                self._soon.get()()
 
     def stop(self) -> None:
         self.wait_below(1)
