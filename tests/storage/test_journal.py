@@ -455,13 +455,15 @@ def test_the_committer_hands_the_error_to_those_who_wait() -> None:
     disk.fail_next("sync")
     journal.wait(append(journal), answers.append)
     committer.wake()
-    turn(loop)
+    while not answers:
+        turn(loop, wait_s=10)
     assert answers == [journal.failure]
     assert journal.failure is not None
     # One who asks later is told as soon as somebody wakes the committer.
     journal.wait(1, answers.append)
     committer.wake()
-    turn(loop)
+    while len(answers) < 2:
+        turn(loop, wait_s=10)
     committer.stop()
     loop.close()
     assert answers == [journal.failure] * 2

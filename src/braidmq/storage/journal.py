@@ -146,6 +146,14 @@ class Write(NamedTuple):
     """Whether the file is synced after it."""
 
 
+def carry_out(writes: list[Write]) -> None:
+    for write in writes:
+        if write.durably:
+            write.file.write_durably(write.pieces, write.position)
+        else:
+            write.file.write_all(write.pieces, write.position)
+
+
 class Journal:
     """Appending and committing. ``recover`` (below) makes one from what a directory holds."""
 
@@ -243,11 +251,7 @@ class Journal:
             return False
         started = time.perf_counter()
         try:
-            for write in writes:
-                if write.durably:
-                    write.file.write_durably(write.pieces, write.position)
-                else:
-                    write.file.write_all(write.pieces, write.position)
+            carry_out(writes)
         except OSError as error:
             self.fail(error)
             return False

@@ -6,6 +6,7 @@ Results come back to the owner, which is an event loop or something like one.
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.model.errors import StorageError
 from braidmq.storage.disk import Disk, RealDisk, RealFile
-from braidmq.storage.journal import Journal, Write
+from braidmq.storage.journal import Journal, Write, carry_out
 from braidmq.storage.store import Checkpoint, Store
 from braidmq.storage.writing import WritingThread
 
@@ -29,24 +30,61 @@ class Owner(Protocol):
     def remove_reader(self, fd: int, /) -> object: ...
 
 
+class PlainThread:
+    """Does what ``WritingThread`` does, for disks that are not made of files of the system."""
+
+    def __init__(self, name: str, tell: Callable[[], object]) -> None:
+        self._tell = tell
+        self._work: SimpleQueue[list[Write] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[OSError | None, float]] = SimpleQueue()
+        self._worker = threading.Thread(target=self._run, name=name, daemon=True)
+        self._worker.start()
+
+    def start(self, writes: list[Write]) -> None:
+        self._work.put(writes)
+
+    def take_done(self) -> tuple[OSError | None, float] | None:
+        return None if self._done.empty() else self._done.get()
+
+    def stop(self) -> None:
+        self._work.put(None)
+        self._worker.join()
+
+    def _run(self) -> None:
+        while (writes := self._work.get()) is not None:
+            started = time.perf_counter()
+            error: OSError | None = None
+            try:
+                carry_out(writes)
+            except OSError as raised:
+                error = raised
+            self._done.put((error, time.perf_counter() - started))
+            self._tell()
+
+
 class Committer:
     """Group commit: everything appended while one sync runs goes out with the next.
 
     What nobody waits for, as acknowledgements, does not cause one: a sync of its own would be in
     the way of the next publish. The thread that writes never needs the interpreter, so neither
-    waits for the other; a disk that is not real is written to at once.
+    waits for the other.
     """
 
     def __init__(self, journal: Journal, disk: Disk, owner: Owner) -> None:
         self._journal = journal
         self._owner = owner
-        self._writer: WritingThread | None = None
         self._is_woken = self._is_writing = False
         self._is_committing = False
         """The other thing to be written is the mark of an idle journal."""
+        self._native: WritingThread | None = None
+        self._plain: PlainThread | None = None
         if isinstance(disk, RealDisk):
-            self._writer = WritingThread("braid-commit")
-            owner.add_reader(self._writer.fd, self._told)
+            self._native = WritingThread("braid-commit")
+            owner.add_reader(self._native.fd, self._told)
+        else:
+            self._plain = PlainThread(
+                "braid-commit", lambda: owner.call_soon_threadsafe(self._told)
+            )
 
     def wake(self) -> None:
         """Something was appended. Cheap, and enough to call once for many appends."""
@@ -56,28 +94,26 @@ class Committer:
 
     def _commit(self) -> None:
         journal, self._is_woken = self._journal, False
-        if self._writer is None:
-            is_done = journal.commit()
-        else:
-            is_done = False
-            writes = journal.begin_commit()
-            if writes:
-                self._is_committing = True
-                self._start(self._writer, writes)
-        if is_done or journal.failure is not None:
+        writes = journal.begin_commit()
+        if writes:
+            self._is_committing = True
+            self._start(writes)
+        elif journal.failure is not None:
             self._owner.call_soon_threadsafe(journal.release)
 
-    def _start(self, thread: WritingThread, writes: list[Write]) -> None:
+    def _start(self, writes: list[Write]) -> None:
         self._is_writing = True
-        thread.start([_step(write) for write in writes])
+        if self._native is not None:
+            self._native.start([_step(write) for write in writes])
+        elif self._plain is not None:
+            self._plain.start(writes)
 
     def _told(self) -> None:
         """The thread has written, or had nothing to write for a while. A pause is what the journal
         leaves its mark in: between commits that follow each other it would only be in the way."""
-        thread, journal = self._writer, self._journal
-        assert thread is not None
-        is_done = self._take_done(thread)
-        is_pausing = thread.take_pause()
+        journal = self._journal
+        is_done = self._take_done()
+        is_pausing = self._native is not None and self._native.take_pause()
         if is_done:
             if self._is_woken or journal.is_awaited:
                 self._commit()
@@ -85,29 +121,40 @@ class Committer:
         if is_pausing and not self._is_writing:
             mark = journal.idle_mark()
             if mark is not None:
-                self._start(thread, [mark])
+                self._start([mark])
 
-    def _take_done(self, thread: WritingThread) -> bool:
-        done = thread.take_done()
-        if done is None:
-            return False
-        failed, seconds = done
+    def _take_done(self) -> bool:
+        error, seconds = None, 0.0
+        if self._native is not None:
+            told = self._native.take_done()
+            if told is None:
+                return False
+            number, seconds = told
+            error = OSError(number, os.strerror(number)) if number else None
+        elif self._plain is not None:
+            done = self._plain.take_done()
+            if done is None:
+                return False
+            error, seconds = done
         self._is_writing = False
         is_committed, self._is_committing = self._is_committing, False
-        if failed:
-            self._journal.fail(OSError(failed, os.strerror(failed)))
+        if error is not None:
+            self._journal.fail(error)
         elif is_committed:
             self._journal.end_commit(seconds)
         return True
 
     def stop(self) -> None:
         """After the commit that is under way."""
-        thread, self._writer = self._writer, None
-        if thread is not None:
-            self._owner.remove_reader(thread.fd)
-            thread.stop()
-            self._take_done(thread)
-            thread.close()
+        if self._native is not None:
+            self._owner.remove_reader(self._native.fd)
+            self._native.stop()
+            self._take_done()
+            self._native.close()
+        elif self._plain is not None:
+            self._plain.stop()
+            self._take_done()
+        self._native = self._plain = None
 
 
 def _step(write: Write) -> "Step":
