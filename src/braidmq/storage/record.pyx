@@ -584,20 +584,12 @@ cdef class RecordBatch:
     cdef Py_ssize_t take_intact(self, Py_ssize_t at, Py_ssize_t size) noexcept:
         """Note records from ``at`` on, as many as are whole and intact but for the last few;
         returns where they end."""
-        cdef IntactScan scan
-        scan.data = self.data
-        scan.size = size
-        scan.at = at
-        scan.positions = self.positions
-        scan.count = self.count
-        scan.capacity = self.positions_capacity
-        scan.max_timestamp_ms = self.max_timestamp_ms
-        scan.time_ordered = self.time_ordered
-        scan.summary = self.summary
-        scan.priority_max = self.priority_max
-        scan.priority_min = self.priority_min
-        scan.value_bytes = self.value_bytes
-        scan.value_bytes_max = self.value_bytes_max
+        cdef IntactScan scan = IntactScan(
+            data=self.data, size=size, at=at, positions=self.positions, count=self.count,
+            capacity=self.positions_capacity, max_timestamp_ms=self.max_timestamp_ms,
+            value_bytes=self.value_bytes, value_bytes_max=self.value_bytes_max,
+            time_ordered=self.time_ordered, summary=self.summary,
+            priority_max=self.priority_max, priority_min=self.priority_min)
         braid_scan_intact(&scan)
         self.count = scan.count
         self.max_timestamp_ms = scan.max_timestamp_ms
