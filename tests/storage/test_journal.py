@@ -286,6 +286,27 @@ def test_a_pause_leaves_the_mark_of_an_idle_journal(tmp_path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("kind", ["real", "memory"])
+def test_what_comes_after_the_committer_stopped_goes_to_disk_with_the_journal(
+    kind: str, tmp_path: Path
+) -> None:
+    disk = RealDisk(tmp_path) if kind == "real" else MemoryDisk()
+    journal = new_journal(disk)
+    answers: list[object] = []
+    with running_loop() as loop:
+        committer = Committer(journal, disk, loop)
+        journal.wait(append(journal), answers.append)
+        committer.wake()
+        committer.stop()
+        last = append(journal)
+        journal.wait(last, answers.append)
+        committer.wake()
+        turn(loop)
+    journal.close()
+    assert answers == [None, None]
+    assert recovered(disk)[-1].lsn == last
+
+
 def durable_by_mark(disk: RealDisk, journal: Journal) -> int:
     """What the file itself says is durable, for whoever finds it."""
     file = disk.open(file_name(journal.epoch))

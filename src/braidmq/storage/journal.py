@@ -263,6 +263,7 @@ class Journal:
         waits, or after a failure. The other half is ``end_commit`` or ``fail``."""
         if self.failure is not None:
             return []
+        assert not self._committing, "another commit is not over"
         if self._buffer.size or self._spans:
             self._set_span_aside(self._buffer.take(self.durable_lsn))
         spans, self._spans = self._spans, []

@@ -73,7 +73,7 @@ class Committer:
     def __init__(self, journal: Journal, disk: Disk, owner: Owner) -> None:
         self._journal = journal
         self._owner = owner
-        self._is_woken = self._is_writing = False
+        self._is_woken = self._is_writing = self._is_stopped = False
         self._is_committing = False
         """The other thing to be written is the mark of an idle journal."""
         self._native: WritingThread | None = None
@@ -87,9 +87,10 @@ class Committer:
             )
 
     def wake(self) -> None:
-        """Something was appended. Cheap, and enough to call once for many appends."""
+        """Something was appended. Cheap, and enough to call once for many appends. After ``stop``
+        it does nothing: what is appended then goes to disk when the journal is closed."""
         self._is_woken = True
-        if not self._is_writing:
+        if not self._is_writing and not self._is_stopped:
             self._commit()
 
     def _commit(self) -> None:
@@ -111,6 +112,8 @@ class Committer:
     def _told(self) -> None:
         """The thread has written, or had nothing to write for a while. A pause is what the journal
         leaves its mark in: between commits that follow each other it would only be in the way."""
+        if self._is_stopped:
+            return  # it was told before, and is heard only now
         journal = self._journal
         is_done = self._take_done()
         is_pausing = self._native is not None and self._native.take_pause()
@@ -146,6 +149,7 @@ class Committer:
 
     def stop(self) -> None:
         """After the commit that is under way."""
+        self._is_stopped = True
         if self._native is not None:
             self._owner.remove_reader(self._native.fd)
             self._native.stop()
