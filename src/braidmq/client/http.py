@@ -154,7 +154,7 @@ class _Problem(msgspec.Struct):
 def _problem(status: int, answer: bytes) -> BraidError:
     try:
         said = msgspec.json.decode(answer, type=_Problem)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         said = _Problem(answer[:200].decode("utf-8", "replace"))
     error = from_status(status, said.detail or f"HTTP status {status}", said.code)
     if said.code:

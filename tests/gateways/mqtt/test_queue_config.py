@@ -26,6 +26,14 @@ def test_what_is_no_duration(text: str) -> None:
         milliseconds(text)
 
 
+@pytest.mark.parametrize(
+    "payload", [b"[]", b"{", b"\xff", b'{"name": "\xe9"}', b'{"nmae": "q"}', b'{"name":' * 9999]
+)
+def test_what_is_no_configuration(payload: bytes) -> None:
+    with pytest.raises(BadRequest, match="no configuration of a queue"):
+        read(payload)
+
+
 def test_a_configuration_becomes_settings_of_a_topic() -> None:
     config = read(
         b"""{"name": "$queue/tasks/image", "partitions": 4, "ordering": "none",

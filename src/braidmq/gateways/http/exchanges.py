@@ -236,7 +236,7 @@ class Exchanges:
         """Remove a binding; one that is not there is removed already."""
         try:
             arguments = msgspec.json.decode(query.arguments, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadRequest(f"the arguments are no JSON object: {error}") from None
         self._require_bindable(call, query.namespace, query)
         self._desk.engine().exchanges.unbind(

@@ -73,7 +73,7 @@ def read(payload: bytes) -> QueueConfig:
     """Raises BadRequest for what is not JSON, or says what we do not know."""
     try:
         return _decode(payload or b"{}")
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"this is no configuration of a queue: {error}") from None
 
 
