@@ -49,6 +49,9 @@ KERNELS = {
     "braidmq.engine.routing.rendezvous": [],
     "braidmq.engine.routing.topic_trie": [],
     "braidmq.gateways.tcp": [],
+    "braidmq.gateways.turns": [],
+    "braidmq.gateways.mqtt.counters": [],
+    "braidmq.gateways.mqtt.express": [],
 }
 
 extensions = [

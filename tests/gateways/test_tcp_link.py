@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -64,6 +65,10 @@ class Pair:
         async with asyncio.timeout(20):
             while not condition():
                 await asyncio.sleep(0)
+
+    async def until_received(self, size: int) -> None:
+        await self.until(lambda: self.link.received_bytes >= size)
+        assert self.link.received_bytes == size
 
     async def say(self, data: bytes) -> None:
         await self.loop.sock_sendall(self.peer, data)
@@ -260,5 +265,68 @@ def test_a_mistake_of_ours_ends_only_the_connection_it_is_made_for(
         await second.until(lambda: whole.is_lost)
         first.peer.close()
         second.peer.close()
+
+    loop.run_until_complete(main())
+
+
+def test_bytes_are_counted_in_both_directions(loop: asyncio.AbstractEventLoop) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        assert (pair.link.received_bytes, pair.link.sent_bytes) == (0, 0)
+        for size in (0, 7, RECEIVE_BYTES, 20_000):
+            before, count = pair.link.received_bytes, len(receiver.packets)
+            whole = packet(bytes(size))
+            await pair.say(whole[:3])
+            await pair.until_received(before + 3)
+            assert len(receiver.packets) == count
+            await pair.say(whole[3:])
+            await pair.until_received(before + len(whole))
+            assert len(receiver.packets) == count + 1
+        assert pair.link.sent_bytes == 0
+        pair.link.write(b"seven b")
+        assert pair.link.sent_bytes == 7
+        # Counted when it is handed over, and once, in however many pieces it goes.
+        pair.link.write(bytes(4 << 20))
+        pair.link.write(b"behind")
+        assert pair.link.unsent_bytes
+        everything = 7 + (4 << 20) + 6
+        assert pair.link.sent_bytes == everything
+        assert len(await pair.hear(everything)) == everything
+        await pair.until(lambda: not pair.link.unsent_bytes)
+        assert pair.link.sent_bytes == everything
+        received = pair.link.received_bytes
+        pair.link.finish()
+        pair.link.write(b"too late")
+        assert pair.link.sent_bytes == everything
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+        assert (pair.link.received_bytes, pair.link.sent_bytes) == (received, everything)
+
+    loop.run_until_complete(main())
+
+
+def test_when_something_was_heard_is_told_by_the_clock_of_the_loop(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def main() -> None:
+        receiver = Packets()
+        before = time.monotonic()
+        pair = Pair(loop, receiver)
+        opened = pair.link.heard_s
+        assert before <= opened <= time.monotonic()
+        pair.link.write(b"what is said is not heard")
+        assert pair.link.heard_s == opened
+        # The beginning of a packet is enough, and so is the middle of a large one.
+        whole = packet(bytes(3 * RECEIVE_BYTES))
+        for piece in (whole[:2], whole[2:RECEIVE_BYTES], whole[RECEIVE_BYTES:]):
+            heard, count, spoken = pair.link.heard_s, pair.link.received_bytes, time.monotonic()
+            await pair.say(piece)
+            await pair.until_received(count + len(piece))
+            assert heard <= spoken <= pair.link.heard_s <= time.monotonic()
+        heard = pair.link.heard_s
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+        assert pair.link.heard_s == heard
 
     loop.run_until_complete(main())

@@ -16,6 +16,7 @@ cdef class DeliveryState(EntryTable):
     cdef int64_t sizes[8]
     cdef public uint32_t nonce  # of the latest delivery
 
+    cdef int64_t count_ready(self) noexcept
     cdef OffsetBits lane_bits(self, int lane)
     cdef int change_lane(self, int lane, int64_t base, uint64_t mask, bint ready) except -1
     cdef int move_to_lane(self, int64_t offset, uint8_t lane) except -1

@@ -170,9 +170,12 @@ cdef class DeliveryState(EntryTable):
         """Messages never delivered, and free to be."""
         return self.end - self.cursor - self.ahead.size
 
+    cdef int64_t count_ready(self) noexcept:
+        return self.end - self.cursor - self.ahead.size + self.counts[READY]
+
     @property
     def ready(self):
-        return self.end - self.cursor - self.ahead.size + self.counts[READY]
+        return self.count_ready()
 
     @property
     def ready_bytes(self):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import Context
-from time import perf_counter
+from time import monotonic
 from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
@@ -19,6 +19,7 @@ from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
 from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
+from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 LAZY_COMMIT_S = 0.05
 """Acknowledgements and delivery notes that nobody waits for go to disk at the latest after twice
 this: a commit that others wait for takes them along, and then nothing is done for them."""
+
+NOTED_S = 0.005
+"""So long may wait what nobody waits for, if no turn comes before."""
 
 PRESSURE_EVERY_S = 0.5
 
@@ -52,6 +56,11 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
 
 
+class Noting(Protocol):
+    def take_notes(self) -> None:
+        """Do now what could wait."""
+
+
 EffectListener = Callable[[Effect], None]
 
 
@@ -67,13 +76,15 @@ class Broker:
         self._context = Context()
         self._workers = Workers(engine.store, loop)
         self._gathering = Gathering(engine)
-        self.turn_due = False
-        """Something was done that a turn follows from, and it is not over."""
+        self.turns = Turns()
+        self._turn_due = False
+        """As ``turns`` has it, where it is asked for often."""
         self._now_ms = 0
         self.turn_s = loop.time()
         """When the last turn became due, by the loop's clock: for who need not know better."""
-        self._turned_s = 0.0
         self._flushable: dict[Flushable, None] = {}
+        self._noting: list[Noting] = []
+        self._notes: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._lazy: asyncio.TimerHandle | None = None
@@ -86,7 +97,7 @@ class Broker:
     def now_ms(self) -> int:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
         expired by how long the turn takes."""
-        return self._now_ms if self.turn_due else self.clock.now_ms()
+        return self._now_ms if self._turn_due else self.clock.now_ms()
 
     def touch(self) -> None:
         """Something is done with the engine: a turn is due."""
@@ -96,12 +107,15 @@ class Broker:
     def begin(self) -> bool:
         """Whether the caller is the first who has something to do since the last turn: then it
         must call ``hurry`` or ``end`` when it is done."""
-        if self.turn_due:
+        if self._turn_due:
             return False
-        self.turn_due = True
+        self._set_due(True)
         self._now_ms = self.clock.now_ms()
         self.turn_s = self.loop.time()
         return True
+
+    def _set_due(self, due: bool) -> None:
+        self._turn_due = self.turns.is_due = due
 
     def gather(
         self, topic: Topic, durable: bool, batch: RecordBatch, publisher: Publisher | None
@@ -122,6 +136,22 @@ class Broker:
         """A connection has output: it is written at the end of this turn, in one piece."""
         self._flushable[connection] = None
         self.touch()
+
+    def note(self, who: Noting) -> None:
+        """It has something to do that the next turn is soon enough for."""
+        self._noting.append(who)
+        if self._notes is None:
+            self._notes = self.loop.call_later(NOTED_S, self._notes_due)
+
+    def _notes_due(self) -> None:
+        self._notes = None
+        if self._noting:
+            self.touch()
+
+    def _take_notes(self) -> None:
+        noting, self._noting = self._noting, []
+        for who in noting:
+            who.take_notes()
 
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
         """Call back once an entry is on disk; at once for what needs no disk, or is there."""
@@ -157,18 +187,9 @@ class Broker:
         self.when_durable(lsn, done)
         await future
 
-    def is_alone(self) -> bool:
-        """Whether nobody else was read just before: then one who is may be served at once, and what
-        others do next is gathered as ever."""
-        return not self.turn_due and perf_counter() - self._turned_s > ALONE_S
-
-    def served(self) -> None:
-        """One who was alone has had all it wanted without a turn."""
-        self._turned_s = perf_counter()
-
     def hurry(self) -> None:
         """Instead of ``end``: have the turn now, unless it is one of many."""
-        if perf_counter() - self._turned_s > ALONE_S:
+        if monotonic() - self.turns.served_s > ALONE_S:
             self._turn()
         else:
             self.end()
@@ -182,6 +203,8 @@ class Broker:
         now_ms = self.now_ms()
         try:
             self.settle()
+            if self._noting:
+                self._take_notes()
             pressure = engine.pressure
             if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
@@ -189,14 +212,14 @@ class Broker:
             self._dispatch(now_ms)
             if len(self._flushable) > QUICK_WRITES_MAX:
                 self._commit()
-                self.turn_due = False  # whoever now waits for the disk needs another one
+                self._set_due(False)  # whoever now waits for the disk needs another one
                 self._flush()
             else:
                 self._flush()
                 self._commit()
         finally:
-            self.turn_due = False
-            self._turned_s = perf_counter()
+            self._turn_due = False
+            self.turns.end()
         if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
             self.touch()
         self._arm(now_ms)
@@ -249,7 +272,8 @@ class Broker:
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
-        self.touch()
+        if self.engine.core.effects:
+            self.touch()
 
     def on_pressure(self, listener: Callable[[PressureChanged], None]) -> None:
         def only_pressure(effect: Effect) -> None:
@@ -260,7 +284,7 @@ class Broker:
 
     def stop(self) -> None:
         """After the gateways have let go: no more turns, and the threads end."""
-        for timer in (self._timer, self._lazy, self._pressure_timer):
+        for timer in (self._timer, self._lazy, self._notes, self._pressure_timer):
             if timer is not None:
                 timer.cancel()
         self._workers.stop()

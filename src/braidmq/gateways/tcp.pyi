@@ -18,9 +18,15 @@ class Receiver(Protocol):
 
     def lost(self) -> None: ...
 
+class Shortcut:
+    """Who may take what came before the receiver is asked."""
+
 class TcpLink:
     host: str
+    """The peer's address."""
     peer: str
+    """The same with its port."""
+    shortcut: Shortcut | None
 
     def __init__(
         self,
@@ -38,6 +44,16 @@ class TcpLink:
     def is_reading(self) -> bool: ...
     @property
     def unsent_bytes(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int:
+        """Handed to it, whether or not the socket took them yet."""
+
+    @property
+    def heard_s(self) -> float:
+        """When something came last, by the loop's clock."""
+
     @property
     def unread(self) -> bytes: ...
     def pause(self) -> None: ...

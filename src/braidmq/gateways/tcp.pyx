@@ -23,6 +23,13 @@ cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int fd, int how)
     int MSG_NOSIGNAL, MSG_DONTWAIT, SHUT_WR
 
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(int clock, timespec *now)
+
 cdef extern from "<unistd.h>" nogil:
     int close_file "close" (int fd)
 
@@ -38,26 +45,27 @@ cdef char *RECEIVED = PyByteArray_AS_STRING(_received)
 cdef object VIEW = _view
 
 
+cdef double monotonic_s() noexcept:
+    """As ``time.monotonic`` and the loops know it."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
 cdef inline bint is_passing(int error) noexcept nogil:
     """Whether the call may succeed later."""
     return error == EAGAIN or error == EINTR
 
 
-cdef class TcpLink:
-    cdef readonly str host
-    """The peer's address."""
-    cdef readonly str peer
-    """The same with its port."""
-    cdef readonly Py_ssize_t unsent_bytes
-    cdef readonly bint is_closing
-    cdef object loop, receiver, unsent
-    cdef bytes tail
-    cdef bytearray large
-    cdef Py_ssize_t receive_bytes, large_bytes, first_sent, output_high_bytes
-    cdef int fd
-    cdef readonly bint is_reading
-    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over
+cdef class Shortcut:
+    """Who may take what came before the receiver is asked."""
 
+    cdef bint take(self, char *data, Py_ssize_t size) except -1:
+        """Whether it did: whole packets, and all of them."""
+        return False
+
+
+cdef class TcpLink:
     def __cinit__(
         self, loop, int fd, str host, int port, Py_ssize_t receive_bytes,
         Py_ssize_t output_high_bytes
@@ -71,6 +79,7 @@ cdef class TcpLink:
         self.output_high_bytes = output_high_bytes
         self.tail = b""
         self.unsent = deque()
+        self.heard_s = monotonic_s()
 
     def __dealloc__(self):
         if self.fd >= 0:
@@ -128,14 +137,25 @@ cdef class TcpLink:
                 return
             memcpy(RECEIVED, PyBytes_AS_STRING(self.tail), kept)
             got = recv(self.fd, RECEIVED + kept, room, MSG_DONTWAIT)
+        if got > 0:
+            self.received_bytes += got
+            self.heard_s = monotonic_s()
         if got > 0 and self.large is None:
-            self.offer(VIEW, kept + got)
+            if self.shortcut is None or kept or not self.is_taken(got):
+                self.offer(VIEW, kept + got)
         elif got > 0:
             self.fill(got)
         elif got == 0:
             self.close()
         elif not is_passing(errno):
             self.abort()
+
+    cdef bint is_taken(self, Py_ssize_t got) except *:
+        try:
+            return self.shortcut.take(RECEIVED, got)
+        except Exception as error:
+            self.fail(error)
+            return True
 
     cdef int fill(self, Py_ssize_t got) except -1:
         self.large_bytes += got
@@ -183,10 +203,21 @@ cdef class TcpLink:
 
     # --- out ---
 
+    cdef int put(self, const char *data, Py_ssize_t size) except -1:
+        """Write what the caller keeps."""
+        cdef Py_ssize_t sent = 0
+        if not (self.is_closing or self.is_finishing or self.unsent_bytes):
+            sent = max(send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT), 0)
+            self.sent_bytes += sent
+        if sent < size:
+            self.write(PyBytes_FromStringAndSize(data + sent, size - sent))
+        return 0
+
     def write(self, bytes data not None):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
         if self.is_closing or self.is_finishing:
             return
+        self.sent_bytes += size
         if not self.unsent_bytes:
             sent = send(self.fd, PyBytes_AS_STRING(data), size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent == size:

@@ -32,13 +32,14 @@ class Answer:
 
 class Answers:
     def __init__(self) -> None:
-        self._waiting: deque[Answer] = deque()
+        self.waiting: deque[Answer] = deque()
+        """For the disk, or for those before them."""
         self.open_acks = 0
         """Publishes of QoS 1 that wait for their PUBACK."""
 
     def expect(self, kind: Kind, packet_ids: "array[int]") -> Answer:
         answer = Answer(kind, packet_ids)
-        self._waiting.append(answer)
+        self.waiting.append(answer)
         if kind == Kind.PUBACK:
             self.open_acks += len(packet_ids)
         return answer
@@ -46,8 +47,8 @@ class Answers:
     def ready(self, version: int, text_bytes_max: int) -> bytes:
         """What can be said now, with texts in packets up to this size."""
         parts = []
-        while self._waiting and self._waiting[0].done:
-            answer = self._waiting.popleft()
+        while self.waiting and self.waiting[0].done:
+            answer = self.waiting.popleft()
             if answer.kind == Kind.PUBACK:
                 self.open_acks -= len(answer.packet_ids)
             parts.append(answer.encoded(version, text_bytes_max))

@@ -14,7 +14,8 @@ from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import Answer, Answers
 from braidmq.gateways.mqtt.errors import translate
-from braidmq.gateways.mqtt.hub import Relay, Routed
+from braidmq.gateways.mqtt.express import Express
+from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import Publisher
@@ -24,6 +25,7 @@ from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
+from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
@@ -73,8 +75,6 @@ FLUSH_BYTES = 1 << 19
 """Output above this does not wait for the end of the turn: only what the socket does not take
 counts as unsent."""
 
-RELAYED_BYTES_MAX = 8192
-"""Up to this much goes the short way at once: of more a message costs little anyway."""
 OUTPUT_HIGH_BYTES = 1 << 20
 """A session whose socket has this much unsent gets nothing more from its queue until it reads."""
 
@@ -92,6 +92,14 @@ class Transport(Protocol):
 
     @property
     def unsent_bytes(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def heard_s(self) -> float:
+        """When something came last, by the loop's clock."""
+
     def write(self, data: bytes) -> None: ...
     def pause(self) -> None:
         """Read no more until ``resume``."""
@@ -129,11 +137,15 @@ class MqttConnection:
         self.answers = Answers()
         self.with_reasons = True
         """Whether it wants reason strings."""
-        self.last_received = self.broker.loop.time()
+        self._resumed_s = 0.0
+        """When it could be heard again after it could not be."""
         self._scanner = Scanner(SERVER, 0, CONNECT_BYTES_MAX)
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
+        self._express: Express | None = None
+        self._noted = array("H")
+        """What it has acknowledged, for the next turn."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._output_bytes_max = gateway.settings.output_bytes_max
@@ -153,7 +165,6 @@ class MqttConnection:
         self._trace: Trace | None = None
         self._end = ""
         """Why it is over, once that is known."""
-        self.received_bytes = self.sent_bytes = 0
         gateway.connections.add(self)
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
 
@@ -164,6 +175,14 @@ class MqttConnection:
     @property
     def is_closed(self) -> bool:
         return self._closed
+
+    @property
+    def received_bytes(self) -> int:
+        return self.transport.received_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.transport.sent_bytes
 
     def queue_client(self) -> QueueClient:
         """Most connections have nothing to do with durable queues, and have none."""
@@ -203,6 +222,9 @@ class MqttConnection:
         """Begin or stop to log everything that is said."""
         if wanted != self.is_traced:
             self._trace = Trace(self, self.version) if wanted else None
+            self._set_shortcut()
+            if self._established:
+                self.session.tree.moves += 1
 
     def log_fields(self) -> dict[str, Any]:
         named = {"connection": self._session_id, "peer": self.transport.peer}
@@ -225,9 +247,6 @@ class MqttConnection:
         if self._login is not None and not self._established:
             return 0
         broker = self.broker
-        relay = self._publisher.relay
-        if relay is not None and size <= RELAYED_BYTES_MAX and self._relayed(relay, data, size):
-            return size
         is_first = broker.begin()
         try:
             return self._receive(data, size)
@@ -238,28 +257,9 @@ class MqttConnection:
             if is_first:
                 broker.hurry()
 
-    def _relayed(self, relay: Relay, data: Buffer, size: int) -> bool:
-        """The short way of QoS 0, for more of what went the long way before. With others who want
-        something in the same turn it is gathered as ever."""
-        broker = self.broker
-        if self._trace is not None or not broker.is_alone() or broker.engine.pressure.level:
-            return False
-        if not self._publisher.can_relay(relay):
-            return False
-        count = self._scanner.repeats(data, size, relay.topic)
-        if not count:
-            return False
-        relay.pass_on(bytes(memoryview(data)[:size]), count)
-        broker.served()
-        self.last_received = broker.loop.time()
-        self.received_bytes += size
-        return True
-
     def _receive(self, data: Buffer, size: int) -> int:
-        self.last_received = self.broker.turn_s
         view = memoryview(data)
-        events, used = self._scanner.scan(view, size, self._quota())
-        self.received_bytes += used
+        events, used = self._scanner.scan(view, size, self.quota())
         if self._trace is not None:
             self._trace.received(bytes(view[:used]))
         for event in events:
@@ -273,7 +273,7 @@ class MqttConnection:
         """The size of the packet that is not complete, 0 if that is not known."""
         return self._scanner.wanted_bytes
 
-    def _quota(self) -> int:
+    def quota(self) -> int:
         """Publishes above QoS 0 that the peer may send now; 3.1.1 knows no such limit."""
         if not self.speaks_v5:
             return UNLIMITED
@@ -412,6 +412,7 @@ class MqttConnection:
             expiry_s=expiry_s,
         )
         self.session.connection = self
+        self.session.tree.moves += 1
         self.session.will = packet.will
         self._established = self._held = True
         self.broker.sessions.add(self._session_id, self)
@@ -430,6 +431,7 @@ class MqttConnection:
             return
         self._deadline.cancel()
         self._held = False
+        self.session.tree.moves += 1
         self.broker.flush_later(self)
         if not self._read_paused:
             self.transport.resume()
@@ -522,6 +524,7 @@ class MqttConnection:
 
     def _hang_up(self) -> None:
         self._closed = True
+        self._set_shortcut()
         self._deadline.cancel()
         self.transport.finish()
         self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self.transport.abort)
@@ -532,10 +535,15 @@ class MqttConnection:
         self.broker.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
             self.broker.settle()
+            self.take_notes()
             if self._queues is not None:
                 self._queues.detach_all()
             self.sessions.disconnected(self.session, with_will=with_will)
             self.broker.touch()
+        if self._express is not None:
+            self._express.let_go()
+            self._express = None
+        self._set_shortcut()
 
     def lost(self) -> None:
         """The transport is gone."""
@@ -564,7 +572,7 @@ class MqttConnection:
         """Whether packets of that version need no change for it."""
         if self.aliases is not None or self.packet_bytes_max != PACKET_BYTES_ANY:
             return False
-        return self.version == version
+        return self.version == version and self._trace is None and not self._held
 
     def send_at_once(self, data: bytes) -> None:
         """Behind what waits to be written, and not later than that."""
@@ -602,7 +610,6 @@ class MqttConnection:
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        self.sent_bytes += len(data)
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
@@ -646,11 +653,62 @@ class MqttConnection:
                 self._queues.pause(paused)
         if not paused and not self._is_heard:
             self._is_heard = True
-            self.last_received = self.broker.loop.time()
+            self._resumed_s = self.broker.loop.time()
             if not self._read_paused:
                 self.transport.resume()
         if not paused and not self._closed:
             self._subscriber.catch_up()
+
+    # --- the short way ---
+
+    def express(self) -> Express:
+        """Its part in it: made when it is first asked for."""
+        if self._express is None:
+            link = self.transport if isinstance(self.transport, TcpLink) else None
+            self._express = Express(self, link, self._publisher)
+            self._set_shortcut()
+        return self._express
+
+    def _set_shortcut(self) -> None:
+        if isinstance(self.transport, TcpLink):
+            is_usual = self._trace is None and not self._closed
+            self.transport.shortcut = self._express if is_usual else None
+
+    def open_route(self, topic: bytes) -> None:
+        """What it publishes there may go the short way, if there is one."""
+        if isinstance(self.transport, TcpLink) and not self._closed:
+            self.express()
+            self.hub.open_route(self.namespace, topic)
+
+    def note_acks(self, packet_ids: "array[int]") -> bool:
+        """PUBACK of messages from the queue: when nobody waits for it, the next turn will do."""
+        if not self.session.outbox.is_easy:
+            return False
+        if not self._noted:
+            self.broker.note(self)
+        self._noted.extend(packet_ids)
+        return True
+
+    def take_notes(self) -> None:
+        """A turn has begun, or the connection ends."""
+        packet_ids, self._noted = self._noted, array("H")
+        if packet_ids:
+            try:
+                self._subscriber.acknowledged(packet_ids)
+            except BraidError as error:
+                self.fail(translate(error))
+
+    def is_expressed(self, packet_id: int) -> bool:
+        return self._express is not None and self._express.holds(packet_id)
+
+    def settle_express(self, packet_ids: "array[int]") -> "array[int]":
+        """PUBACK: those that were not for messages that came the short way."""
+        if self._express is None:
+            return packet_ids
+        others, count = self._express.settle(packet_ids)
+        if count:
+            self.broker.engine.release(self.credit, count)
+        return others
 
     # --- pressure and keep alive ---
 
@@ -669,7 +727,7 @@ class MqttConnection:
     def set_unblocked(self) -> None:
         if self._read_paused:
             self._read_paused = False
-            self.last_received = self.broker.loop.time()
+            self._resumed_s = self.broker.loop.time()
             if self._is_heard:
                 self.transport.resume()
 
@@ -677,5 +735,5 @@ class MqttConnection:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
         if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
             return
-        if now - self.last_received > 1.5 * self.keep_alive_s:
+        if now - max(self.transport.heard_s, self._resumed_s) > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

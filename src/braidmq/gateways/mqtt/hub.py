@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import TopicFull
-from braidmq.engine.routing.router import Router
 from braidmq.engine.topics import Topic
 from braidmq.gateways.batches import copied
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.gathering import Publisher as Waiting
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.mqtt.counters import Counters
+from braidmq.gateways.mqtt.express import TARGETS_MAX, Route
 from braidmq.gateways.mqtt.message import FLAG_OWN, Arrival, marked
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.retained import Retained
@@ -78,9 +78,13 @@ class Hub:
                 self.send(arrival, session, own)
         return True
 
-    def relay_for(self, namespace: str, topic: bytes) -> "Relay":
-        router = self.broker.engine.exchanges.router(namespace)
-        return Relay(self, self.tree(namespace), router, topic)
+    def open_route(self, namespace: str, topic: bytes) -> None:
+        """Look for the short way to a topic, unless that was done since anything changed."""
+        tree, router = self.tree(namespace), self.broker.engine.exchanges.router(namespace)
+        plan, generation = tree.plan(topic), router.generation
+        known = plan.route
+        if known is None or known.moves != tree.moves or known.generation != generation:
+            plan.route = _route(plan, tree.moves, generation)
 
     def publish(
         self,
@@ -201,32 +205,27 @@ class Hub:
         return published.lsn
 
 
-class Relay:
-    """The way of QoS 0 from one connection to the subscribers of one topic, while nothing changes:
-    bytes that came go out as they are."""
-
-    def __init__(self, hub: Hub, tree: Tree, router: Router, topic: bytes) -> None:
-        self.topic = topic
-        self._counters = hub.counters
-        self._tree = tree
-        self._router = router
-
-    def is_open(self, version: int) -> bool:
-        plan = self._tree.plan(self.topic)
-        return plan.bound_at == self._router.generation and plan.is_plain(version)
-
-    def pass_on(self, data: bytes, count: int) -> None:
-        """After ``is_open``: ``data`` are so many messages."""
-        self._counters.received += count
-        for session in self._tree.plan(self.topic).sessions:
-            connection = session.connection
-            if connection is None:
-                continue
-            if connection.is_behind():
-                self._counters.dropped += count
-            else:
-                self._counters.sent += count
-                connection.send_at_once(data)
+def _route(plan: Plan, moves: int, generation: int) -> Route:
+    """The short way is for messages that only subscribers get who take them as they came."""
+    closed = Route(moves, generation)
+    if plan.groups or plan.bound or plan.bound_at != generation:
+        return closed
+    if len(plan.sessions) > TARGETS_MAX:
+        return closed
+    version, targets, takes_qos1, goes_ahead = 0, [], True, True
+    for session, wants in plan.sessions.items():
+        if wants.properties or wants.local is not wants:
+            return closed
+        takes_qos1 = takes_qos1 and not session.durable and wants.qos > 0
+        connection = session.connection
+        if connection is None:
+            continue
+        goes_ahead = goes_ahead and wants.qos > 0
+        version = version or connection.version
+        if not connection.takes_as_is(version):
+            return closed
+        targets.append(connection.express())
+    return Route(moves, generation, version, targets, takes_qos1, goes_ahead)
 
 
 def _anchor(queues: Sequence[Topic]) -> Anchor:

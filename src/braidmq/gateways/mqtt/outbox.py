@@ -8,6 +8,7 @@ offsets in flight may be 32767 apart. The upper half of the ids is for durable q
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
+from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.envelope import MQTT
 from braidmq.engine.policy import QUEUE_SETTINGS, merge
 from braidmq.engine.states import State
@@ -38,6 +39,8 @@ SUBSCRIPTION = "session"
 
 ID_MAX = 0x7FFF
 
+NOTHING_AHEAD = (-1, -1, b"")
+
 IN_FLIGHT_MAX = 8192
 """Unanswered publishes to a client that sets no receive maximum, or a higher one."""
 
@@ -62,10 +65,13 @@ class Outbox:
         self._session = session
         self._messages_max = messages_max
         self._topic: Topic | None = None
+        self.state: DeliveryState | None = None
+        """Of what waits in it; None while there was nothing."""
         self._consumer: Consumer | None = None
         self._port: Port | None = None
         self._credit = Credit(0)
         self._crowded = False
+        self._ahead = NOTHING_AHEAD
         self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
         self.unreceived = IdRuns()
@@ -85,6 +91,7 @@ class Outbox:
         """Made when the first message could come; again, if somebody deleted it as a queue."""
         if self._topic is None or self._topic.deleted:
             self._topic = self._open()
+            self.state = self._view.state
             self._consumer = None
             if self._port is not None:
                 self._attach()
@@ -117,7 +124,7 @@ class Outbox:
         self.detach()
         if self._topic is not None and not self._topic.deleted:
             self._engine.delete_topic(self._topic)
-        self._topic = None
+        self._topic = self.state = None
         self.released.clear()
 
     def cancelled(self) -> None:
@@ -168,6 +175,7 @@ class Outbox:
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
+        self._ahead = NOTHING_AHEAD
         self.unreceived.clear()
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._engine.detach(consumer, now_ms=self._broker.now_ms())
@@ -190,12 +198,42 @@ class Outbox:
 
     # --- delivering ---
 
+    def offset_ahead(self) -> int:
+        """Where the next message will be, if that will go to the client at once; else -1."""
+        consumer, topic = self._consumer, self._topic
+        if consumer is None or topic is None or topic.deleted or not topic.takes_any:
+            return -1
+        if consumer.paused or self._credit.room <= 0 or self._engine.store.journal.failure:
+            return -1
+        view = self._view
+        state, offset = view.state, view.partition.log.next_offset
+        if state.end != offset or state.ready or offset - state.settled.floor >= ID_MAX:
+            return -1
+        return offset
+
+    def went_ahead(self, offset: int, value: bytes) -> None:
+        """The client has the message already that will be there when this turn is over."""
+        self._ahead = offset, self._broker.turns.count, value
+
+    def _skip_ahead(self, delivery: Delivery) -> int:
+        """The first of the messages that it does not have. It is looked at what it has: the other
+        may have been refused since, and this one be in its place."""
+        (offset, turn, value), self._ahead = self._ahead, NOTHING_AHEAD
+        first, batch = delivery.first, delivery.batch
+        if turn != self._broker.turns.count or batch.offset_at(first) != offset:
+            return first
+        if delivery.attempts > 1 or batch.record(first).value != value:
+            return first
+        self._counters.sent += 1
+        return first + 1
+
     def deliver(self, delivery: Delivery) -> None:
         if self._port is None or delivery.consumer is not self._consumer:
             return
         view, batch = delivery.view, delivery.batch
         last = view.state.settled.floor + ID_MAX
-        first, end = delivery.first, batch.find(last) if delivery.end > last else delivery.stop
+        first = delivery.first if self._ahead is NOTHING_AHEAD else self._skip_ahead(delivery)
+        end = batch.find(last) if delivery.end > last else delivery.stop
         if end < delivery.stop:
             self._wait_for_ids(delivery, max(first, end))
         for stop, form, flags, topic in delivery_runs(batch, first, max(first, end)):
@@ -305,6 +343,13 @@ class Outbox:
             self._crowded = False
             self._engine.resume(self._consumer)
         self._broker.touch()
+
+    @property
+    def is_easy(self) -> bool:
+        """Whether nothing but room follows from PUBACK, and nobody waits for that."""
+        if self._crowded or self._credit.awaited or self._consumer is None:
+            return False
+        return not len(self.released) and not len(self.unreceived)
 
     def is_in_flight(self, packet_id: int) -> bool:
         """Whether it is one that the client has to answer."""

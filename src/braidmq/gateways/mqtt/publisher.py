@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
 from braidmq.gateways.mqtt.answers import Answer
-from braidmq.gateways.mqtt.hub import BeforeAppend, Relay, Routed, later
+from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
@@ -19,6 +19,8 @@ from braidmq.wire.mqtt.render import id_runs, render_acks
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
+CHECKED_MAX = 256
+"""Topics of one client that it is known to have the right to publish to."""
 RESERVED = ("$SYS", "$share", "$queue", "$admin", "$mqtt")
 """First levels that mean something to the broker; clients can't publish there."""
 
@@ -30,10 +32,9 @@ def is_reserved(topic: str) -> bool:
 class Publisher:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
-        self._checked = b""
-        self._checked_at = -1
-        self.relay: Relay | None = None
-        """For more of what it published last."""
+        self.checked: set[bytes] = set()
+        """Topics that the client may publish to, while nobody's rights change."""
+        self.checked_at = -1
         self._answer: Answer | None = None
         """To the run that is handed on just now."""
         self.open_ids = IdRuns()
@@ -55,8 +56,14 @@ class Publisher:
         connection = self._connection
         if arrival.qos > connection.settings.maximum_qos and connection.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
-        if packet_ids is None and self._passed_on(arrival):
-            return
+        is_known = self._is_checked(arrival.topic)
+        if packet_ids is not None or not is_known or not self._passed_on(arrival):
+            self._publish_all(arrival, packet_ids)
+        if is_known and arrival.count == 1 and arrival.flags in (0, 1):
+            # One that comes again and again: the next may find a shorter way.
+            connection.open_route(arrival.topic)
+
+    def _publish_all(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         ids = packet_ids if packet_ids is not None else array("H")
         if arrival.count == 1 or self._takes_runs(arrival):
             self._publish_run(arrival, ids)
@@ -66,16 +73,7 @@ class Publisher:
 
     def _passed_on(self, arrival: Arrival) -> bool:
         connection = self._connection
-        if not self._is_checked(arrival.topic):
-            return False
-        if not connection.hub.pass_on(connection.namespace, arrival, connection.session):
-            return False
-        if self.relay is None or self.relay.topic != arrival.topic:
-            self.relay = connection.hub.relay_for(connection.namespace, arrival.topic)
-        return True
-
-    def can_relay(self, relay: Relay) -> bool:
-        return relay.is_open(self._connection.version) and self._is_checked(relay.topic)
+        return connection.hub.pass_on(connection.namespace, arrival, connection.session)
 
     def _takes_runs(self, arrival: Arrival) -> bool:
         connection = self._connection
@@ -105,9 +103,9 @@ class Publisher:
             connection.when_stored(routed.lsn, answer)
 
     def _is_checked(self, topic: bytes) -> bool:
-        """The same topic again and again needs no look, while nobody's rights change."""
+        """A topic that was published to before needs no look, while nobody's rights change."""
         generation = self._connection.gateway.accounts.generation
-        return topic == self._checked and generation == self._checked_at
+        return generation == self.checked_at and topic in self.checked
 
     def _check(self, arrival: Arrival) -> None:
         connection = self._connection
@@ -123,7 +121,10 @@ class Publisher:
         if not connection.grants.may_write(topic):
             raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
         self.check_topic(topic)
-        self._checked, self._checked_at = arrival.topic, generation
+        if generation != self.checked_at or len(self.checked) >= CHECKED_MAX:
+            self.checked.clear()
+            self.checked_at = generation
+        self.checked.add(arrival.topic)
 
     def route(
         self,

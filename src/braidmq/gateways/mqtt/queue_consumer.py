@@ -11,6 +11,7 @@ import msgspec
 
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Subscription
+from braidmq.gateways.mqtt.express import STOP_ID
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.translation import queue_properties
 from braidmq.storage.record import Record
@@ -20,8 +21,8 @@ from braidmq.wire.mqtt.properties import NO_PROPERTIES
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.queue_client import QueueClient
 
-FIRST_ID = 0x8000
-"""Packet ids of queues; the outbox of the session has those below."""
+FIRST_ID = STOP_ID
+"""Packet ids of queues; the short way and the outbox of the session have those below."""
 LAST_ID = 0xFFFF
 
 

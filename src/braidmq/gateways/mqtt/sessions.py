@@ -89,6 +89,7 @@ class Sessions:
     def disconnected(self, session: Session, *, with_will: bool) -> None:
         """Its connection is gone; it stays for as long as it was asked to."""
         session.connection = None
+        session.tree.moves += 1
         session.outbox.detach()
         session.disconnected_ms = self._broker.now_ms()
         if not with_will:

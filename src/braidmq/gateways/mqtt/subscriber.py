@@ -69,7 +69,8 @@ class Subscriber:
             connection.send_packet(answer, "; ".join(texts))
             for each in wanted:
                 self._send_retained(each)
-            connection.queue_client().attach_all(queues)
+            if queues:
+                connection.queue_client().attach_all(queues)
 
         changed = [each.filter for each in packet.requests]
         lsn = connection.sessions.save_subscriptions(connection.session, changed)
@@ -183,6 +184,7 @@ class Subscriber:
     def acknowledged(self, packet_ids: "array[int]") -> None:
         """PUBACK. A message of QoS 2 waits for PUBREC, whatever else comes (MQTT-4.3.3-3)."""
         outbox = self._connection.session.outbox
+        packet_ids = self._connection.settle_express(packet_ids)
         if outbox.unreceived or outbox.released:
             for run in id_runs(packet_ids):
                 if outbox.unreceived.overlaps(*run) or outbox.released.overlaps(*run):
@@ -229,7 +231,7 @@ class Subscriber:
                 refused.append(number)
             elif number in outbox.released or number in outbox.unreceived:
                 known.append(number)
-            elif outbox.is_in_flight(number):
+            elif outbox.is_in_flight(number) or self._connection.is_expressed(number):
                 raise ProtocolError("PUBREC for a message of QoS 1")
             else:
                 unknown.append(number)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.engine.routing.filters import FilterIndex
 from braidmq.engine.topics import Topic
+from braidmq.gateways.mqtt.express import Route
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties, encode_properties
 from braidmq.wire.mqtt.text import split_share
@@ -119,7 +120,7 @@ STRATEGIES: "dict[ShareStrategy, Callable[[list[Session], int], Session]]" = {
 class Plan:
     """Everybody who has a subscription that matches one topic."""
 
-    __slots__ = ("_deliveries", "_matching", "bound", "bound_at", "groups", "sessions")
+    __slots__ = ("_deliveries", "_matching", "bound", "bound_at", "groups", "route", "sessions")
 
     def __init__(self, found: "Iterable[Subscription | ShareGroup]") -> None:
         self._matching: dict[Session, list[Subscription]] = {}
@@ -134,19 +135,8 @@ class Plan:
         self.bound: tuple[Topic, ...] = ()
         """Queues of the topic exchange that get it too, while the router's generation is this."""
         self.bound_at = -1
-
-    def is_plain(self, version: int) -> bool:
-        """Whether all who are connected take a message of QoS 0 as a client of that version sent
-        it, and nobody else gets it."""
-        if self.groups or self.bound:
-            return False
-        for session, wants in self.sessions.items():
-            connection = session.connection
-            if wants.properties or wants.local is not wants:
-                return False
-            if connection is not None and not connection.takes_as_is(version):
-                return False
-        return True
+        self.route: Route | None = None
+        """The short way there, once somebody looked for it."""
 
     def delivery(self, session: "Session") -> Wants | None:
         """How a queued message goes out; None when the session has unsubscribed since."""
@@ -165,10 +155,13 @@ class Tree:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.count = 0
+        self.moves = 0
+        """Grows when anybody gets a message who did not, or no more, or in another way."""
+        self.plans: dict[bytes, Plan] = {}
+        """What was found last for a topic: emptied when a subscription changes."""
         self._index = FilterIndex()
         self._found: dict[int, Subscription | ShareGroup] = {}
         self._groups: dict[tuple[str, str], ShareGroup] = {}
-        self._plans: dict[bytes, Plan] = {}
         self._next = 1
 
     def add(self, new: Subscription) -> None:
@@ -183,7 +176,7 @@ class Tree:
             group.members[new.session] = new
             group.wants[new.session] = Wants([new])
         self.count += 1
-        self._plans.clear()
+        self._changed()
 
     def _enter(self, pattern: str, what: Subscription | ShareGroup) -> int:
         number = self._next
@@ -203,17 +196,21 @@ class Tree:
                 del self._groups[shared]
                 self._leave(group.number)
         self.count -= 1
-        self._plans.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self.plans.clear()
+        self.moves += 1
 
     def _leave(self, number: int) -> None:
         self._index.forget_subscriber(number)
         del self._found[number]
 
     def plan(self, topic: bytes) -> Plan:
-        plan = self._plans.get(topic)
+        plan = self.plans.get(topic)
         if plan is None:
-            if len(self._plans) >= PLANS_MAX:
-                self._plans.clear()
+            if len(self.plans) >= PLANS_MAX:
+                self.plans.clear()
             plan = Plan([self._found[number] for number in self._index.match(topic)])
-            self._plans[topic] = plan
+            self.plans[topic] = plan
         return plan

@@ -39,6 +39,8 @@ class WebSocketTransport(asyncio.Protocol):
         )
         self._pending = bytearray()
         self._receiving = False
+        self.received_bytes = self.sent_bytes = 0
+        self.heard_s = gateway.broker.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -110,14 +112,17 @@ class WebSocketTransport(asyncio.Protocol):
     def _read_rest(self) -> None:
         if self._pending and not self._receiving:
             self._receiving = True
+            self.heard_s = self._gateway.broker.loop.time()
             try:
                 used = self.connection.receive(self._pending, len(self._pending))
             finally:
                 self._receiving = False
+            self.received_bytes += used
             del self._pending[:used]
 
     def write(self, data: bytes) -> None:
         if self._protocol.state is State.OPEN:
+            self.sent_bytes += len(data)
             self._protocol.send_binary(data)
             self._push()
 

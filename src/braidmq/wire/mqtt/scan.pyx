@@ -231,41 +231,6 @@ cdef class Scanner:
             events.append((3, int(reason), text))
         return events, at
 
-    def repeats(self, data, Py_ssize_t size, bytes topic not None):
-        """How many publishes the first ``size`` bytes are, if they are nothing but publishes of
-        QoS 0 to a topic that was seen before, without flags and properties; else 0."""
-        cdef Py_buffer view
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if size > view.len:
-                raise ValueError("size is beyond the data")
-            return self.count_repeats(<const uint8_t *>view.buf, size, topic)
-        finally:
-            PyBuffer_Release(&view)
-
-    cdef Py_ssize_t count_repeats(self, const uint8_t *p, Py_ssize_t size, bytes topic) noexcept:
-        cdef const uint8_t *end = p + size
-        cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(topic)
-        cdef Py_ssize_t topic_length = len(topic), count = 0, head
-        cdef uint32_t length = 0
-        cdef bint modern = self.version == V5
-        if size == 0 or self.version == 0:
-            return 0
-        while end - p >= 2:
-            head = packet_head(p, end, modern, &length)
-            if (
-                p[0] != PUBLISH << 4 or head <= 0 or end - p - head < <Py_ssize_t>length
-                or <Py_ssize_t>length < 2 + topic_length + modern
-                or head + <Py_ssize_t>length > self.packet_bytes_max
-                or be16(p + head) != topic_length
-                or memcmp(p + head + 2, name, topic_length) != 0
-                or modern and p[head + 2 + topic_length] != 0
-            ):
-                return 0
-            p += head + length
-            count += 1
-        return count if p == end else 0
-
     cdef Fault check_head(self, uint8_t first, Py_ssize_t packet_bytes) noexcept:
         cdef int kind = first >> 4
         if kind == 0 or kind == AUTH and self.version != V5 and self.version != 0:

@@ -1,0 +1,4 @@
+class Counters:
+    received: int
+    sent: int
+    dropped: int

@@ -1,0 +1,34 @@
+from array import array
+
+from braidmq.gateways.mqtt.connection import MqttConnection
+from braidmq.gateways.mqtt.publisher import Publisher
+from braidmq.gateways.tcp import Shortcut, TcpLink
+
+FIRST_ID: int
+STOP_ID: int
+TARGETS_MAX: int
+
+class Route:
+    def __init__(
+        self,
+        moves: int,
+        generation: int,
+        version: int = 0,
+        targets: list[Express] | None = None,
+        takes_qos1: bool = False,
+        goes_ahead: bool = False,
+    ) -> None: ...
+    @property
+    def moves(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+
+class Express(Shortcut):
+    def __init__(
+        self, connection: MqttConnection, link: TcpLink | None, publisher: Publisher
+    ) -> None: ...
+    def let_go(self) -> None: ...
+    @property
+    def in_flight(self) -> int: ...
+    def holds(self, number: int) -> bool: ...
+    def settle(self, packet_ids: array[int]) -> tuple[array[int], int]: ...

@@ -1,0 +1,31 @@
+cdef class Shortcut:
+    cdef bint take(self, char *data, Py_ssize_t size) except -1
+
+
+cdef class TcpLink:
+    cdef readonly str host
+    cdef readonly str peer
+    cdef readonly Py_ssize_t unsent_bytes
+    cdef readonly bint is_closing
+    cdef readonly bint is_reading
+    cdef readonly long long received_bytes, sent_bytes
+    cdef readonly double heard_s
+    cdef public Shortcut shortcut
+    cdef object loop, receiver, unsent
+    cdef bytes tail
+    cdef bytearray large
+    cdef Py_ssize_t receive_bytes, large_bytes, first_sent, output_high_bytes
+    cdef int fd
+    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over
+
+    cdef bint is_taken(self, Py_ssize_t got) except *
+    cdef int fill(self, Py_ssize_t got) except -1
+    cdef int offer(self, view, Py_ssize_t size) except -1
+    cdef int fail(self, error) except -1
+    cdef int keep(self, view, Py_ssize_t used, Py_ssize_t size) except -1
+    cdef int put(self, const char *data, Py_ssize_t size) except -1
+    cdef bint send_more(self) except *
+    cdef int end(self) except -1
+
+
+cdef double monotonic_s() noexcept

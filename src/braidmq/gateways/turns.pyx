@@ -1,0 +1,18 @@
+"""The broker's turns, as kernels beside it see them: without a call for each message."""
+
+from braidmq.gateways.tcp cimport monotonic_s
+
+
+cdef class Turns:
+    """``is_due``: something was done that a turn follows from, and it is not over. ``served_s``:
+    when somebody was served last, in a turn or without one, by the loop's clock."""
+
+    def end(self):
+        self.is_due = False
+        self.count += 1
+        self.served_s = monotonic_s()
+
+    cdef void serve(self, void *who) noexcept:
+        """Somebody has had all it wanted without a turn."""
+        self.last = who
+        self.served_s = monotonic_s()
