@@ -4,6 +4,7 @@ Both run on this machine at once, on ports and data of their own; only one is un
 in turns. What each promises differs and stands beside each figure: see ``PROMISES``.
 """
 
+import getpass
 import random
 import shutil
 import subprocess
@@ -33,7 +34,6 @@ SUBSCRIPTIONS = 100_000
 CONFIG = """\
 listener {port} 127.0.0.1
 allow_anonymous true
-persistence false
 set_tcp_nodelay true
 # It drops what is above these: no limit, so that it need not.
 max_queued_messages 0
@@ -42,12 +42,23 @@ max_queued_bytes 0
 max_inflight_messages 1000
 log_dest none
 """
+IN_MEMORY = "persistence false"
+SAVING = """\
+persistence true
+persistence_location {root}/
+# As often as it can: after every change, all that it has. PUBACK does not wait for that.
+autosave_on_changes true
+autosave_interval 1
+user {user}
+"""
 
 PROMISES = {
     "qos0": "neither promises anything",
     "persistent": "PUBACK and PUBREC here: fdatasync of the message for the subscriber's session;"
     " there: it is in memory",
     "memory": "PUBACK and PUBREC on both sides: it is in memory",
+    "saved": "PUBACK here: fdatasync of the message for the subscriber's session; there: it is in"
+    " memory, and all of that is written to a file after every change",
 }
 
 
@@ -55,12 +66,13 @@ PROMISES = {
 
 
 @contextmanager
-def mosquitto(root: Path) -> Iterator[str]:
+def mosquitto(root: Path, *, storage: str = IN_MEMORY) -> Iterator[str]:
     install(MOSQUITTO, "mosquitto")
     root.mkdir(parents=True)
     (port,) = free_ports(1)
     config = root / "mosquitto.conf"
-    config.write_text(CONFIG.format(port=port))
+    storage = storage.format(root=root, user=getpass.getuser())
+    config.write_text(CONFIG.format(port=port) + storage)
     log = (root / "output").open("wb")
     process = subprocess.Popen(
         [str(MOSQUITTO), "-c", str(config)], stdout=log, stderr=log, start_new_session=True
@@ -99,6 +111,7 @@ def one_run(workload: str, url: str, seconds: float) -> Result:
 
 
 RIVALRY = Rivalry({"BraidMQ": braidmq, "Mosquitto": mosquitto}, one_run)
+WITH_DISKS = Rivalry({"BraidMQ": braidmq, "Mosquitto": partial(mosquitto, storage=SAVING)}, one_run)
 
 
 # --- figures ---
@@ -123,6 +136,14 @@ def paced(workload: str, context: Context, *, bar: Bar | None = None) -> Iterato
         workload, found, bar, confirms=bool(WORKLOADS[workload].qos), note=promise(workload)
     )
     yield RIVALRY.processor_time(workload, found)
+
+
+def paced_with_disks(context: Context, *, bar: Bar) -> Iterator[Measure]:
+    """Beside a Mosquitto that has the messages on its disk, too, if a little later."""
+    found = WITH_DISKS.alternated("paced1", context)
+    yield from WITH_DISKS.latencies(
+        "paced1, both with disks", found, bar, confirms=True, note=PROMISES["saved"]
+    )
 
 
 # --- subscriptions ---
@@ -168,6 +189,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "paced0": partial(paced, "paced0", bar=at_most(1)),
     "paced1": partial(paced, "paced1", bar=at_most(1)),
     "paced1-clean": partial(paced, "paced1-clean", bar=at_most(1)),
+    "paced1-disks": partial(paced_with_disks, bar=at_most(1)),
     "subscriptions": many_subscriptions,
 }
 
