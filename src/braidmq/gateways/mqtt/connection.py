@@ -248,6 +248,7 @@ class MqttConnection:
             return 0
         broker = self.broker
         is_first = broker.begin()
+        broker.turns.read()
         try:
             return self._receive(data, size)
         except BraidError as error:

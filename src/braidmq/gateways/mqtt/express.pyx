@@ -21,7 +21,7 @@ from libc.string cimport memcmp
 from braidmq.engine.delivery cimport DeliveryState
 from braidmq.gateways.mqtt.counters cimport Counters
 from braidmq.gateways.tcp cimport Shortcut, TcpLink
-from braidmq.gateways.turns cimport Turns
+from braidmq.gateways.turns cimport CROWD, Turns
 from braidmq.storage.offset_set cimport braid_popcount
 from braidmq.wire.mqtt.fields cimport be16, put16
 from braidmq.wire.mqtt.publish cimport PUBLISH, V5, packet_head
@@ -31,7 +31,6 @@ cdef enum:
     PLAIN = PUBLISH << 4            # QoS 0, and nothing else
     ANSWERED = PUBLISH << 4 | 2     # QoS 1
     BYTES_MAX = 8192                # of more a message costs little anyway
-    CROWD = 4                       # so many read one right after the other are one
     IDS = 64
     QUEUED_IDS = 0x7fff             # as the outbox has them
     FIRST = 0x8000
@@ -155,7 +154,7 @@ cdef class Express(Shortcut):
             if route.goes_ahead and count == 1 and self.connection.quota() > 0:
                 self.send_ahead(route, data, size, ids[0])
             return False
-        if self.answers or self.open_exchanges or count > self.quota:
+        if self.answers or self.open_exchanges or count > self.quota or not self.is_clear():
             return False
         for target in route.targets:
             if not target.has_room(count):
@@ -210,7 +209,7 @@ cdef class Express(Shortcut):
         """Where these packets go, and how many they are; None when they have to go the long way, or
         are not publishes to one topic. ``ids`` is where to say where their packet ids are."""
         cdef uint32_t length = 0
-        cdef Py_ssize_t head = packet_head(data, end, self.version == V5, &length)
+        cdef Py_ssize_t head = packet_head(data, end, True, &length)
         cdef Route route
         if not self.may_go() or head <= 0 or end - data - head < 2:
             return None
@@ -247,14 +246,15 @@ cdef class Express(Shortcut):
         self, uint8_t *p, const uint8_t *end, const uint8_t *topic, uint8_t **ids
     ) noexcept:
         """How many publishes these are, if they are nothing but publishes of one QoS to one topic,
-        new, not retained and without properties; else 0."""
+        new, not retained and without properties; else 0. 3.1.1 lets a length have more bytes than
+        it needs: that goes the long way, too."""
         cdef bint modern = self.version == V5
         cdef uint8_t kind = p[0]
         cdef uint32_t length = 0
         cdef Py_ssize_t topic_bytes = 2 + be16(topic), head, count = 0
         cdef Py_ssize_t fixed = topic_bytes + modern + (2 if ids != NULL else 0)
         while end - p >= 2:
-            head = packet_head(p, end, modern, &length)
+            head = packet_head(p, end, True, &length)
             if (
                 p[0] != kind or head <= 0
                 or end - p - head < <Py_ssize_t>length or <Py_ssize_t>length < fixed
@@ -361,13 +361,8 @@ cdef class Express(Shortcut):
         self.open_ids &= ~(<uint64_t>1 << (number - FIRST))
         return 1
 
-    @property
-    def in_flight(self):
-        """Messages that it has not answered for."""
-        return braid_popcount(self.open_ids)
-
     def holds(self, int number):
-        """Whether this is the id of one of them."""
+        """Whether this is the id of a message that it has not answered for."""
         return 0 <= number <= 0xffff and self.is_open(number)
 
     def settle(self, packet_ids):

@@ -83,7 +83,8 @@ class Outbox:
 
     @property
     def in_flight(self) -> int:
-        return self._consumer.in_flight if self._consumer is not None else 0
+        """Of all that the client has not answered for, however it came there."""
+        return self._credit.used if self._port is not None else 0
 
     # --- the queue ---
 

@@ -204,7 +204,7 @@ class Subscriber:
         if refused:
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
-            outbox.acknowledge(refused)
+            outbox.acknowledge(connection.settle_express(refused))
         if unknown:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
