@@ -98,6 +98,33 @@ def test_following_ends_with_an_interrupt(cli: Cli, topic: str, taking: tuple[st
         assert process.wait() == 0
 
 
+INTERRUPTED = """
+import runpy, sys
+from braidmq.client.sync import LoopThread
+
+wait_for = LoopThread.wait_for
+
+def interrupted(self, work):
+    if work.__name__ == "next_batch":
+        raise KeyboardInterrupt
+    return wait_for(self, work)
+
+LoopThread.wait_for = interrupted
+sys.argv[0] = "braid"
+runpy.run_module("braidmq.cli", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_an_interrupt_between_making_a_call_and_waiting_for_it(topic: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "consume", topic, "--follow", "--group", "g"],
+        capture_output=True,
+        check=True,
+        env=os.environ,
+    )
+    assert (ended.stdout, ended.stderr) == (b"", b"")
+
+
 def test_a_message_does_not_steer_the_terminal(cli: Cli, topic: str) -> None:
     cli.ok("publish", topic, "\x1b[2Jboo\tä")
     assert cli.ok("consume", topic) == "\\x1b[2Jboo\tä\n"

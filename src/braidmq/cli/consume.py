@@ -4,6 +4,7 @@ import base64
 import json
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -86,6 +87,8 @@ def consume(
     """
     begin = position(start, datetime.now(UTC))
     out = _Printer(Format.JSON if as_json else form)
+    # An interrupt may come between making a coroutine and handing it to its loop.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         with open_broker(url, amqp_port, user, password, namespace) as broker:
             if group is None:
