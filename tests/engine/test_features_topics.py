@@ -9,7 +9,7 @@ from engine_worlds import HOUR, MINUTE, NS, SECOND, World, all_records, values
 
 from braidmq.engine.effects import Level, PressureChanged
 from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
-from braidmq.engine.policy import IllegalPolicy
+from braidmq.engine.policy import IllegalPolicy, make_policy
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.topics import Topic
 from braidmq.storage.disk import MemoryDisk
@@ -331,3 +331,12 @@ def test_ten_thousand_idle_topics_cost_little_and_do_nothing() -> None:
     world.advance(4 * MINUTE)
     assert handled == []
     assert world.engine.dispatch(world.now_ms) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_messages": 1 << 63}, {"retry": {"max_backoff_ms": 1 << 70}}, {"ttl_ms": -(1 << 80)}],
+)
+def test_numbers_that_no_record_of_a_topic_could_have(settings: dict[str, object]) -> None:
+    with pytest.raises(IllegalPolicy, match="beyond"):
+        make_policy(settings)

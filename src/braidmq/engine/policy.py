@@ -261,9 +261,23 @@ def merge(*layers: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+NUMBER_MAX = (1 << 63) - 1
+"""Of any setting: the records of topics have no room for more."""
+
+
+def _check_numbers(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            _check_numbers(value)
+        elif isinstance(value, int) and abs(value) > NUMBER_MAX:
+            raise IllegalPolicy(f"illegal topic settings: {name} is beyond {NUMBER_MAX}")
+
+
 def make_policy(*layers: dict[str, Any]) -> TopicPolicy:
+    settings = merge(*layers)
+    _check_numbers(settings)
     try:
-        return msgspec.convert(merge(*layers), TopicPolicy)
+        return msgspec.convert(settings, TopicPolicy)
     except msgspec.ValidationError as error:
         raise IllegalPolicy(f"illegal topic settings: {error}") from None
 
