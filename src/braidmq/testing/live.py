@@ -1,14 +1,18 @@
 """A real node in a real process, for tests that need sockets, signals or ``kill -9``."""
 
+import fcntl
 import queue
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import IO
 
@@ -25,13 +29,47 @@ LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warning) ")
 Flag = str | int | bool | Path
 
 
+PORTS_FROM, PORT_BLOCKS, PORT_BLOCK = 10_000, 40, 500
+"""Below the range from which the kernel takes the ports of outgoing connections (32768 and up): a port
+found there may belong to somebody's connection by the time a node binds it."""
+
+
+class _Ports:
+    """A block of ports that this process alone gives out, in turn: test workers run side by side."""
+
+    def __init__(self) -> None:
+        self._lock, block = self._claim()
+        self._turn = cycle(range(block, block + PORT_BLOCK))
+
+    @staticmethod
+    def _claim() -> tuple[IO[bytes], int]:
+        for number in range(PORT_BLOCKS):
+            lock = (Path(tempfile.gettempdir()) / f"braidmq-ports-{number}.lock").open("ab")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the process ends
+            except BlockingIOError:
+                lock.close()
+                continue
+            return lock, PORTS_FROM + number * PORT_BLOCK
+        raise AssertionError(f"{PORT_BLOCKS} test processes have all blocks of ports")
+
+    def next_free(self) -> int:
+        for port in islice(self._turn, PORT_BLOCK):
+            with socket.socket() as sock, suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as listeners do
+                sock.bind(("127.0.0.1", port))
+                return port
+        raise AssertionError("no port of this process's block is free")
+
+
+@cache
+def _ports() -> _Ports:
+    return _Ports()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on. All are held until all are found, so no two are the same."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Ports nobody listens on and no other test process is given; no two are the same."""
+    return [_ports().next_free() for _ in range(count)]
 
 
 def serve_command(data_dir: Path, python: str = sys.executable, /, **flags: Flag) -> list[str]:
