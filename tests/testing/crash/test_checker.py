@@ -27,7 +27,7 @@ COUNT = 20
 def history(
     *, once: bool = False, order: Order = "first", whole_units: bool = False, delay_ms: int = 0
 ) -> Strand:
-    """Two publishers whose messages were all confirmed and came once, in order, in units of five."""
+    """Two publishers whose messages were all confirmed and came once, in order; units of five."""
     strand = Strand("strand")
     promise = Promise(once=once, order=order, whole_units=whole_units)
     reader = strand.new_reader("reader", promise)
@@ -106,10 +106,10 @@ def swap_two_places(strand: Strand) -> None:
 
 def come_early(strand: Strand) -> None:
     changed = arrivals(strand)
-    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 50 * MS)
+    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 120 * MS)
     for publisher in strand.publishers:
         for number in range(COUNT):
-            publisher.sent_ns[number] -= 60 * MS
+            publisher.sent_ns[number] -= 130 * MS
     replace(strand, changed)
 
 
@@ -150,7 +150,7 @@ def settle_and_see_again(strand: Strand) -> None:
 
 
 def place_elsewhere(strand: Strand) -> None:
-    strand.placed.append(Placed(unit=1, place=6, count=5))
+    strand.placed.append(Placed(unit=1, place=6, messages=5))
 
 
 MUTANTS: list[tuple[Callable[[Strand], None], str, Order]] = [
@@ -216,7 +216,7 @@ def test_an_undecided_unit_may_be_missing_as_a_whole() -> None:
 
 def test_messages_are_where_the_answer_said() -> None:
     strand = history()
-    strand.placed.append(Placed(unit=1, place=5, count=5))
+    strand.placed.append(Placed(unit=1, place=5, messages=5))
     assert check(strand) == []
 
 

@@ -1,14 +1,15 @@
-"""``python -m braidmq.testing.crash --rounds 300 --seed 7``: kills and power cuts, then the checker.
+"""``python -m braidmq.testing.crash --rounds 300 --seed 7``: kills, power cuts, and the checker.
 
-Runs in episodes of some lives each; the seed of an episode alone repeats it, as far as processes and
-disks can be made to do the same again: what is sent, how each life ends and where. Exits with 1 when a
-promise was broken.
+Runs in episodes of some lives each. The seed of an episode alone repeats it, as far as processes
+and disks can be made to do the same again: what is sent, how each life ends and where. Exits with 1
+when a promise was broken.
 """
 
 import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -34,6 +35,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="the report")
     parser.add_argument("--keep", action="store_true", help="leave directories of failed episodes")
     given = parser.parse_args()
+    # So that node and clients end with the lab.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     episodes: list[Episode] = []
     rounds_left, seed = given.rounds, given.seed
     while rounds_left > 0:

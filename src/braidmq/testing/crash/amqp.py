@@ -154,7 +154,7 @@ class LinkClient(Client):
 
 
 class WindowPublisher(LinkClient):
-    """Sends a window, waits for its confirms. What was under way when the node went stays unknown."""
+    """Sends a window, waits for its confirms. What was under way when the node went is unknown."""
 
     publishes = True
     exchange = ""
@@ -225,8 +225,8 @@ class DelayPublisher(WindowPublisher):
 
 
 class MarkingConsumer(LinkClient):
-    """Learns what it has acknowledged for good by publishing a mark behind its acknowledgements: one
-    channel's commands are carried out in order, so a confirmed mark says that they are on disk."""
+    """Learns what it has acknowledged for good by publishing a mark behind its acknowledgements:
+    one channel's commands are carried out in order, so a confirmed mark says they are on disk."""
 
     def __init__(self, world: World, strand: Strand, reader: Reader) -> None:
         super().__init__(world, strand, "consumer")
@@ -372,8 +372,8 @@ class PriorityGetter(PikaClient):
 
 
 class TxPublisher(PikaClient):
-    """Units of a few messages to two logs: committed, or rolled back, or cut in the middle, which is
-    to be as if rolled back."""
+    """Units of a few messages to two logs: committed, or rolled back, or cut in the middle, which
+    is to be as if rolled back."""
 
     publishes = True
 

@@ -42,7 +42,8 @@ class AmqpLink(Link):
 
     def call(self, method: m.Method) -> m.Method:
         self._write(1, method)
-        return self._expect(method.REPLIES[0])
+        answer: m.Method = self._expect(method.REPLIES[0])
+        return answer
 
     def tell(self, method: m.Method) -> None:
         self._write(1, method)

@@ -16,8 +16,9 @@ from braidmq.testing.crash.history import (
     Strand,
 )
 
-EARLY_NS_MAX = 2_000_000
-"""Brokers count in whole milliseconds of another clock."""
+EARLY_NS_MAX = 50_000_000
+"""The broker counts from the beginning of the turn in which it read a message, and the turns of a
+busy node last some milliseconds."""
 
 Kind = Literal[
     "lost",

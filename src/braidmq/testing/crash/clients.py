@@ -8,6 +8,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from braidmq.testing.crash.history import Reader, Strand
@@ -15,7 +16,7 @@ from braidmq.testing.crash.history import Reader, Strand
 ANSWER_S_MAX = 30.0
 """Whoever waits longer for an answer of a node that is up has found something."""
 
-RECONNECT_S = 0.03
+RECONNECT_S = 0.05
 BACKLOG_MAX = 3000
 """A publisher this far ahead of its readers waits: the lab wants many restarts of full queues, not
 one long drain."""
@@ -36,6 +37,19 @@ class World:
     publishing: threading.Event = field(default_factory=threading.Event)
     """Clear: nothing new; what is under way is brought to its end."""
     ended: threading.Event = field(default_factory=threading.Event)
+    _door: threading.Lock = field(default_factory=threading.Lock)
+
+    def wait_for_node(self) -> None:
+        """Until it takes connections. One thread asks at a time: a crowd of clients that hammer at
+        a node that is starting would take the processor it starts on."""
+        with self._door:
+            while not self.ended.is_set():
+                with (
+                    suppress(OSError),
+                    socket.create_connection(("127.0.0.1", self.ports["http_port"]), ANSWER_S_MAX),
+                ):
+                    return
+                time.sleep(RECONNECT_S)
 
     @property
     def http_url(self) -> str:
@@ -59,6 +73,7 @@ class Client(threading.Thread, ABC):
 
     def run(self) -> None:
         while not self.world.ended.is_set():
+            self.world.wait_for_node()
             self.connection += 1
             try:
                 self.work()
@@ -73,7 +88,7 @@ class Client(threading.Thread, ABC):
                     self.strand.problem(f"{self.name}: {traceback.format_exc(limit=-3)}")
             finally:
                 self.disconnect()
-            time.sleep(RECONNECT_S)
+            time.sleep(0.01)  # one that is refused at once does not take the processor either
 
     @abstractmethod
     def work(self) -> None:

@@ -34,8 +34,9 @@ PLACES: tuple[tuple[Operation, str], ...] = (
 """A journal file is made and put in place, a checkpoint writes segments and a snapshot, a journal
 that rolled and files that nobody needs any more are removed."""
 
-NTH_MAX: dict[Operation, int] = {"write": 40, "sync": 12}
-"""A place is hit this often in a second of traffic or so; other operations are rarer."""
+NTH_MAX: dict[Operation, int] = {"write": 200, "sync": 30}
+NTH_MAX_OTHERS = 15
+"""A place is hit this often in a second or two of traffic."""
 
 IN_START_SHARE = 0.15
 PLACED_SHARE = 0.6
@@ -75,6 +76,6 @@ def draw(rng: random.Random, traffic_s: float) -> Fault:
     if operation == "write":
         moments.append("during")
     in_start = rng.random() < IN_START_SHARE
-    nth = rng.randint(1, 3 if in_start else NTH_MAX.get(operation, 5))
+    nth = rng.randint(1, 3 if in_start else NTH_MAX.get(operation, NTH_MAX_OTHERS))
     moment = rng.choice(moments)
     return Fault(is_power_cut, seconds, seed, operation, directory, moment, nth, in_start)

@@ -1,9 +1,9 @@
 """What clients did and saw, from which the checker judges.
 
-A message is ``strand.publisher.number.filling``: every strand of traffic has publishers, which number
-what they send from 0 on. So a history is a few columns of integers, and a body says by itself whether
-it came through whole. All times are nanoseconds of the system's monotonic clock, which clients and lab
-share.
+A message is ``strand.publisher.number.filling``: every strand of traffic has publishers, which
+number what they send from 0 on. So a history is a few columns of integers, and a body says by
+itself whether it came through whole. Times are nanoseconds of the system's monotonic clock, which
+clients and lab share.
 """
 
 import time
@@ -178,7 +178,7 @@ class Placed(NamedTuple):
 
     unit: int
     place: int
-    count: int
+    messages: int
 
 
 @dataclass

@@ -196,8 +196,13 @@ class GroupMember(HttpClient):
                     self.connection += 1
                 if polled["messages"]:
                     self._handle(path, generation, polled["messages"])
-                if polled["member"].get("revoking"):
-                    self.post(f"{path}/sync", {"generation": generation})
+                if revoking := polled["member"]["revoking"]:
+                    revoked = [
+                        {"topic": topic, "partition": partition}
+                        for topic, partitions in revoking.items()
+                        for partition in partitions
+                    ]
+                    self.post(f"{path}/sync", {"generation": generation, "revoked": revoked})
             except Refusal as refusal:
                 if refusal.status in (404, 409):  # it was away for too long: it joins again
                     return
@@ -225,8 +230,8 @@ class GroupMember(HttpClient):
 
 
 class TransactionPublisher(HttpClient):
-    """Named transactions over two logs. One whose end is unknown is asked for again, as the docs say
-    one may, until its end is known."""
+    """Named transactions over two logs. One whose end is unknown is asked for again, as the docs
+    say one may, until its end is known."""
 
     publishes = True
 

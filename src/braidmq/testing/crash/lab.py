@@ -1,4 +1,4 @@
-"""An episode: one directory, many lives of a node, clients of every protocol through all of them."""
+"""An episode: one directory, many lives of a node, clients of every protocol through all."""
 
 import os
 import random
@@ -115,17 +115,22 @@ class Lab:
 
     def _live(self, number: int, fault: Fault) -> None:
         started_ns = time.monotonic_ns()
+        ready_ns = 0
         kind = fault.kind
         with self._starting(fault) as node:
             if self._is_ready(node, fault):
+                ready_ns = time.monotonic_ns()
                 if number == 0:
                     self._set_up()
                 if not self._work(node, fault):
                     kind = "power cut at random" if fault.is_power_cut else "kill at random"
             self._check_end(node, fault)
         self.faults[kind] += 1
-        self.lives.append(Life(started_ns, time.monotonic_ns(), kind))
-        self.say(f"life {number}: {kind}, {self._confirmed()} confirmed so far")
+        ended_ns = time.monotonic_ns()
+        self.lives.append(Life(started_ns, ended_ns, kind))
+        lived = f"ready after {(ready_ns - started_ns) / 1e9:.1f} s, " if ready_ns else ""
+        lived += f"{(ended_ns - started_ns) / 1e9:.1f} s in all"
+        self.say(f"life {number}: {kind}, {lived}, {self._confirmed()} confirmed so far")
 
     def _starting(self, fault: Fault) -> Any:
         os.environ[ENVIRONMENT] = msgspec.json.encode(fault).decode()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from braidmq.testing.crash.clients import ANSWER_S_MAX, Client, Gone, NoAnswer, World
 from braidmq.testing.crash.history import (
@@ -319,17 +320,28 @@ class RetainedPublisher(Client):
         super().__init__(world, strand, "publisher")
 
     def work(self) -> None:
-        client = self._client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        client = self._client = paho.Client(CallbackAPIVersion.VERSION2)
+        self._is_lost = False
+        client.on_disconnect = client.on_connect_fail = self._note_loss
         client.connect("127.0.0.1", self.world.ports["mqtt_port"])
         client.loop_start()
-        deadline = time.monotonic() + ANSWER_S_MAX
-        while not client.is_connected():
-            if time.monotonic() > deadline:
-                raise NoAnswer("CONNACK did not come")
-            time.sleep(0.005)
+        self._wait(client.is_connected)
         while self.world.publishing.is_set():
             self._publish_all(client)
         self.is_finished = True
+
+    def _note_loss(self, *_: object) -> None:
+        self._is_lost = True
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        """Paho would connect again, after a pause that doubles; the lab's lives are short."""
+        deadline = time.monotonic() + ANSWER_S_MAX
+        while not is_done():
+            if self._is_lost:
+                raise Gone
+            if time.monotonic() > deadline:
+                raise NoAnswer("CONNACK or PUBACKs did not come")
+            time.sleep(0.002)
 
     def _publish_all(self, client: paho.Client) -> None:
         sent: list[tuple[Publisher, int, paho.MQTTMessageInfo]] = []
@@ -338,14 +350,8 @@ class RetainedPublisher(Client):
             body = self.strand.body(index, number)
             topic = f"{self.strand.name}/{index}"
             sent.append((publisher, number, client.publish(topic, body, qos=1, retain=True)))
-        deadline = time.monotonic() + ANSWER_S_MAX
         for publisher, number, info in sent:
-            while not info.is_published():
-                if not client.is_connected():
-                    raise Gone  # with the client: a new one does not send them again
-                if time.monotonic() > deadline:
-                    raise NoAnswer("PUBACKs did not come")
-                info.wait_for_publish(0.2)
+            self._wait(info.is_published)
             publisher.confirm(number)
 
     def disconnect(self) -> None:

@@ -5,7 +5,6 @@ SIGUSR1 is the power cut at a random moment: the lab sends it when the traffic i
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,7 @@ def _install(fault: Fault) -> None:
                 trigger.arm()
         say(line)
 
-    server.RealDisk = open_disk  # type: ignore[assignment,misc]
-    server.say = say_and_arm
+    vars(server).update(RealDisk=open_disk, say=say_and_arm)
 
 
 def _cut_when_told(disk: PowerCutDisk) -> None:
@@ -50,7 +48,7 @@ def _cut_when_told(disk: PowerCutDisk) -> None:
 
 
 if __name__ == "__main__":
-    # Blocked before any thread is made: all inherit it, and only the one that waits gets the signal.
+    # Blocked before any thread is made: all inherit it, and only the one that waits gets it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     _install(msgspec.json.decode(os.environ[ENVIRONMENT], type=Fault))
-    sys.exit(main())
+    main()

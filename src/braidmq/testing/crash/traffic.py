@@ -6,7 +6,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from braidmq.testing.crash import amqp, http, mqtt
 from braidmq.testing.crash.clients import ANSWER_S_MAX, Client, World
@@ -22,6 +22,12 @@ PROTOCOLS: dict[Protocol, Clients] = {
 }
 
 
+class Progress(NamedTuple):
+    unfinished: list[str]
+    """Publishers that do not yet know what became of all they sent."""
+    confirmed: int
+
+
 def _run(protocol: Protocol, ports: dict[str, int], seed: int, lab: Connection, to: Path) -> None:
     world = World(ports, seed)
     world.publishing.set()
@@ -32,12 +38,8 @@ def _run(protocol: Protocol, ports: dict[str, int], seed: int, lab: Connection, 
     while (command := lab.recv()) != "end":
         if command == "finish":
             world.publishing.clear()
-        lab.send(
-            {
-                "unfinished": [c.name for c in clients if c.publishes and not c.is_finished],
-                "confirmed": sum(strand.confirmed for strand in strands),
-            }
-        )
+        unfinished = [each.name for each in clients if each.publishes and not each.is_finished]
+        lab.send(Progress(unfinished, sum(strand.confirmed for strand in strands)))
     world.ended.set()
     deadline = time.monotonic() + ANSWER_S_MAX + 5
     for client in clients:
@@ -66,14 +68,14 @@ class TrafficProcess:
 
     def finish(self) -> list[str]:
         """No new messages from now on. Who has not yet come to an end?"""
-        return list(self._ask("finish")["unfinished"])
+        return self._ask("finish").unfinished
 
     def confirmed(self) -> int:
-        return int(self._ask("count")["confirmed"])
+        return self._ask("count").confirmed
 
-    def _ask(self, command: str) -> dict[str, list[str] | int]:
+    def _ask(self, command: str) -> Progress:
         self._pipe.send(command)
-        answer: dict[str, list[str] | int] = self._pipe.recv()
+        answer: Progress = self._pipe.recv()
         return answer
 
     def end(self) -> list[Strand]:
