@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -204,6 +205,7 @@ class Lab:
             self._wait_for_publishers()
             self._wait_for_consumers()
             self._wait_for_transactions()
+            self._look_for_dead_letters()
             strands = [strand for process in self._traffic for strand in process.end()]
             for strand in strands:
                 self._read_logs(strand)
@@ -257,6 +259,17 @@ class Lab:
                     self._found("node", "blocked", f"transaction {each} is never decided")
                 return
             time.sleep(0.1)
+
+    def _look_for_dead_letters(self) -> None:
+        """Nobody gave up on a message where no strand meant it to."""
+        for topic in self._call("GET", "/v1/topics"):
+            if not topic["name"].endswith(".dlq"):
+                continue
+            path = f"/v1/topics/{quote(topic['name'].removesuffix('.dlq'), safe='')}/dead-letters"
+            letters = self._call("GET", path)["letters"]
+            if letters:
+                text = f"{topic['name']} has {len(letters)} or more, such as {letters[0]}"
+                self._found("node", "problem", text)
 
     def _read_logs(self, strand: Strand) -> None:
         reader = strand.readers.get("log")
