@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.ready
 BUILT  := $(VENV)/.built
 SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
+.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash crash soak clean
 
 setup: $(BUILT)
 
@@ -77,6 +77,18 @@ pipeline-demo: setup
 
 spark-crash: setup
 	$(BIN)/python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
+
+# Kills and power cuts under traffic of every protocol: docs/RELIABILITY.md.
+ROUNDS ?= 50
+SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+crash: setup
+	mkdir -p build/crash
+	$(BIN)/python -m braidmq.testing.crash --rounds $(ROUNDS) --seed $(SEED) --dir build/crash --json build/crash/$(SEED).json
+
+# Every protocol at a steady rate, limits reached: memory, files and disk must stay flat.
+MINUTES ?= 5
+soak: setup
+	$(BIN)/python -m braidmq.testing.soak --minutes $(MINUTES)
 
 # Needs Java 17.
 bench-spark: setup
