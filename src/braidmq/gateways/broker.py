@@ -21,6 +21,7 @@ from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
 from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
+from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
 from braidmq.storage.record import RecordBatch
@@ -171,6 +172,15 @@ class Broker:
         if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
             return journal.last_lsn
         return None
+
+    def let_go(self, release: Callable[[], None]) -> None:
+        """Give back what a peer had that is gone. A journal that has failed takes no note of it;
+        then the peer is gone all the same, and the restart that the node needs gives it back."""
+        try:
+            release()
+        except StorageFailed:
+            if self.engine.store.failure() is None:
+                raise
 
     async def durable(self, lsn: Lsn | None) -> None:
         """Wait until an entry is on disk."""
