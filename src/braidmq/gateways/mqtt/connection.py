@@ -427,7 +427,10 @@ class MqttConnection:
         self.session.outbox.attach(self, self.credit)
         if self.session.queues:
             self.queue_client().attach_all(self.session.queues.values())
-        await self.broker.durable(self.sessions.save(self.session))
+        lsn = self.sessions.save(self.session)
+        if lsn is None and old is not None:
+            lsn = self.broker.pending_lsn()  # the session that this one replaces is gone for good
+        await self.broker.durable(lsn)
         if self._closed:
             return
         self._deadline.cancel()
