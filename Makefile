@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP  := $(VENV)/.ready
 KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
+.PHONY: steady qos2-kills setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,14 @@ bench-engine: setup
 
 bench-http: setup
 	$(BIN)/python -m bench.http
+
+# Half an hour: 200 000 messages for each protocol, QoS and kind of session, at 5 000 and 20 000 a second.
+steady: setup
+	$(BIN)/python -m bench.steady
+
+# QoS 2 through kill -9: KILLS=… EXCHANGES=… SEED=…
+qos2-kills: setup
+	$(BIN)/python scripts/qos2_kills.py --kills $(or $(KILLS),200) --exchanges $(or $(EXCHANGES),100000) --seed $(or $(SEED),1)
 
 # After a change to the HTTP API.
 openapi: setup
