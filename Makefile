@@ -9,7 +9,28 @@ STAMP  := $(VENV)/.ready
 BUILT  := $(VENV)/.built
 SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash crash soak clean
+.PHONY: \
+  bench-amqp \
+  bench-client \
+  bench-connections \
+  bench-engine \
+  bench-http \
+  bench-mqtt \
+  bench-spark \
+  bench-storage \
+  bench-transactions \
+  clean \
+  crash \
+  lint \
+  openapi \
+  pipeline-demo \
+  qos2-kills \
+  serve \
+  setup \
+  soak \
+  spark-crash \
+  steady \
+  test
 
 setup: $(BUILT)
 
@@ -63,6 +84,14 @@ bench-engine: setup
 
 bench-http: setup
 	$(BIN)/python -m bench.http
+
+# Half an hour: 200 000 messages for each protocol, QoS and kind of session, at 5 000 and 20 000 a second.
+steady: setup
+	$(BIN)/python -m bench.steady
+
+# QoS 2 through kill -9: KILLS=… EXCHANGES=… SEED=…
+qos2-kills: setup
+	$(BIN)/python scripts/qos2_kills.py --kills $(or $(KILLS),200) --exchanges $(or $(EXCHANGES),100000) --seed $(or $(SEED),1)
 
 # After a change to the HTTP API.
 openapi: setup

@@ -70,7 +70,8 @@ class Dispatching:
         """Hold what consumers left against the limits; who is not done serving has time."""
         crowded, self._core.crowded = self._core.crowded, {}
         for subscription in crowded:
-            if subscription in self._again:
+            gate = subscription.gate
+            if subscription in self._again or (gate is not None and gate.is_syncing):
                 self._core.crowded[subscription] = None
             else:
                 self._settling.drop_beyond_limits(subscription, now_ms)
@@ -216,6 +217,12 @@ class Dispatching:
             found = state.next_run(lane, limit)
             if found is None or self._held_back(view, found[0]):
                 return 0
+            gate = view.subscription.gate
+            if gate is not None:
+                ceiling = gate.ceiling(view, found[0], found[1])
+                if ceiling <= found[0]:
+                    return 0
+                found = (found[0], min(found[1], ceiling), found[2])
             given = self._hand_out_run(view, consumer, found, now_ms, out, bytes_max)
             if given and view.lanes is not None:
                 view.lanes.served_from(lane, given, now_ms)

@@ -228,6 +228,9 @@ class Settling:
             floor = min(view.state.settled.floor for view in views)
         if floor > partition.log.start_offset:
             self._core.store.release(partition.log, floor)
+            for view in views:
+                if view.subscription.gate is not None:
+                    self._core.touch(view.subscription)
 
     def note(
         self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int

@@ -9,7 +9,7 @@ together.
 """
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
@@ -277,6 +277,17 @@ class Consumer:
             credit.bytes_used -= size
 
 
+class Gate(Protocol):
+    """Of a subscription whose messages may have to wait although a consumer has room for them."""
+
+    is_syncing: bool
+    """Whether they wait for nothing but the disk: then limits do not count them yet."""
+
+    def ceiling(self, view: "PartitionView", start: int, stop: int) -> int:
+        """From this offset on nothing goes out now; asked for messages ``start`` … ``stop - 1``.
+        Who holds some back touches the subscription when that may be over."""
+
+
 class Subscription:
     """The delivery state of one group on one topic."""
 
@@ -290,6 +301,7 @@ class Subscription:
         "durable",
         "exclusive",
         "expired",
+        "gate",
         "id",
         "keeps_sent",
         "keys",
@@ -332,6 +344,8 @@ class Subscription:
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keeps_sent = False
         """Whether a message that a consumer once had does not expire any more."""
+        self.gate: Gate | None = None
+        """What holds messages back from its consumers; settling some asks it again."""
         self.keys: KeySlots | None = None
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""

@@ -212,7 +212,7 @@ def _route(plan: Plan, moves: int, generation: int) -> Route:
         return closed
     if len(plan.sessions) > TARGETS_MAX:
         return closed
-    version, targets, takes_qos1, goes_ahead = 0, [], True, True
+    version, targets, takes_qos1 = 0, [], True
     for session, wants in plan.sessions.items():
         if wants.properties or wants.local is not wants:
             return closed
@@ -220,12 +220,11 @@ def _route(plan: Plan, moves: int, generation: int) -> Route:
         connection = session.connection
         if connection is None:
             continue
-        goes_ahead = goes_ahead and wants.qos > 0
         version = version or connection.version
         if not connection.takes_as_is(version):
             return closed
         targets.append(connection.express())
-    return Route(moves, generation, version, targets, takes_qos1, goes_ahead)
+    return Route(moves, generation, version, targets, takes_qos1)
 
 
 def _anchor(queues: Sequence[Topic]) -> Anchor:

@@ -264,6 +264,10 @@ class Sessions:
             ids = _decode_ids(value)
             session.outbox.released = IdRuns(ids.released)
             session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
+            if session.inbound.runs() != sorted(ids.inbound):
+                # Of what did not come nothing may be left: other messages will stand in its
+                # place, and after another crash it would seem to have come.
+                self.save_ids(session)
 
     def _arrived(self, run: IdRun) -> list[IdRun]:
         """The packet ids of a run whose messages came to the log before the crash."""
