@@ -17,6 +17,7 @@ cdef class DeliveryState(EntryTable):
     cdef public uint32_t nonce  # of the latest delivery
 
     cdef int64_t count_ready(self) noexcept
+    cdef bint first_ready(self, int lane, int64_t limit, int64_t *start, int64_t *stop) except -1
     cdef OffsetBits lane_bits(self, int lane)
     cdef int change_lane(self, int lane, int64_t base, uint64_t mask, bint ready) except -1
     cdef int move_to_lane(self, int64_t offset, uint8_t lane) except -1

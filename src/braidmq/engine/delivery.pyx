@@ -40,6 +40,8 @@ cdef enum:
 cdef enum:
     DELIVER = 0
 
+cdef int64_t OFFSET_MAX = 0x7fffffffffffffff
+
 cdef uint8_t TABLE[256]
 
 
@@ -394,30 +396,57 @@ cdef class DeliveryState(EntryTable):
         first fresh message, so whatever has an entry at a lower offset comes before it, and a
         delayed one that has become ready behind it comes after.
         """
-        cdef OffsetBits bits
-        cdef int64_t start, stop, offset
+        cdef int64_t start = 0, stop = 0, offset
         cdef uint16_t attempts
+        if not self.first_ready(lane, limit, &start, &stop):
+            return None
+        if start >= self.cursor and lane == 0:
+            return start, stop, 0
+        attempts = self.peek(start).attempts
+        offset = start + 1
+        while offset < stop:
+            if self.peek(offset).attempts != attempts:
+                stop = offset
+                break
+            offset += 1
+        return start, stop, attempts
+
+    def next_to_drop(self):
+        """What goes first when there are too many, ``(lane, start, stop)``: the oldest messages of
+        the least important lane that has any; None when nothing is ready."""
+        cdef int lane
+        cdef int64_t start = 0, stop = 0
+        for lane in range(<int>len(self.lanes) - 1, -1, -1):
+            if self.first_ready(lane, OFFSET_MAX, &start, &stop):
+                return lane, start, stop
+        return None
+
+    cdef bint first_ready(
+        self, int lane, int64_t limit, int64_t *start, int64_t *stop
+    ) except -1:
+        """The first ready messages of a lane that stand together, however often delivered."""
+        cdef OffsetBits bits
+        cdef int64_t offset
         if lane < len(self.lanes) and self.lanes[lane] is not None:
             bits = self.lanes[lane]
-            start = bits.scan(0, True) if bits.size else -1
-            if start >= 0 and (lane or start < self.cursor):
-                stop = min(bits.scan(start, False), start + limit)
-                attempts = self.peek(start).attempts
-                offset = start + 1
-                while offset < stop:
-                    if self.peek(offset).attempts != attempts:
-                        stop = offset
-                        break
-                    offset += 1
-                return start, stop, attempts
+            offset = bits.scan(0, True) if bits.size else -1
+            if offset >= 0 and (lane or offset < self.cursor):
+                start[0] = offset
+                stop[0] = bits.scan(offset, False)
+                if stop[0] - offset > limit:
+                    stop[0] = offset + limit
+                return True
         if lane == 0 and self.end - self.cursor > self.ahead.size:
-            stop = min(self.end, self.cursor + limit)
+            start[0] = self.cursor
+            stop[0] = self.end
             if self.ahead.size:
                 offset = self.ahead.scan(self.cursor, True)
                 if offset >= 0:
-                    stop = min(stop, offset)
-            return self.cursor, stop, 0
-        return None
+                    stop[0] = min(stop[0], offset)
+            if stop[0] - self.cursor > limit:
+                stop[0] = self.cursor + limit
+            return True
+        return False
 
     def deliver(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint32_t consumer,
                 int64_t deadline_ms):

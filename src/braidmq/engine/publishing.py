@@ -141,8 +141,8 @@ class Publishing:
             fitting = min(fitting, max(0, policy.max_messages - count))
         if policy.max_bytes is not None:
             room = policy.max_bytes - size
-            while fitting and batch.value_bytes_between(0, fitting) > room:
-                fitting -= 1
+            if batch.value_bytes_between(0, fitting) > room:
+                fitting = max(batch.reach(0, fitting, room + 1) - 1, 0) if room >= 0 else 0
         return fitting
 
     def _load(self, topic: Topic) -> tuple[int, int]:

@@ -356,6 +356,9 @@ class Subscription:
     def load(self) -> tuple[int, int]:
         """Messages and bytes that count towards the topic's limits."""
         if self.topic.policy.limits_count == "unsettled":
+            if len(self.views) == 1:
+                state = self.views[0].state
+                return state.depth, state.depth_bytes
             return self.depth, self.depth_bytes
         return (
             sum(view.state.ready for view in self.views),
@@ -424,7 +427,15 @@ class KeySlots:
 class PartitionView:
     """One subscription's view of one partition."""
 
-    __slots__ = ("id", "lanes", "partition", "state", "subscription")
+    __slots__ = (
+        "id",
+        "lanes",
+        "oldest_ms",
+        "oldest_offset",
+        "partition",
+        "state",
+        "subscription",
+    )
 
     def __init__(
         self,
@@ -439,6 +450,9 @@ class PartitionView:
         self.state = state
         self.lanes: LaneScheduler | None = None
         """Only where the topic has priorities."""
+        self.oldest_offset = -1
+        self.oldest_ms = 0
+        """When the record at that offset was stamped: where limits compare partitions."""
 
     @property
     def log(self) -> PartitionLog:

@@ -633,14 +633,17 @@ cdef class RecordBatch:
         """Index of the first record at or after ``offset``; ``count`` when there is none."""
         return self.index_of(offset)
 
-    def find_time(self, int64_t timestamp_ms, Py_ssize_t first=0):
-        """Index of the first record from ``first`` on that is stamped at or after a time; ``count``
-        for none."""
+    def find_time(
+        self, int64_t timestamp_ms, Py_ssize_t first=0, Py_ssize_t stop=0x7fffffffffffffff
+    ):
+        """Index of the first record from ``first`` on that is stamped at or after a time; ``stop``
+        or ``count`` for none."""
         cdef Py_ssize_t i
-        for i in range(max(first, 0), self.count):
+        stop = min(stop, self.count)
+        for i in range(max(first, 0), stop):
             if self.header_at(i).timestamp_ms >= timestamp_ms:
                 return i
-        return self.count
+        return stop
 
     def find_time_end(self, int64_t timestamp_ms):
         """Index after the last record stamped before ``timestamp_ms``; 0 for none."""
@@ -668,6 +671,21 @@ cdef class RecordBatch:
     def value_bytes_between(self, Py_ssize_t first, Py_ssize_t stop):
         """Bytes of the values of records ``first`` … ``stop - 1``."""
         return self.value_bytes_of(max(first, 0), min(stop, self.count))
+
+    def reach(self, Py_ssize_t first, Py_ssize_t stop, int64_t value_bytes):
+        """The index behind as few records from ``first`` on as have ``value_bytes`` bytes of values
+        together; ``stop`` when those before it have fewer."""
+        cdef Py_ssize_t i
+        first = max(first, 0)
+        stop = min(stop, self.count)
+        if self.value_bytes_max and self.is_even():
+            i = (max(value_bytes, 0) + self.value_bytes_max - 1) // self.value_bytes_max
+            return min(first + i, stop)
+        for i in range(first, stop):
+            if value_bytes <= 0:
+                return i
+            value_bytes -= self.header_at(i).value_length
+        return stop
 
     def offset_at(self, Py_ssize_t index):
         if not 0 <= index < self.count:
