@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from braidmq.engine.entries cimport Block, Entry, EntryTable, RangeList
+from braidmq.engine.timing cimport RecordClock
 from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
 from braidmq.storage.record cimport RecordBatch, RecordHeader
 
@@ -36,5 +37,6 @@ cdef class DeliveryState(EntryTable):
     ) except -1
     cdef void skip_ahead(self) noexcept
     cdef int admit(
-        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
+        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of,
+        RecordClock clock,
     ) except -1

@@ -16,6 +16,7 @@ from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.effects import DeadLettered
 from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
@@ -192,10 +193,11 @@ class Settling:
 
     def _first_stamped_after(self, view: PartitionView, start: int, stop: int, time_ms: int) -> int:
         """The first of some offsets whose record is younger than a time; ``stop`` for none."""
-        for run in self.runs(view.partition, start, stop):
-            young = max(run.batch.find_time(time_ms + 1), run.first)
-            if young < run.stop:
-                return run.batch.offset_at(young)
+        for found in self.runs(view.partition, start, stop):
+            for clock, run in view.partition.by_clock(found):
+                young = clock.first_since(run.batch, run.first, run.stop, time_ms + 1)
+                if young < run.stop:
+                    return run.batch.offset_at(young)
         return stop
 
     def give_back(self, consumer: Consumer, count: int, size: int) -> None:
@@ -237,6 +239,7 @@ class Settling:
         """Journal how a message was last handed out, so that a restart goes on from there."""
         subscription = view.subscription
         if subscription.durable:
+            due = self._core.wall_ms(due) if due else 0
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
             self._core.store.note(DELIVERY, meta)
 
@@ -337,7 +340,7 @@ class Settling:
             partition=view.partition.number,
             attempts=attempts,
             subscription=view.subscription.name,
-            at_ms=now_ms,
+            at_ms=self._core.wall_ms(now_ms),
             error=error,
         )
         for start, stop in ranges:
@@ -398,7 +401,7 @@ class Settling:
             partition=-1,
             attempts=0,
             subscription="",
-            at_ms=now_ms,
+            at_ms=self._core.wall_ms(now_ms),
         )
         records = [batch.record(index) for index in range(first, batch.count)]
         if self.move_dead(topic, records, death, now_ms, [], None):
@@ -481,7 +484,7 @@ class Settling:
 
     def _stamp_at(self, view: PartitionView, offset: int) -> int:
         for run in self.runs(view.partition, offset, offset + 1):
-            return run.batch.timestamp_at(run.first)
+            return view.partition.clock_at(offset).stamp_of(run.batch, run.first)
         return 0  # no record stands there: it is out of the way first
 
     def _drop_head(
@@ -496,7 +499,8 @@ class Settling:
             found = True
             end = excess.end_of(run)
             if following is not None:
-                end = min(end, _end_before(run, head, following))
+                clock = out.view.partition.clock_at(run.batch.offset_at(run.first))
+                end = min(end, _end_before(run, clock, head, following))
             excess.dropped(*out.take(DROP, Run(run.batch, run.first, end)))
             if end < run.stop or not excess.remains:
                 break
@@ -585,13 +589,13 @@ class Excess:
         return min(end, run.stop)
 
 
-def _end_before(run: Run, head: Head, following: Head) -> int:
+def _end_before(run: Run, clock: RecordClock, head: Head, following: Head) -> int:
     """The index behind the records of a run that come before the head of another view: at least
     one does, or that would have been first."""
     if following[0] != head[0]:
         return run.stop
     later = following[1] + (head[2] < following[2])
-    return max(run.batch.find_time(later, run.first, run.stop), run.first + 1)
+    return max(clock.first_since(run.batch, run.first, run.stop, later), run.first + 1)
 
 
 def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:

@@ -301,6 +301,13 @@ class PartitionLog:
             position += batch.size
         return None
 
+    @property
+    def latest_ms(self) -> int:
+        """The latest timestamp of its records; 0 without any."""
+        stamps = [segment.max_timestamp_ms for segment in self.segments]
+        stamps += [batch.max_timestamp_ms for batch in self._tail[self._head :]]
+        return max(stamps, default=0)
+
     def find_time(self, timestamp_ms: int) -> Offset:
         """The offset of the first record stamped at or after a time; ``next_offset`` for none."""
         for segment in self.segments:
