@@ -256,6 +256,9 @@ class Outbox:
     ) -> None:
         port = self._port
         assert port is not None
+        if not self._session.tree.plan(topic).may_read(self._session):
+            self._withhold(delivery, batch, first, stop, flags)
+            return
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
         wants = self._wants(flags, topic)
         if wants is not None:
@@ -297,6 +300,21 @@ class Outbox:
                 dropped = batch.offset_at(end)
                 self._engine.ack(delivery.consumer, delivery.view, dropped, dropped + 1)
             first = end + 1
+
+    def _withhold(
+        self, delivery: Delivery, batch: RecordBatch, first: int, stop: int, flags: int
+    ) -> None:
+        """Messages that its user may not read, at least not any more."""
+        self._counters.dropped += stop - first
+        start = batch.offset_at(first)
+        if flags & FLAG_QOS == EXACTLY_ONCE and delivery.attempts > 1 and self._port is not None:
+            # The client may hold its packet id: the exchange goes on to its end without it.
+            ids = sequential_ids(id_of(start), stop - first, ID_MAX)
+            for run in id_runs(ids):
+                self.released.put(*run)
+            self._port.send(render_acks(Kind.PUBREL, ids, self._port.version))
+            return
+        self._engine.ack(delivery.consumer, delivery.view, start, start + stop - first)
 
     def _wants(self, flags: int, topic: bytes) -> Wants | None:
         """How the session wants a message; None: as it came."""
