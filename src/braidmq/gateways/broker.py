@@ -162,12 +162,9 @@ class Broker:
             who.take_notes()
 
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
-        """Call back once an entry is on disk; at once for what needs no disk, or is there."""
-        journal = self.engine.store.journal
-        if lsn is None:
-            waiter(None)
-        elif lsn <= journal.durable_lsn and not journal.waiting and journal.failure is None:
-            # An idle journal commits nothing more: who waits for what it has would wait for ever.
+        """Call back once an entry is on disk, or can't be; at once for what needs no disk, or is
+        there. Who has to keep an order among its answers has ``Answers`` for it."""
+        if lsn is None or lsn <= self.engine.store.journal.durable_lsn:
             waiter(None)
         else:
             self.engine.store.wait(lsn, waiter)
