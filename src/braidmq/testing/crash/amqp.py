@@ -183,7 +183,7 @@ class WindowPublisher(LinkClient):
         link.call(m.ConfirmSelect())
         tag = 1
         while self.world.publishing.is_set():
-            self.wait_for_room(self._reader)
+            self.wait_for_turn(self._reader)
             window = [self._next() for _ in range(SIDE_WINDOW if self._is_side else WINDOW)]
             link.send(b"".join(frames for _, frames in window))
             self._await(link, tag, [number for number, _ in window])
@@ -344,6 +344,7 @@ class PriorityGetter(PikaClient):
         channel.confirm_delivery()
         self._get_all(channel)
         while self.world.publishing.is_set():
+            self.wait_for_turn()
             for _ in range(self.random.randint(1, 20)):
                 self._publish(channel)
             self._get_all(channel)
@@ -385,6 +386,7 @@ class TxPublisher(PikaClient):
         channel = self.channel()
         channel.tx_select()
         while self.world.publishing.is_set():
+            self.wait_for_turn()
             self._unit += 1
             unit = list(self._publish(channel))
             if self.random.random() < 0.2:

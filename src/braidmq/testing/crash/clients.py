@@ -36,6 +36,8 @@ class World:
     seed: int
     publishing: threading.Event = field(default_factory=threading.Event)
     """Clear: nothing new; what is under way is brought to its end."""
+    paused: threading.Event = field(default_factory=threading.Event)
+    """Set: nothing new for a while, so that consumers can be seen to come to the end."""
     ended: threading.Event = field(default_factory=threading.Event)
     _door: threading.Lock = field(default_factory=threading.Lock)
 
@@ -98,8 +100,12 @@ class Client(threading.Thread, ABC):
     def disconnect(self) -> None:
         """Whatever state the connection is in."""
 
-    def wait_for_room(self, reader: Reader) -> None:
-        while self.world.publishing.is_set() and self.strand.backlog(reader) > BACKLOG_MAX:
+    def wait_for_turn(self, *readers: Reader) -> None:
+        """Before something new: while all publishers pause, or a reader is too far behind."""
+        while self.world.publishing.is_set() and (
+            self.world.paused.is_set()
+            or any(self.strand.backlog(reader) > BACKLOG_MAX for reader in readers)
+        ):
             time.sleep(0.01)
 
 

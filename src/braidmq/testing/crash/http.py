@@ -145,7 +145,7 @@ class BatchPublisher(HttpClient):
     def work(self) -> None:
         self.connect()
         while self.world.publishing.is_set():
-            self.wait_for_room(self._reader)
+            self.wait_for_turn(self._reader)
             self._unit += 1
             self._publish()
         self.is_finished = True
@@ -249,6 +249,7 @@ class TransactionPublisher(HttpClient):
             if not self.world.publishing.is_set():
                 self.is_finished = True
                 return
+            self.wait_for_turn()
             self._transact()
             time.sleep(SIDE_PAUSE_S)
 
@@ -299,7 +300,7 @@ class MovePublisher(HttpClient):
         self.connect()
         publisher = self.strand.publishers[0]
         while self.world.publishing.is_set():
-            self.wait_for_room(self._moved)
+            self.wait_for_turn(self._moved)
             numbers = [publisher.send() for _ in range(BATCH // 2)]
             messages = [{"value": self.strand.body(0, each).decode()} for each in numbers]
             self.post(f"/v1/topics/{MOVE_IN}/messages/batch", {"messages": messages})
@@ -373,6 +374,7 @@ class OncePublisher(HttpClient):
                 if not self.world.publishing.is_set():
                     self.is_finished = True
                     return
+                self.wait_for_turn()
                 self._unanswered = [publisher.send() for _ in range(BATCH)]
             messages = [{"value": self.strand.body(0, each).decode()} for each in self._unanswered]
             path = f"/v1/topics/{ONCE_LOG}/messages/batch"
@@ -396,6 +398,7 @@ class LatestPublisher(HttpClient):
         self.connect()
         self._read()
         while self.world.publishing.is_set():
+            self.wait_for_turn()
             for _ in range(10):
                 self._publish()
             self._read()

@@ -44,6 +44,8 @@ PLACED_EXTRA_S = 1.0
 START_S_MAX = 60.0
 BLOCKED_S = 15.0
 """A queue that has consumers and does not get shorter for so long is blocked."""
+DRAIN_EVERY = 6
+"""Lives after which publishers pause until all is consumed, if that life's end is not placed."""
 DRAIN_S_MAX = 120.0
 """Then it is given up; between the two it may still turn out that nothing was lost."""
 
@@ -123,6 +125,8 @@ class Lab:
                 ready_ns = time.monotonic_ns()
                 if number == 0:
                     self._set_up()
+                elif number % DRAIN_EVERY == 0 and fault.operation is None:
+                    self._drain()
                 if not self._work(node, fault):
                     kind = "power cut at random" if fault.is_power_cut else "kill at random"
             self._check_end(node, fault)
@@ -132,6 +136,16 @@ class Lab:
         lived = f"ready after {(ready_ns - started_ns) / 1e9:.1f} s, " if ready_ns else ""
         lived += f"{(ended_ns - started_ns) / 1e9:.1f} s in all"
         self.say(f"life {number}: {kind}, {lived}, {self._confirmed()} confirmed so far")
+
+    def _drain(self) -> None:
+        """While publishers pause, consumers come to the end: nothing is blocked by what the last
+        life left behind."""
+        for process in self._traffic:
+            process.pause()
+        self._wait_for_consumers()
+        self._wait_for_transactions()
+        for process in self._traffic:
+            process.resume()
 
     def _starting(self, fault: Fault) -> Any:
         os.environ[ENVIRONMENT] = msgspec.json.encode(fault).decode()
@@ -143,15 +157,12 @@ class Lab:
         except AssertionError as error:
             if fault.in_start and node.process.wait(10) == -signal.SIGKILL:
                 return False
-            raise NodeBroken(f"after {self._before()}: {error}") from None
+            raise NodeBroken(f"{self._after()}: {error}") from None
         return True
 
-    def _before(self) -> str:
-        return (
-            f"{len(self.lives)} lives, the last ended by {self.lives[-1].fault}"
-            if self.lives
-            else "none"
-        )
+    def _after(self) -> str:
+        ended = next((life.fault for life in reversed(self.lives) if life.ended_ns), "nothing yet")
+        return f"after {len(self.lives)} lives, the last ended by {ended}"
 
     def _work(self, node: LiveNode, fault: Fault) -> bool:
         """True if the placed moment came before the traffic's time was over."""
@@ -238,8 +249,8 @@ class Lab:
                     least[name], since[name] = lag, now
                 if now - since[name] > BLOCKED_S and name not in told:
                     told.add(name)
-                    text = f"{name} kept {lag} messages for {BLOCKED_S:.0f} s after the last start"
-                    self._found(name, "blocked", text)
+                    text = f"{name} kept {lag} messages for {BLOCKED_S:.0f} s {self._after()}"
+                    self._found("node", "blocked", text)
             if now - began > DRAIN_S_MAX:
                 return
             time.sleep(0.1)
@@ -252,11 +263,17 @@ class Lab:
         }
 
     def _wait_for_transactions(self) -> None:
-        deadline = time.monotonic() + DRAIN_S_MAX
+        """What nobody will end must be decided soon, and not stand in the way."""
+        began = time.monotonic()
+        told: set[str] = set()
         while open_ones := self._call("GET", "/v1/transactions"):
-            if time.monotonic() > deadline:
-                for each in open_ones:
-                    self._found("node", "blocked", f"transaction {each} is never decided")
+            waited = time.monotonic() - began
+            for each in open_ones if waited > BLOCKED_S else ():
+                if each["name"] not in told:
+                    told.add(each["name"])
+                    text = f"a transaction is open {BLOCKED_S:.0f} s {self._after()}: {each}"
+                    self._found("node", "blocked", text)
+            if waited > DRAIN_S_MAX:
                 return
             time.sleep(0.1)
 

@@ -38,6 +38,10 @@ def _run(protocol: Protocol, ports: dict[str, int], seed: int, lab: Connection, 
     while (command := lab.recv()) != "end":
         if command == "finish":
             world.publishing.clear()
+        elif command == "pause":
+            world.paused.set()
+        elif command == "resume":
+            world.paused.clear()
         unfinished = [each.name for each in clients if each.publishes and not each.is_finished]
         lab.send(Progress(unfinished, sum(strand.confirmed for strand in strands)))
     world.ended.set()
@@ -69,6 +73,12 @@ class TrafficProcess:
     def finish(self) -> list[str]:
         """No new messages from now on. Who has not yet come to an end?"""
         return self._ask("finish").unfinished
+
+    def pause(self) -> None:
+        self._ask("pause")
+
+    def resume(self) -> None:
+        self._ask("resume")
 
     def confirmed(self) -> int:
         return self._ask("count").confirmed
