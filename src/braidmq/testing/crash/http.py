@@ -42,7 +42,7 @@ LOGS: dict[str, tuple[str, ...]] = {
 PARTITIONS = {BATCH_TOPIC: 3, MOVE_IN: 2, MOVE_OUT: 2}
 PATIENT = {"attempts": 1000}
 """A kill of the node is a failed delivery: by default the third makes a message a dead letter."""
-COMPACTED = {"enabled": True, "lag_ms": 200, "interval_ms": 500}
+COMPACTED = {"enabled": True, "lag_ms": 100, "interval_ms": 400}
 
 
 def topics() -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ MODULE = "braidmq.testing.crash.node"
 SMALL_FILES = """\
 [storage]
 journal_file_bytes = 262144
-segment_bytes_max = 131072
+segment_bytes_max = 65536
 tail_bytes_max = 2097152
 
 [log]
