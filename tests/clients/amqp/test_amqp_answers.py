@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from raw_client import Gone, RawClient, content_frames
 
-from braidmq.testing.hosted import CommitGate, HostedNode, hosted_node
+from braidmq.engine.engine import Engine
+from braidmq.gateways.amqp.queues import SUBSCRIPTION
+from braidmq.model.clock import SystemClock
+from braidmq.testing.faulty_disk import CutAt
+from braidmq.testing.hosted import SMALL, CommitGate, HostedNode, hosted_node
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import FrameKind
 
@@ -325,3 +329,36 @@ def test_what_the_disk_did_not_take_is_refused_in_its_confirm(
     assert client.said_so_far() == []
     disk.break_down()
     assert client.expect(m.BasicNack).delivery_tag == 2
+
+
+# --- a node that is cut off ---
+
+
+def test_a_tx_commit_cut_off_anywhere_is_decided_when_the_node_is_back(
+    client: Client, disk: CommitGate
+) -> None:
+    client.ask(1, DURABLE, m.QueueDeclareOk)
+    client.ask(1, m.QueueDeclare("jobs", durable=True), m.QueueDeclareOk)
+    client.ask(MARKER, m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.publish(MARKER, "jobs", b"job")
+    client.expect(m.BasicAck)
+    client.ask(1, m.TxSelect(), m.TxSelectOk)
+    tag = client.ask(1, m.BasicGet("jobs"), m.BasicGetOk).delivery_tag
+    client.content()
+    client.ask(1, m.QueueDeclare("jobs", passive=True), m.QueueDeclareOk)  # all of that is on disk
+    disk.shut()
+    client.publish(1, "d", b"done")
+    client.method(1, m.BasicAck(tag), m.TxCommit())
+    disk.wait_for_commit()
+    found = set()
+    for cut in range(0, disk.unsynced_bytes + 1, 16):
+        engine = Engine.open(disk.crash(CutAt(cut)), SystemClock().now_ms(), SMALL)
+        assert engine.transactions.transactions() == []
+        found.add(
+            tuple(
+                engine.subscription(engine.topic("/", queue), SUBSCRIPTION).ready
+                for queue in ("jobs", "d")
+            )
+        )
+        engine.close()
+    assert found == {(1, 0), (0, 1)}
