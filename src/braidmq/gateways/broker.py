@@ -38,6 +38,9 @@ NOTED_S = 0.005
 
 PRESSURE_EVERY_S = 0.5
 
+CLOCK_SET_MS = 200
+"""Less is two clocks read one after the other. They run at one speed: NTP slews both."""
+
 QUICK_WRITES_MAX = 8
 """So many writes take no longer than waking the committer does, and go before it. More are better
 done while it works."""
@@ -99,6 +102,10 @@ class Broker:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
         expired by how long the turn takes."""
         return self._now_ms if self._turn_due else self.clock.now_ms()
+
+    def wall_ms(self) -> int:
+        """What people call the time: for what is shown, and for dates. Never for a duration."""
+        return self.clock.wall_ms()
 
     def touch(self) -> None:
         """Something is done with the engine: a turn is due."""
@@ -275,7 +282,17 @@ class Broker:
         self._timer = None
         self.touch()
 
+    def _check_clock(self) -> None:
+        """Tell the engine when the wall clock was set: dates are by that one."""
+        lead_ms = self.clock.wall_ms() - self.clock.now_ms()
+        by_ms = lead_ms - self.engine.core.clock.lead_ms
+        if abs(by_ms) >= CLOCK_SET_MS:
+            logger.warning("the wall clock was set", extra={"by_ms": by_ms})
+            self.engine.clock_set(lead_ms, now_ms=self.now_ms())
+            self.touch()
+
     def _check_pressure(self) -> None:
+        self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)

@@ -644,5 +644,6 @@ def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:
         timestamp_ms=record.timestamp_ms,
         expires_at_ms=record.expires_at_ms,
         due_at_ms=record.due_at_ms,
+        dated=record.dated,
     )
     return changed

@@ -99,7 +99,7 @@ class AmqpConnection:
         self.client_properties: dict[str, Any] = {}
         self.transport = transport
         self.peer = transport.peer
-        self.connected_ms = self.broker.clock.now_ms()
+        self.connected_ms = self.broker.wall_ms()
         self._unread_bytes = 0
         """Of a frame that is not complete."""
         self._out: list[bytes] = []

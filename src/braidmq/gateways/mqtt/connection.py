@@ -403,7 +403,7 @@ class MqttConnection:
         if not self.speaks_v5:
             expiry_s = 0 if packet.clean_start else EXPIRES_NEVER
         expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
-        old = self.sessions.find(self.namespace, self.client_id)
+        old = self.sessions.find(self.namespace, self.client_id, self.user)
         if old is not None and old.connection is not None:
             old.connection.taken_over()
         self.broker.settle()

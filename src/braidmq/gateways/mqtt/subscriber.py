@@ -235,10 +235,7 @@ class Subscriber:
             packet_ids = array("H", [each for each in packet_ids if each in outbox.released])
             if not packet_ids:
                 return
-            runs = id_runs(packet_ids)
-        outbox.acknowledge(packet_ids)
-        for first, stop in runs:
-            outbox.released.discard(first, stop)
+        outbox.complete(packet_ids)
         connection.sessions.save_ids(connection.session)
 
 
