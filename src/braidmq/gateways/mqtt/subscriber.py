@@ -14,6 +14,7 @@ from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
+from braidmq.model.ids import Lsn
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -197,15 +198,29 @@ class Subscriber:
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
             outbox.acknowledge(connection.settle_express(refused))
-        if unknown:
-            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
+        lsn: Lsn | None = None
         if known:
             for first, stop in runs:
                 outbox.unreceived.discard(first, stop)
                 outbox.released.put(first, stop)
             lsn = connection.sessions.save_ids(connection.session)
+        if unknown:
+            connection.answers.reply(self._released(packet_ids, refused, unknown), lsn)
+        elif known:
             connection.answers.reply(render_acks(Kind.PUBREL, known, connection.version), lsn)
+
+    def _released(
+        self, packet_ids: "array[int]", refused: "array[int]", unknown: "array[int]"
+    ) -> bytes:
+        """PUBREL one by one, in the order of PUBREC (MQTT-4.6.0-4)."""
+        data = b""
+        for number in packet_ids:
+            if number not in refused:
+                found = number not in unknown
+                reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND
+                version = self._connection.version
+                data += render_acks(Kind.PUBREL, array("H", [number]), version, reason)
+        return data
 
     def _sorted_out(
         self, packet_ids: "array[int]", reasons: bytes | None
