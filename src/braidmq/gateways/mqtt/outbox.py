@@ -96,6 +96,11 @@ class Outbox:
         """Of all that the client has not answered for, however it came there."""
         return self._credit.used if self._port is not None else 0
 
+    @property
+    def waiting(self) -> int:
+        """Messages that it may be sent and was not."""
+        return self.state.ready if self.state is not None else 0
+
     # --- the queue ---
 
     def topic(self) -> Topic:
