@@ -13,7 +13,6 @@ from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import State
-from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_TIMED
@@ -286,15 +285,16 @@ class Dispatching:
             if not ttl_ms and not part.batch.summary & TIMED:
                 yield part
                 continue
-            at = part.first
-            while at < part.stop:
-                count = live_prefix(part.batch, at, part.stop, now_ms, ttl_ms)
-                piece = Run(part.batch, at, at + abs(count))
-                if count > 0:
-                    yield piece
-                else:
-                    self._settling.expire(view, piece, now_ms)
-                at = piece.stop
+            for clock, stamped in view.partition.by_clock(part):
+                at = stamped.first
+                while at < stamped.stop:
+                    count = clock.live_prefix(part.batch, at, stamped.stop, now_ms, ttl_ms)
+                    piece = Run(part.batch, at, at + abs(count))
+                    if count > 0:
+                        yield piece
+                    else:
+                        self._settling.expire(view, piece, now_ms)
+                    at = piece.stop
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
         if _is_unbroken(run):
@@ -328,7 +328,8 @@ class Dispatching:
         if attempts:
             subscription.redelivered += count
         else:
-            self._core.ages.observe(batch, first, stop, now_ms)
+            clock = view.partition.clock_at(start)
+            self._core.ages.observe(batch, first, stop, now_ms, clock)
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count

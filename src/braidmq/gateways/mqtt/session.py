@@ -56,11 +56,12 @@ class Session:
     def key(self) -> str:
         return f"{self.namespace}\0{self.client_id}"
 
-    def record(self) -> SessionRecord:
+    def record(self, lead_ms: int) -> SessionRecord:
+        """As it is kept: with the time of the wall clock, which a restart begins with."""
         return SessionRecord(
             self.user,
             self.expiry_s,
-            self.disconnected_ms,
+            self.disconnected_ms and self.disconnected_ms + lead_ms,
             self.will,
             list(self.queues.values()),
         )

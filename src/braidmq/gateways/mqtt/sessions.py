@@ -233,7 +233,8 @@ class Sessions:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
-        return self._store.change([(SESSIONS, session.key, _encode(session.record()))])
+        record = session.record(self._broker.engine.core.clock.lead_ms)
+        return self._store.change([(SESSIONS, session.key, _encode(record))])
 
     def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
         """Keep what became of some of its filters; the others are as they were."""
@@ -266,7 +267,8 @@ class Sessions:
                 namespace, client_id, record.user, clean_start=False, expiry_s=record.expiry_s
             )
             session.durable = True
-            session.disconnected_ms = record.disconnected_ms or now_ms
+            # Not later than now: the clock may have been set back while the node was down.
+            session.disconnected_ms = min(record.disconnected_ms or now_ms, now_ms)
             session.will = record.will
             for each in subscriptions.get(key, ()):
                 self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
