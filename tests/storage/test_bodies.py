@@ -11,6 +11,7 @@ from worlds import SMALL, World, files, random_batch, read_all, value_batch, vie
 
 from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.storage import bodies, snapshot
+from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import Disk, MemoryDisk
 from braidmq.storage.flush import SegmentWriter
 from braidmq.storage.offset_set import OffsetBits
@@ -18,7 +19,7 @@ from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment, bodies_path
 from braidmq.storage.settings import StorageSettings
-from braidmq.storage.store import Checkpoint, Store
+from braidmq.storage.store import Store
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
 
 SUBSCRIPTION = 1

@@ -9,7 +9,7 @@ import msgspec
 from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
-from braidmq.engine.effects import ConsumerCancelled, TopicDeleted
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, TopicDeleted
 from braidmq.engine.errors import (
     BadPartitionCount,
     BadPosition,
@@ -41,9 +41,9 @@ from braidmq.engine.topics import (
     TopicPartition,
 )
 from braidmq.model.ids import SubscriptionId
+from braidmq.storage.catalogue import PARTITIONS
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.store import PARTITIONS
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +128,8 @@ class Administration:
         partition = TopicPartition(topic, len(topic.partitions), log)
         topic.partitions.append(partition)
         self._core.partitions[log.id] = partition
+        if log.damage is not None:
+            topic.look_at_quarantine()
         return partition
 
     def delete_topic(self, topic: Topic) -> None:
@@ -170,10 +172,15 @@ class Administration:
             )
 
     def drop_orphans(self) -> None:
-        """Partitions whose topic a crash kept from being made, or from learning of them."""
+        """Partitions whose topic a crash kept from being made, or from learning of them: nobody
+        can have published to them. One that has records is not such."""
         store = self._core.store
         for number in [each for each in store.logs if each not in self._core.partitions]:
-            store.delete_partition(number)
+            log = store.logs[number]
+            if log.next_offset or log.segments:
+                logger.error("partition without a topic", extra={"partition": log.label})
+            else:
+                store.delete_partition(number)
 
     def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
@@ -515,6 +522,9 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+        if subscription.topic.is_quarantined:
+            error = subscription.topic.partitions[0].log.quarantined()
+            self._core.effects.append(ConsumerFailed(consumer, error))
         return consumer
 
     def detach(self, consumer: Consumer, now_ms: int, *, requeue: bool = True) -> None:

@@ -24,6 +24,7 @@ from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
+from braidmq.engine.quarantine import Quarantine
 from braidmq.engine.recovery import DeliveryNotes, Recovery
 from braidmq.engine.retention import Retainer
 from braidmq.engine.routing.errors import ExchangeNotFound
@@ -103,6 +104,13 @@ class Engine:
         self._administration.on_policy = self._stability.policy_changed
         self._administration.on_resized = self.groups.resized
         self._administration.on_deleted = self._deleted
+        self.quarantine = Quarantine(
+            self.core,
+            self._settling,
+            self.retainer,
+            self._recovery,
+            self._stability.count_undecided,
+        )
         notes.core = self.core
 
     @classmethod
@@ -193,6 +201,8 @@ class Engine:
 
     def purge(self, topic: Topic) -> int:
         self._administration.require(topic)
+        if topic.quarantined:
+            raise self.quarantine.error(topic)
         return self.retainer.purge(topic)
 
     def set_template(
@@ -376,7 +386,11 @@ class Engine:
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
     ) -> list[Delivery]:
-        return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        """Raises PartitionQuarantined where nothing can be had any more."""
+        found = self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        if not found and consumer.subscription.topic.quarantined:
+            self.quarantine.require(consumer.subscription.topic)
+        return found
 
     def watch(self, subscription: Subscription) -> None:
         """Say once (``SubscriptionReady``) when a pull may find something."""
@@ -502,6 +516,11 @@ class Engine:
         changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)
+
+    def reclaim(self) -> None:
+        """Free what can be freed at once while the disk is short of room."""
+        if self.pressure.disk_is_low:
+            self.store.reclaim()
 
     def take_effects(self) -> list[Effect]:
         effects, self.core.effects = self.core.effects, []

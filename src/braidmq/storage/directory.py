@@ -6,6 +6,7 @@
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
     segments/           0000002a-00000000000000001000.segment, .index, .keys
                         00000000000004d2.bodies
+    aside/              what the state does not know any more, in directories as above
 
 Anything else is somebody else's: the node refuses to start and leaves it as it is.
 """
@@ -15,13 +16,20 @@ import re
 import msgspec
 
 from braidmq.model.errors import ForeignFile
-from braidmq.storage import journal, segment, snapshot
+from braidmq.storage import aside, journal, segment, snapshot
 from braidmq.storage.disk import DirectoryLock, Disk
 
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
 FORMAT = 1
-KNOWN = {FORMAT_FILE, LOCK_FILE, journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY}
+KNOWN = {
+    FORMAT_FILE,
+    LOCK_FILE,
+    journal.DIRECTORY,
+    snapshot.DIRECTORY,
+    segment.DIRECTORY,
+    aside.DIRECTORY,
+}
 FORMAT_UNFINISHED = "FORMAT.new"
 IGNORED = {"lost+found", FORMAT_UNFINISHED}  # the first belongs to the file system
 

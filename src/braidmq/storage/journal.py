@@ -419,6 +419,23 @@ class Journal:
             self._disk.remove(old.file.path)
 
     @property
+    def closed_files(self) -> int:
+        """Full ones, kept for what is not in segments or for the snapshot before the newest."""
+        return len(self._closed)
+
+    def drop_spare(self) -> None:
+        """Give back the room of a file that was kept to be used again."""
+        if not self._preparing.acquire(blocking=False):
+            return  # a file is being made, perhaps of it
+        try:
+            spare, self._spare = self._spare, None
+            if spare is not None:
+                spare.close()
+                self._disk.remove(spare.path)
+        finally:
+            self._preparing.release()
+
+    @property
     def live_bytes(self) -> int:
         """Bytes of entries in all files that recovery would read."""
         closed = sum(old.position for old in tuple(self._closed))
@@ -578,26 +595,28 @@ def older_files(disk: Disk, oldest_epoch: int, first_epoch: int) -> list[Journal
     ]
 
 
-def remove_leftovers(disk: Disk, first_epoch: int) -> None:
-    """Remove files that were being made when the node stopped, or that no snapshot needs."""
-    for name in disk.list(DIRECTORY):
-        if name.endswith(UNFINISHED) or int(name.removesuffix(SUFFIX), 16) < first_epoch:
-            disk.remove(f"{DIRECTORY}/{name}")
+def leftovers(disk: Disk, first_epoch: int) -> list[str]:
+    """Paths of files that were being made when the node stopped, or that no snapshot needs."""
+    return [
+        f"{DIRECTORY}/{name}"
+        for name in disk.list(DIRECTORY)
+        if name.endswith(UNFINISHED) or int(name.removesuffix(SUFFIX), 16) < first_epoch
+    ]
 
 
 def check_file_header(path: str, view: memoryview, epoch: int) -> int:
     """The salt of a file that is ours, readable by us and intact."""
     header = bytes(view[: FILE_HEADER.size + 4])
-    if len(view) < ENTRIES_START or header[:8] != FILE_MAGIC:
-        raise ForeignFile(
-            f"{path} is not a journal file", remedy="Move it out of the data directory"
-        )
-    _, version, _, _, salt = FILE_HEADER.unpack(header[:-4])
-    if version > FILE_VERSION:
+    if len(view) < ENTRIES_START:
+        raise CorruptData(path, len(view), "the file ends within its header")
+    magic, version, _, _, salt = FILE_HEADER.unpack(header[:-4])
+    if header == file_header(epoch, salt):
+        return int(salt)
+    fields, checksum = header[:-4], struct.unpack("<I", header[-4:])[0]
+    # Only with a right checksum: a flipped bit must not pass for a newer version.
+    if magic == FILE_MAGIC and version > FILE_VERSION and checksum == crc32c(fields):
         raise ForeignFile(
             f"{path} has journal version {version}, this BraidMQ reads {FILE_VERSION}",
             remedy="It was written by a newer BraidMQ: use that one",
         )
-    if header != file_header(epoch, salt):
-        raise CorruptData(path, 0, "the file header does not match its checksum and name")
-    return int(salt)
+    raise CorruptData(path, 0, "the file header does not match its checksum and name")

@@ -27,7 +27,7 @@ from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
 from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
-from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.model.errors import AccessRefused, BraidError, StorageError
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
@@ -630,7 +630,7 @@ class MqttConnection:
         """On behalf of the client, with its rights checked."""
         return self._publisher.route(arrival)
 
-    def answered(self, answers: list[Answer], failure: StorageFailed | None) -> None:
+    def answered(self, answers: list[Answer], failure: StorageError | None) -> None:
         """Publishes are where they have to be; or they never will be."""
         if failure is not None:
             self.fail(translate(failure))
