@@ -1,4 +1,4 @@
-"""Damage in one partition's files: it is quarantined, all others are served, and it can come back."""
+"""Damage in one partition: it is quarantined, all others are served, and it can come back."""
 
 from collections.abc import Callable
 
@@ -356,5 +356,5 @@ def test_timers_and_limits_of_a_quarantined_topic_do_no_harm() -> None:
     world.advance(3_600_000)
     assert world.find("b").depth == 0
     world.checkpoint()
-    assert 0 < len([each for each in segments(world)]) <= before
+    assert 0 < len(segments(world)) <= before
     assert all(world.disk.exists(each.path) for each in segments(world))

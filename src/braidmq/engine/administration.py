@@ -32,6 +32,7 @@ from braidmq.engine.policy import (
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
+    QUEUE_SUBSCRIPTION,
     Consumer,
     Credit,
     Mode,
@@ -52,6 +53,10 @@ Position = int | str
 
 TIME_MAX_MS = (1 << 63) - 1
 SHARED_POLICIES_MAX = 1024
+
+ROOT_NAMESPACE = "/"
+RECOVERED = ".recovered"
+"""After the name of a topic when there is another of that name."""
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -181,6 +186,42 @@ class Administration:
                 logger.error("partition without a topic", extra={"partition": log.label})
             else:
                 store.delete_partition(number)
+
+    def adopt_orphans(self, now_ms: int) -> None:
+        """Make topics of partitions that have records and whose topics nobody knows any more: by
+        their labels, with a subscription that has everything, and nothing goes before that has."""
+        store = self._core.store
+        found: dict[tuple[str, str], dict[int, PartitionLog]] = {}
+        for number in [each for each in store.logs if each not in self._core.partitions]:
+            namespace, name, place = split_label(store.logs[number].label)
+            if (namespace, name) in self._core.topics:
+                name += RECOVERED
+            found.setdefault((namespace, name), {})[place] = store.logs[number]
+        for (namespace, name), logs in found.items():
+            self._adopt(namespace, name, logs, now_ms)
+
+    def _adopt(self, namespace: str, name: str, logs: dict[int, PartitionLog], now_ms: int) -> None:
+        count = max(logs) + 1
+        settings = {"partitions": count, "retention": {"until_acked": True}}
+        policy = self.policy(namespace, name, settings)
+        topic = Topic(
+            self._core.next_id("topic"),
+            namespace,
+            name,
+            settings,
+            policy,
+            durable=True,
+            now_ms=now_ms,
+        )
+        for place in range(count):
+            log = logs.get(place)
+            if log is None:
+                log = self._core.store.create_partition(f"{namespace}/{name}/{place}")
+            self.add_partition(topic, log)
+        self.register(topic)
+        self._core.save_topic(topic)
+        self.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
+        _log_topic("topic recovered", topic)
 
     def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
@@ -547,6 +588,20 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+
+
+def split_label(label: str) -> tuple[str, str, int]:
+    """Namespace, topic and number of a partition. Names may have slashes of their own: a namespace
+    ends at the first one that it does not begin with."""
+    rest, _, number = label.rpartition("/")
+    if not number.isdecimal():
+        return ROOT_NAMESPACE, label, 0
+    if rest.startswith(f"{ROOT_NAMESPACE}/"):
+        return ROOT_NAMESPACE, rest[2:], int(number)
+    cut = rest.find("/", 1)
+    if cut < 0:
+        return ROOT_NAMESPACE, rest, int(number)
+    return rest[:cut], rest[cut + 1 :], int(number)
 
 
 def _log_topic(what: str, topic: Topic) -> None:

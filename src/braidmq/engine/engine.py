@@ -121,19 +121,22 @@ class Engine:
         settings: StorageSettings | None = None,
         marks: Watermarks | None = None,
         progress: Progress = lambda what, done, total: None,
+        *,
+        rebuild: bool = False,
     ) -> "Engine":
-        """Recover a data directory and go on where it stopped."""
+        """Recover a data directory and go on where it stopped; with ``rebuild``, where no snapshot
+        can be read, with what segments and journal say of themselves."""
         notes, ledger = DeliveryNotes(), Ledger()
-        store = Store.open(disk, settings, [notes, ledger], progress)
+        store = Store.open(disk, settings, [notes, ledger], progress, rebuild=rebuild)
         try:
             engine = cls(store, notes, ledger, now_ms, marks)
-            engine._restore(now_ms, progress)
+            engine._restore(now_ms, progress, rebuild=rebuild)
         except BaseException:
             store.close()
             raise
         return engine
 
-    def _restore(self, now_ms: int, progress: Progress) -> None:
+    def _restore(self, now_ms: int, progress: Progress, *, rebuild: bool) -> None:
         self.core.restore_ids()
         self.exchanges.restore()
         self._recovery.run(now_ms, progress)
@@ -141,6 +144,8 @@ class Engine:
         self.groups.restore()
         self.leases.restore(now_ms)
         self.transactions.resume(now_ms)
+        if rebuild:
+            self._administration.adopt_orphans(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.

@@ -72,7 +72,10 @@ def _open(files: OpenFiles, number: int) -> File:
     except FileNotFoundError:
         raise CorruptData(path, 0, "the body file is missing") from None
     if not known:
-        check_header(path, file.read(START, 0), number)
+        try:
+            check_header(path, file.read(START, 0), number)
+        except ForeignFile as error:
+            raise CorruptData(path, 0, str(error.args[0])) from None
     return file
 
 

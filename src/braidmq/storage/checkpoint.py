@@ -50,6 +50,8 @@ class Checkpoint:
     sections: dict[str, bytes]
     rewrites: list[Rewrite]
     salvages: list[Salvage]
+    previous: int
+    """The number of the snapshot before this one; 0: there is none."""
     body_file: int
     """The number of the body file, if there is something to share."""
     results: list[FlushResult] = field(default_factory=list)
@@ -109,7 +111,7 @@ class Checkpoint:
         partitions = self.untouched + touched
         if self.rewritten or self.salvaged:
             partitions = [self._with_rewritten(each) for each in partitions]
-        return State(self.catalogue, self.acknowledged, partitions, self.sections)
+        return State(self.catalogue, self.acknowledged, partitions, self.sections, self.previous)
 
     def _with_rewritten(self, state: PartitionState) -> PartitionState:
         new = {

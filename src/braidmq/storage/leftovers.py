@@ -28,6 +28,10 @@ class Leftovers:
 
     def __init__(self, disk: Disk, used: Snapshot | None) -> None:
         self._disk = disk
+        if used is not None and used.state.previous:
+            # It stays until a newer one is written: where it is gone, so may be a newer one.
+            previous = snapshot.file_name(used.state.previous)
+            used = used if disk.exists(previous) else None
         self._used = used
         self.set_aside: list[str] = []
         """Where files are that were moved."""

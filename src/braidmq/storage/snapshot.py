@@ -50,6 +50,9 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     partitions: list[PartitionState]
     sections: dict[str, bytes] = {}
     """What participants keep, by their names."""
+    previous: int = 0
+    """The number of the snapshot before it, which is kept until there is one after it; 0: none, or
+    from a time when this was not noted."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -155,6 +155,8 @@ class Store:
         self._damages: list[tuple[PartitionLog, Damage]] = []
         """What recovery found, for when there is a journal to note it in."""
         self._used: snapshot.Snapshot | None = None
+        self._snapshot = 0
+        """The number of the newest; 0: there is none."""
         self._wanted = False
         """Whether somebody wants a checkpoint, however little there is to do."""
         self.on_quarantined: Callable[[PartitionLog], None] = lambda log: None
@@ -256,6 +258,7 @@ class Store:
             needed = journal.file_name(found.first_epoch)
             if not self.disk.exists(needed):
                 raise CorruptData(needed, 0, "the journal file is missing")
+            self._snapshot = found.next_lsn
             self._load(found.state)
             return found.first_epoch, found.next_lsn
         first_epoch = min(journal.journal_epochs(self.disk), default=1)
@@ -742,6 +745,7 @@ class Store:
             body_file=self.bodies.new_number(self.journal.next_lsn),
             rewrites=self._plan_rewrites(),
             salvages=self._plan_salvages(),
+            previous=self._snapshot,
             sections={name: each.dump() for name, each in self._participants.items()},
         )
         return self._checkpoint
@@ -769,6 +773,7 @@ class Store:
     def finish_checkpoint(self, checkpoint: Checkpoint) -> None:
         assert checkpoint is self._checkpoint
         self._checkpoint = None
+        self._snapshot = checkpoint.next_lsn
         self._count(checkpoint)
         for result in checkpoint.results:
             log = result.plan.log
