@@ -57,6 +57,7 @@ def list_quarantined(
 def retry(
     topic: Topic,
     partition: Number = 0,
+    as_json: Json = False,
     namespace: Namespace = ROOT,
     url: Url = DEFAULT_URL,
     user: User = GUEST,
@@ -70,6 +71,9 @@ def retry(
     """
     api = Api(url, user, password, namespace)
     api.post("topics", topic, "partitions", partition, "quarantine", "retry")
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "quarantined": False})
+        return
     typer.echo(f"partition {partition} of {topic} is whole and served again")
 
 

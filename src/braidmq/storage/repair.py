@@ -58,14 +58,9 @@ class _Repair:
         self._disk = disk
         found = snapshot.load_newest(disk, [])
         epochs = journal.journal_epochs(disk)
-        if found is not None:
-            self._first_epoch, self._next_lsn = found.first_epoch, found.next_lsn
-        else:
-            self._first_epoch, self._next_lsn = (
-                min(epochs, default=1),
-                journal.oldest_lsn(disk) or 1,
-            )
+        self._first_epoch = found.first_epoch if found is not None else min(epochs, default=1)
         self._epochs = [epoch for epoch in epochs if epoch >= self._first_epoch]
+        self._next_lsn = found.next_lsn if found is not None else self._first_after(0) or 1
 
     def run(self) -> Dropped | None:
         """Go through the files as recovery does."""
