@@ -130,7 +130,7 @@ class Administration:
             self.add_partition(topic, log)
 
     def add_partition(self, topic: Topic, log: PartitionLog) -> TopicPartition:
-        partition = TopicPartition(topic, len(topic.partitions), log)
+        partition = TopicPartition(topic, len(topic.partitions), log, self._core.clock)
         topic.partitions.append(partition)
         self._core.partitions[log.id] = partition
         if log.damage is not None:

@@ -13,7 +13,6 @@ from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import State
-from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import Run
@@ -71,7 +70,8 @@ class Dispatching:
         """Hold what consumers left against the limits; who is not done serving has time."""
         crowded, self._core.crowded = self._core.crowded, {}
         for subscription in crowded:
-            if subscription in self._again:
+            gate = subscription.gate
+            if subscription in self._again or (gate is not None and gate.is_syncing):
                 self._core.crowded[subscription] = None
             else:
                 self._settling.drop_beyond_limits(subscription, now_ms)
@@ -219,6 +219,12 @@ class Dispatching:
             found = state.next_run(lane, limit)
             if found is None or self._held_back(view, found[0]):
                 return 0
+            gate = view.subscription.gate
+            if gate is not None:
+                ceiling = gate.ceiling(view, found[0], found[1])
+                if ceiling <= found[0]:
+                    return 0
+                found = (found[0], min(found[1], ceiling), found[2])
             try:
                 given = self._hand_out_run(view, consumer, found, now_ms, out, bytes_max)
             except PartitionQuarantined:
@@ -285,15 +291,16 @@ class Dispatching:
             if not ttl_ms and not part.batch.summary & TIMED:
                 yield part
                 continue
-            at = part.first
-            while at < part.stop:
-                count = live_prefix(part.batch, at, part.stop, now_ms, ttl_ms)
-                piece = Run(part.batch, at, at + abs(count))
-                if count > 0:
-                    yield piece
-                else:
-                    self._settling.expire(view, piece, now_ms)
-                at = piece.stop
+            for clock, stamped in view.partition.by_clock(part):
+                at = stamped.first
+                while at < stamped.stop:
+                    count = clock.live_prefix(part.batch, at, stamped.stop, now_ms, ttl_ms)
+                    piece = Run(part.batch, at, at + abs(count))
+                    if count > 0:
+                        yield piece
+                    else:
+                        self._settling.expire(view, piece, now_ms)
+                    at = piece.stop
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
         if _is_unbroken(run):
@@ -327,7 +334,8 @@ class Dispatching:
         if attempts:
             subscription.redelivered += count
         else:
-            self._core.ages.observe(batch, first, stop, now_ms)
+            clock = view.partition.clock_at(start)
+            self._core.ages.observe(batch, first, stop, now_ms, clock)
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count

@@ -511,6 +511,10 @@ class Engine:
         self._clockwork.advance(now_ms)
         self.retainer.run_due(now_ms)
 
+    def clock_set(self, lead_ms: int, *, now_ms: int) -> None:
+        """The wall clock was set, and is so far ahead of the engine's time from now on."""
+        self._clockwork.clock_set(lead_ms, now_ms)
+
     def next_due_ms(self) -> int | None:
         """When ``advance`` next has something to do; a time that has passed means now."""
         if self.retainer.has_due():

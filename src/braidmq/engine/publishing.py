@@ -7,7 +7,7 @@ from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
 from braidmq.engine.settling import OFFSET_MAX, Settling
-from braidmq.engine.timing import timed_records
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
 from braidmq.model.errors import PartitionQuarantined
@@ -154,8 +154,8 @@ class Publishing:
             fitting = min(fitting, max(0, policy.max_messages - count))
         if policy.max_bytes is not None:
             room = policy.max_bytes - size
-            while fitting and batch.value_bytes_between(0, fitting) > room:
-                fitting -= 1
+            if batch.value_bytes_between(0, fitting) > room:
+                fitting = max(batch.reach(0, fitting, room + 1) - 1, 0) if room >= 0 else 0
         return fitting
 
     def _load(self, topic: Topic) -> tuple[int, int]:
@@ -224,6 +224,9 @@ class Publishing:
     ) -> Lsn | None:
         """Append to partitions and tell their subscriptions. No limits are checked."""
         store = self._core.store
+        if self._core.clock.lead_ms:
+            # Stamped with the engine's time; people are shown the wall clock's.
+            batch = batch.shifted(self._core.clock.lead_ms)
         on_disk: list[TopicPartition] = []
         in_memory: list[TopicPartition] = []
         waits = False
@@ -270,7 +273,7 @@ class Publishing:
             if batch.summary & FLAG_TIMED:
                 self.schedule(target, batch, base_offset, now_ms)
             for view in target.views:
-                view.state.published(batch, base_offset, now_ms, topic.lane_of)
+                view.state.published(batch, base_offset, now_ms, topic.lane_of, target.clock)
                 core.touch(view.subscription)
         policy = topic.policy
         if policy.ttl_ms and not target.head_timer:
@@ -287,16 +290,17 @@ class Publishing:
         now_ms: int,
         start: int = 0,
         stop: int = OFFSET_MAX,
+        clock: RecordClock | None = None,
     ) -> None:
         """Timers for records that become visible or expire at times of their own, in so far as
         they stand at offsets ``start`` … ``stop - 1``."""
-        for offset, due, expires in timed_records(batch):
-            offset += base_offset - batch.base_offset
+        wheel, ahead = self._core.wheel, base_offset - batch.base_offset
+        for offset, due, expires, dated in (clock or target.clock).timed(batch):
+            offset += ahead
             if start <= offset < stop:
-                self.set_timers(target, offset, due if due > now_ms else 0, expires)
-
-    def set_timers(self, target: TopicPartition, offset: int, due: int, expires: int) -> None:
-        if due:
-            self._core.wheel.schedule(due, Timer.DUE, target.log.id, offset)
-        if expires:
-            self._core.wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+                if due > now_ms:
+                    wheel.schedule(due, Timer.DUE, target.log.id, offset)
+                if expires:
+                    wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+                if dated:
+                    target.has_dates = True

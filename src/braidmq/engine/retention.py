@@ -63,7 +63,7 @@ class Retainer:
         rule, log = partition.topic.policy.retention, partition.log
         start = log.start_offset
         if rule.time_ms and now_ms >= partition.look_ms:
-            start = max(start, log.find_time(now_ms - rule.time_ms))
+            start = max(start, partition.first_since(now_ms - rule.time_ms))
         if rule.messages and log.next_offset >= partition.look_offset:
             start = max(start, log.next_offset - rule.messages)
         if rule.bytes and log.appended_bytes >= partition.look_size:
@@ -133,7 +133,7 @@ class Retainer:
         rule, log = partition.topic.policy.retention, partition.log
         start = log.start_offset
         if rule.time_ms:
-            start = max(start, log.find_time(now_ms - rule.time_ms))
+            start = max(start, partition.first_since(now_ms - rule.time_ms))
         if rule.messages:
             start = max(start, log.next_offset - rule.messages)
         if rule.bytes:
@@ -222,8 +222,9 @@ class Retainer:
 
     def compact(self, topic: Topic, now_ms: int) -> None:
         for partition in topic.partitions:
+            stamped_ms = self._core.wall_ms(now_ms - topic.policy.compaction.lag_ms)
             try:
-                self._compact(partition, now_ms - topic.policy.compaction.lag_ms)
+                self._compact(partition, stamped_ms)
             except PartitionQuarantined:
                 continue
 

@@ -206,8 +206,8 @@ class PartitionLog:
 
     def read(self, offset: int, bytes_max: int = READ_BYTES, stop: int = NO_STOP) -> list[Run]:
         """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record;
-        fewer where segments end and memory begins. Nothing is read from disk only for the sake of
-        records from ``stop`` on, which may come all the same.
+        fewer where segments end and memory begins. Nothing is read or looked at only for the sake
+        of records from ``stop`` on, which may come all the same.
 
         Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
         all) are skipped.
@@ -225,7 +225,7 @@ class PartitionLog:
             found = self._read_segments(offset, bytes_max, stop)
             if found:
                 return found
-        return self._read_tail(offset, bytes_max)
+        return self._read_tail(offset, bytes_max, stop)
 
     def _read_segments(self, offset: int, bytes_max: int, stop: int) -> list[Run]:
         """What an earlier read brought and nobody took comes first, and more only if that is not
@@ -284,10 +284,10 @@ class PartitionLog:
             return self._tail[self._head].base_offset
         return self.next_offset
 
-    def _read_tail(self, offset: int, bytes_max: int) -> list[Run]:
+    def _read_tail(self, offset: int, bytes_max: int, stop: int) -> list[Run]:
         found: list[Run] = []
         at = self._head
-        if len(self._tail) - at > 1:
+        if len(self._tail) - at > 1 and self._tail[at + 1].base_offset <= offset:
             at = bisect_right(self._tail, offset, lo=at, key=lambda b: b.base_offset) - 1
             at = max(at, self._head)
         while at < len(self._tail):
@@ -301,7 +301,7 @@ class PartitionLog:
             if run.stop < count or at == len(self._tail):
                 break
             bytes_max -= batch.size - batch.position_at(first)
-            if bytes_max <= 0:
+            if bytes_max <= 0 or batch.next_offset >= stop:
                 break
         return found
 
@@ -345,6 +345,13 @@ class PartitionLog:
                 return cut_run(batch, first, bytes_max)
             position += batch.size
         return None
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest timestamp of its records; 0 without any."""
+        stamps = [segment.max_timestamp_ms for segment in self.segments]
+        stamps += [batch.max_timestamp_ms for batch in self._tail[self._head :]]
+        return max(stamps, default=0)
 
     def find_time(self, timestamp_ms: int) -> Offset:
         """The offset of the first record stamped at or after a time; ``next_offset`` for none."""

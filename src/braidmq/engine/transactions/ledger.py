@@ -124,6 +124,12 @@ class Transaction:
         return self.begun.number
 
     @property
+    def outlives_its_owner(self) -> bool:
+        """Whether somebody can go on with it after a restart. One without a name is known only to
+        the channel that began it, which is gone then."""
+        return bool(self.begun.name)
+
+    @property
     def phase(self) -> TransactionPhase:
         if self.completed:
             return TransactionPhase.COMPLETE

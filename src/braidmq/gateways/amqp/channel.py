@@ -19,6 +19,7 @@ from braidmq.gateways.amqp.errors import (
     precondition_failed,
     translate,
 )
+from braidmq.gateways.amqp.output import ChannelOutput
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.transactions import Buffered, Numbered
@@ -27,6 +28,7 @@ from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
 from braidmq.model.errors import PartitionQuarantined, StorageError
+from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
@@ -35,6 +37,7 @@ from braidmq.wire.amqp.methods import (
     BasicDeliver,
     BasicGetOk,
     BasicReturn,
+    Method,
     encode,
     method_frame,
 )
@@ -93,10 +96,14 @@ class AmqpConsumer:
 
 
 class Channel:
-    def __init__(self, connection: "AmqpConnection", number: int) -> None:
+    def __init__(
+        self, connection: "AmqpConnection", number: int, output: ChannelOutput | None = None
+    ) -> None:
+        """``output``: of the channel that had its number, which has not said all yet."""
         self.connection = connection
         self.broker = connection.broker
         self.number = number
+        self.output = output or ChannelOutput(connection, number)
         self.vhost = connection.vhost
         self.consumers: dict[str, AmqpConsumer] = {}
         self.unacked = Unacked()
@@ -117,7 +124,17 @@ class Channel:
         self._getters: dict[str, Consumer] = {}
 
     def send(self, data: bytes) -> None:
-        self.connection.send(data)
+        """All that it sends goes this way, or by ``reply``. What comes too late is not sent: the
+        client has closed it, or somebody else has its number."""
+        if not self.output.waiting and not self.closing:
+            self.connection.send(data)
+        elif not self.closing:
+            self.output.follow(data)
+
+    def reply(self, method: Method, lsn: Lsn | None = None) -> None:
+        """Answer a method, once an entry is on disk if it is about one."""
+        if not self.closing:
+            self.output.reply(method, lsn)
 
     def next_tag(self) -> int:
         self._next_tag += 1
@@ -397,12 +414,8 @@ class Channel:
             )
 
     def _confirmed(self, confirm: Confirm, failure: StorageError | None) -> None:
-        confirm.done = True
-        confirm.failed = failure is not None
-        if self.confirms is not None and not self.closing:
-            data = self.confirms.ready()
-            if data:
-                self.send(data)
+        if self.confirms is not None:
+            self.confirms.settle(confirm, failure)
             if self.confirms.has_caught_up(self._unconfirmed):
                 self.connection.has_confirms(self)
 
@@ -599,6 +612,8 @@ class Channel:
         """What was delivered and not answered goes back to its queues, with what was answered in a
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
+        if self.confirms is not None:
+            self.confirms.end()
         if self.transaction is not None:
             for _, runs in self.transaction.answers:
                 self.unacked.put_back(runs)
@@ -645,5 +660,6 @@ def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:
         timestamp_ms=record.timestamp_ms,
         expires_at_ms=record.expires_at_ms,
         due_at_ms=record.due_at_ms,
+        dated=record.dated,
     )
     return changed

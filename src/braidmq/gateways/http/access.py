@@ -28,11 +28,10 @@ class Access:
         if self.accounts.dev and scheme.lower() != "basic":
             return User(GUEST, frozenset({ADMINISTRATOR}))
         loopback = request.client is not None and is_loopback(request.client.host)
-        now_ms = self._clock.now_ms()
         if scheme.lower() == "bearer":
-            return self._tokens.authenticate(secret.strip(), now_ms, loopback)
+            return self._tokens.authenticate(secret.strip(), self._clock.wall_ms(), loopback)
         name, password = basic_credentials(scheme, secret)
-        return await self._logins.authenticate(name, password, now_ms, loopback)
+        return await self._logins.authenticate(name, password, self._clock.now_ms(), loopback)
 
     def require_administrator(self, user: User) -> None:
         if not user.is_administrator:

@@ -42,7 +42,7 @@ class MqttGateway:
         self.connections: set[MqttConnection] = set()
         self.connections_opened = self.logins_refused = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self.hub = Hub(broker, settings)
+        self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings)
@@ -162,6 +162,8 @@ class MqttGateway:
                 connection.shut_down(Reason.ADMINISTRATIVE_ACTION)
         if isinstance(deleted, NamespaceDeleted):
             self.sessions.forget_namespace(deleted.name)
+        else:
+            self.sessions.forget_user(deleted.name)
 
 
 def _connection_of(owner: object) -> MqttConnection | None:

@@ -13,7 +13,7 @@ from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.model.errors import BraidError, StorageFailed
+from braidmq.model.errors import BraidError
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -61,12 +61,7 @@ class Subscriber:
             for request in packet.requests
         ]
 
-        def kept(failure: StorageFailed | None) -> None:
-            if failure is not None:
-                connection.fail(translate(failure))
-                return
-            answer = SubAck(packet.packet_id, tuple(reasons))
-            connection.send_packet(answer, "; ".join(texts))
+        def answered() -> None:
             for each in wanted:
                 self._send_retained(each)
             if queues:
@@ -78,7 +73,8 @@ class Subscriber:
             connection.sessions.save(connection.session)
             # A queue or group that was made for it is there for good, too.
             lsn = connection.broker.pending_lsn()
-        connection.broker.when_durable(lsn, kept)
+        answer = SubAck(packet.packet_id, tuple(reasons))
+        connection.answers.reply(connection.encoded(answer, "; ".join(texts)), lsn, answered)
 
     def _subscribe_to_queue(
         self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]
@@ -132,14 +128,10 @@ class Subscriber:
             for each in packet.filters
         )
 
-        def kept(failure: StorageFailed | None) -> None:
-            if failure is None:
-                connection.send_packet(UnsubAck(packet.packet_id, reasons))
-
         lsn = connection.sessions.save_subscriptions(connection.session, packet.filters)
         if any(is_queue_filter(each) for each in packet.filters):
             lsn = connection.sessions.save(connection.session) or lsn
-        connection.broker.when_durable(lsn, kept)
+        connection.answers.reply(connection.encoded(UnsubAck(packet.packet_id, reasons)), lsn)
 
     # --- retained messages ---
 
@@ -212,13 +204,8 @@ class Subscriber:
             for first, stop in runs:
                 outbox.unreceived.discard(first, stop)
                 outbox.released.put(first, stop)
-
-            def kept(failure: StorageFailed | None) -> None:
-                if failure is None:
-                    connection.send(render_acks(Kind.PUBREL, known, connection.version))
-
             lsn = connection.sessions.save_ids(connection.session)
-            connection.broker.when_durable(lsn, kept)
+            connection.answers.reply(render_acks(Kind.PUBREL, known, connection.version), lsn)
 
     def _sorted_out(
         self, packet_ids: "array[int]", reasons: bytes | None
@@ -248,10 +235,7 @@ class Subscriber:
             packet_ids = array("H", [each for each in packet_ids if each in outbox.released])
             if not packet_ids:
                 return
-            runs = id_runs(packet_ids)
-        outbox.acknowledge(packet_ids)
-        for first, stop in runs:
-            outbox.released.discard(first, stop)
+        outbox.complete(packet_ids)
         connection.sessions.save_ids(connection.session)
 
 
