@@ -130,11 +130,9 @@ def verdicts(findings: list[dict[str, str]]) -> dict[str, str]:
     return {each["check"]: each["verdict"] for each in findings}
 
 
-NODE_CHECKS = ("reachable", "storage", "quarantine", "ready", "login") + (
-    "version",
-    "clock",
-    "pressure",
-    "amqp",
+NODE_CHECKS = (
+    *("reachable", "storage", "quarantine", "ready", "login"),
+    *("version", "clock", "pressure", "amqp"),
 )
 
 

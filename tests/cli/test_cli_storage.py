@@ -204,10 +204,8 @@ def test_a_restored_file_and_a_deleted_topic(damaged: Path) -> None:
 
 def test_a_kept_session_that_is_damaged_is_refused_with_the_reason(tmp_path: Path) -> None:
     def client() -> mqtt.Client:
-        made = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2, client_id="device", protocol=mqtt.MQTTv5
-        )
-        return made
+        version = mqtt.CallbackAPIVersion.VERSION2
+        return mqtt.Client(version, client_id="device", protocol=mqtt.MQTTv5)
 
     with node(tmp_path) as first:
         kept = mqtt.Properties(mqtt.PacketTypes.CONNECT)

@@ -424,7 +424,7 @@ def consume_of(engine: Engine, topic: Topic, name: str) -> list[bytes]:
 
 
 def test_damage_anywhere_is_contained_or_refused_and_always_named(populated: Populated) -> None:
-    print(f"DAMAGE_SEED={SEED} DAMAGE_CASES={CASES}")
+    print(f"DAMAGE_SEED={SEED} DAMAGE_CASES={CASES}")  # noqa: T201
     outcomes: Counter[tuple[str, str, str]] = Counter()
     for number, case in enumerate(cases(populated, CASES, SEED)):
         try:
@@ -433,6 +433,6 @@ def test_damage_anywhere_is_contained_or_refused_and_always_named(populated: Pop
             raise AssertionError(f"seed {SEED}, case {number}: {case}: {error!r}") from error
         outcomes[case.kind, case.harm, outcome] += 1
     for key, count in sorted(outcomes.items()):
-        print(*key, count)
+        print(*key, count)  # noqa: T201
     seen = {outcome for _, _, outcome in outcomes}
     assert seen == {"nothing to see", "quarantined", "refused"}

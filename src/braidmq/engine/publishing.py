@@ -12,8 +12,8 @@ from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
+from braidmq.storage.entries import Settled
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
-from braidmq.storage.store import Settled
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""

@@ -19,10 +19,10 @@ from braidmq.engine.states import Event, State
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
-from braidmq.storage.store import Settled
 
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets

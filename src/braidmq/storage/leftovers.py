@@ -1,4 +1,4 @@
-"""What start-up finds in a data directory that the state does not name.
+"""What start-up finds in a data directory: files that the state does not name, or does not find.
 
 Nothing may be removed because something else could not be read. A file goes only if the state that
 was recovered, whole, proves that nobody needs it; every other is set aside and reported:
@@ -13,13 +13,45 @@ was recovered, whole, proves that nobody needs it; every other is set aside and 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from braidmq.model.errors import BraidError
 from braidmq.storage import aside, journal, segment, snapshot
 from braidmq.storage.catalogue import COUNTERS, PARTITIONS, Catalogue
 from braidmq.storage.disk import Disk
+from braidmq.storage.partition_log import PartitionLog
+from braidmq.storage.quarantine import Damage
 from braidmq.storage.segment import BODIES_NAME, NAME, Segment, bodies_path
 from braidmq.storage.snapshot import PartitionState, Snapshot
+
+
+@dataclass
+class RecoveryReport:
+    """What opening a directory found."""
+
+    entries: int = 0
+    records: int = 0
+    partitions: int = 0
+    torn_bytes: int = 0
+    elapsed_ms: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+    """Files that the state does not know, where they are now."""
+
+
+def find_missing(disk: Disk, logs: Iterable[PartitionLog]) -> list[tuple[PartitionLog, Damage]]:
+    """Segments and body files that logs need and that are not there, or too short."""
+    present = {f"{segment.DIRECTORY}/{name}" for name in disk.list(segment.DIRECTORY)}
+    found = []
+    for log in logs:
+        for each in log.segments:
+            needed = [each.path, *map(bodies_path, each.bodies)]
+            missing = [path for path in needed if path not in present]
+            found += [(log, Damage(path, 0, "the file is missing")) for path in missing]
+            if not missing and (size := disk.size(each.path)) < each.size:
+                reason = f"the file ends here, before byte {each.size}"
+                found.append((log, Damage(each.path, size, reason)))
+    return found
 
 
 class Leftovers:

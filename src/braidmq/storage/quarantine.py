@@ -15,13 +15,17 @@ from braidmq.storage.bodies import Fetch, fetch_from, resolve
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.record import BadRecord, RecordBatch
 from braidmq.storage.segment import (
+    DIRECTORY,
+    NAME,
     SCAN_BYTES,
+    SUFFIX,
     OpenFiles,
     Segment,
     SegmentIndex,
     note_batch,
     read_header,
     segment_header,
+    segment_name,
 )
 
 QUARANTINE = "quarantine"
@@ -32,6 +36,7 @@ SHIFT = 8
 RECORD_MAGIC = b"\xb4"
 MAGIC_AT = 8
 LOOK_BYTES = 256 * KIB
+OFFSET_MAX = (1 << 63) - 1
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -113,7 +118,28 @@ def pieces_of(files: OpenFiles, segment: Segment, label: str) -> Iterator[Piece]
         yield Piece(size, segment.size, None, Damage(segment.path, size, reason))
 
 
-def describe(disk: Disk, named: Segment, label: str) -> tuple[Segment, Damage | None]:
+def describe_all(disk: Disk) -> Iterator[tuple[str, Segment, Damage | None]]:
+    """Label, extent and first damage of all segments that are there, by partition and offset: of
+    each the newest generation. Raises CorruptData or ForeignFile where a header can't be read."""
+    newest: dict[tuple[int, int], int] = {}
+    for name in disk.list(DIRECTORY):
+        parts = NAME.fullmatch(name)
+        if parts is not None and name.endswith(SUFFIX):
+            key = int(parts[1], 16), int(parts[2])
+            newest[key] = max(newest.get(key, 0), int(parts[3] or "0", 16))
+    for (partition, base_offset), generation in sorted(newest.items()):
+        file = disk.open(segment_name(partition, base_offset, generation))
+        try:
+            label, size = read_header(file).label, file.size()
+        finally:
+            file.close()
+        if label:  # others are of partitions that ended with the process
+            named = Segment(partition, base_offset, OFFSET_MAX, size, 0, 0, True)
+            named.generation = generation
+            yield label, *_describe(disk, named, label)
+
+
+def _describe(disk: Disk, named: Segment, label: str) -> tuple[Segment, Damage | None]:
     """A segment of which only the name and the size of the file are known: how far its records go,
     and the first damage before the last of them. What follows that was never finished."""
     found = Segment(named.partition, named.base_offset, named.base_offset, 0, 0, 0, True)

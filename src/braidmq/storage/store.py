@@ -6,11 +6,9 @@ the threads that do it in a node. Tests call them in line.
 """
 
 import logging
-import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from braidmq.model.errors import CorruptData, NoSnapshot, NotFound, StorageFailed
@@ -27,9 +25,20 @@ from braidmq.storage.catalogue import (
 )
 from braidmq.storage.checkpoint import Checkpoint, CheckpointWork
 from braidmq.storage.disk import DirectoryLock, Disk
+from braidmq.storage.entries import (
+    ACKNOWLEDGED_HEAD,
+    ACKNOWLEDGED_ONE,
+    LOG_START,
+    RANGE,
+    RESET,
+    Ranges,
+    Settled,
+    decode_records_meta,
+    encode_records_meta,
+)
 from braidmq.storage.flush import Rewrite, Salvage
 from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
-from braidmq.storage.leftovers import Leftovers
+from braidmq.storage.leftovers import Leftovers, RecoveryReport, find_missing
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import Memory, PartitionLog
 from braidmq.storage.quarantine import QUARANTINE, Damage, Skipped
@@ -40,69 +49,12 @@ from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
 
 logger = logging.getLogger(__name__)
 
-RECORDS_HEAD = struct.Struct("<II")
-TARGET = struct.Struct("<Qq")
-ONE_TARGET = struct.Struct("<IIQq")
-"""RECORDS_HEAD and TARGET: nearly every batch goes to one partition and settles nothing."""
-
-SETTLED = struct.Struct("<QQqq")
-RANGE = struct.Struct("<qq")
-ACKNOWLEDGED_HEAD = struct.Struct("<QQ")
-ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
-"""ACKNOWLEDGED_HEAD and RANGE."""
-
-LOG_START = struct.Struct("<Qq")
-RESET = struct.Struct("<QQq")
-
 # Looking a member up in its enum costs more than all else that an append does in Python.
 RECORDS: Final = Kind.RECORDS
 ACKNOWLEDGED: Final = Kind.ACKNOWLEDGED
 
-OFFSET_MAX = (1 << 63) - 1
-
 CHECKPOINT_FILL = 0.75
 """A checkpoint begins when a journal file is this full: the rest takes what arrives meanwhile."""
-
-Ranges = Sequence[tuple[int, int]]
-Settled = tuple[SubscriptionId, PartitionId, int, int]
-"""A subscription has settled a partition's offsets from the first number up to the second."""
-
-
-def encode_records_meta(
-    logs: Sequence[PartitionLog], settled: Sequence[Settled], stamp: bytes = b""
-) -> bytes:
-    if len(logs) == 1 and not settled:
-        return ONE_TARGET.pack(1, 0, logs[0].id, logs[0].next_offset) + stamp
-    targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
-    moved = [SETTLED.pack(*each) for each in settled]
-    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved, stamp))
-
-
-def decode_records_meta(
-    meta: bytes,
-) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], bytes]:
-    targets, moved = RECORDS_HEAD.unpack_from(meta)
-    middle = RECORDS_HEAD.size + targets * TARGET.size
-    end = middle + moved * SETTLED.size
-    return (
-        list(TARGET.iter_unpack(meta[RECORDS_HEAD.size : middle])),
-        list(SETTLED.iter_unpack(meta[middle:end])),
-        meta[end:],
-    )
-
-
-@dataclass
-class RecoveryReport:
-    """What opening a directory found."""
-
-    entries: int = 0
-    records: int = 0
-    partitions: int = 0
-    torn_bytes: int = 0
-    elapsed_ms: float = 0.0
-    notes: list[str] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
-    """Files that the state does not know, where they are now."""
 
 
 Told = Callable[[list[Skipped] | StorageFailed], None]
@@ -224,7 +176,7 @@ class Store:
             ],
         )
         self._look_at_quarantined()
-        self._note_damages([*self._damages, *self._find_missing()])
+        self._note_damages([*self._damages, *find_missing(self.disk, self.logs.values())])
         self._damages.clear()
 
     def _tidy(self) -> int:
@@ -304,25 +256,8 @@ class Store:
 
     def _rebuild_from_segments(self) -> None:
         """What the segments say of themselves has to do. Labels are in their headers."""
-        newest: dict[tuple[int, int], int] = {}
-        for name in self.disk.list(segment.DIRECTORY):
-            parts = segment.NAME.fullmatch(name)
-            if parts is not None and name.endswith(segment.SUFFIX):
-                key = int(parts[1], 16), int(parts[2])
-                newest[key] = max(newest.get(key, 0), int(parts[3] or "0", 16))
-        for (partition, base_offset), generation in sorted(newest.items()):
-            file = self.disk.open(segment.segment_name(partition, base_offset, generation))
-            try:
-                header = segment.read_header(file)
-                if not header.label:
-                    continue  # of a partition that ended with the process
-                size = file.size()
-            finally:
-                file.close()
-            named = Segment(partition, base_offset, OFFSET_MAX, size, 0, 0, True)
-            named.generation = generation
-            found, damage = quarantine.describe(self.disk, named, header.label)
-            log = self._adopt(header.label, found)
+        for label, found, damage in quarantine.describe_all(self.disk):
+            log = self._adopt(label, found)
             if damage is not None:
                 self._damages.append((log, damage))
 
@@ -337,20 +272,6 @@ class Store:
         log.segments.append(found)
         log.flushed_offset = log.next_offset = found.end_offset
         return log
-
-    def _find_missing(self) -> list[tuple[PartitionLog, Damage]]:
-        """Segments and body files that the state names and that are not there, or too short."""
-        present = {f"{segment.DIRECTORY}/{name}" for name in self.disk.list(segment.DIRECTORY)}
-        found = []
-        for log in self.logs.values():
-            for each in log.segments:
-                needed = [each.path, *map(bodies_path, each.bodies)]
-                missing = [path for path in needed if path not in present]
-                found += [(log, Damage(path, 0, "the file is missing")) for path in missing]
-                if not missing and (size := self.disk.size(each.path)) < each.size:
-                    reason = f"the file ends here, before byte {each.size}"
-                    found.append((log, Damage(each.path, size, reason)))
-        return found
 
     def _all_segments(self) -> list[Segment]:
         return [each for log in self.logs.values() for each in log.segments]
