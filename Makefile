@@ -21,6 +21,7 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   bench-transactions \
   clean \
   crash \
+  damage \
   lint \
   openapi \
   pipeline-demo \
@@ -29,7 +30,7 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   setup \
   soak \
   spark-crash \
-  damage steady \
+  steady \
   test
 
 setup: $(BUILT)

@@ -358,3 +358,29 @@ def test_timers_and_limits_of_a_quarantined_topic_do_no_harm() -> None:
     world.checkpoint()
     assert 0 < len(segments(world)) <= before
     assert all(world.disk.exists(each.path) for each in segments(world))
+
+
+def test_offsets_of_a_quarantined_partition_can_be_committed() -> None:
+    """Nothing is read for it: a transaction that commits some must not fail, nor a start."""
+    world = populated()
+    damage(world)
+    with pytest.raises(PartitionQuarantined):
+        world.engine.read(world.find("a"), 0, 2)
+    (view,) = world.find("a").subscriptions["s"].views
+    world.engine.commit_offset(view, 150, now_ms=world.now_ms)
+    world.engine.store.commit()
+    again = world.crash()
+    skip(again)
+    assert values(again.drain(again.find("a"))) == contents("a", 150, 200)
+
+
+def test_an_unused_topic_is_not_deleted_while_it_is_quarantined() -> None:
+    world = populated(idle_expires_ms=60_000)
+    damage(world)
+    with pytest.raises(PartitionQuarantined):
+        world.engine.read(world.find("a"), 0, 2)
+    world.advance(3_600_000)
+    assert [topic.name for topic in world.engine.topics()] == ["a"]
+    skip(world)
+    world.advance(3_600_000)
+    assert world.engine.topics() == []

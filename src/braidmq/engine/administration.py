@@ -311,6 +311,8 @@ class Administration:
         if not limit:
             return
         used = any(subscription.consumers for subscription in topic.subscriptions.values())
+        # Nobody can use what is quarantined: that is no reason to delete it.
+        used = used or topic.quarantined > 0
         due = (now_ms if used else topic.last_used_ms) + limit
         if due <= now_ms:
             self.delete_topic(topic)

@@ -144,6 +144,8 @@ class Retainer:
         """Forget a partition's records below ``start``, read or not."""
         for view in partition.views:
             self._leave_behind(view, start)
+        if partition.log.damage is not None:
+            return  # nothing of it goes
         self.records_retired += start - partition.log.start_offset
         self._core.store.advance_start(partition.log, start)
 
@@ -152,8 +154,11 @@ class Retainer:
         low = max(state.settled.floor, log.start_offset)
         for first, stop in state.in_state(State.IN_FLIGHT):
             self.take_back(view, first, min(stop, start))
-        for run in self._settling.runs(view.partition, low, start):
-            state.take_out(Event.DROP, run.batch, run.first, run.stop)
+        try:
+            for run in self._settling.runs(view.partition, low, start):
+                state.take_out(Event.DROP, run.batch, run.first, run.stop)
+        except PartitionQuarantined:
+            pass  # they are settled all the same, and counted again when that is over
         if low < start:
             state.settle_early(low, start)
             self._settling.settle(view, [(low, start)])

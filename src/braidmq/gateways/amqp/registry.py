@@ -42,10 +42,10 @@ class Registry:
         self._broker.touch()
 
     def consumer_gone(self, vhost: str, queue: str) -> None:
-        """An auto-delete queue goes with its last consumer."""
+        """An auto-delete queue goes with its last consumer, but not one that damage drove away."""
         engine = self._broker.engine
         topic = engine.core.topics.get((vhost, queue))
-        if topic is None or not is_auto_delete(topic):
+        if topic is None or not is_auto_delete(topic) or topic.quarantined:
             return
         subscription = topic.subscriptions.get(SUBSCRIPTION)
         if subscription is not None and not subscription.consumers:
