@@ -326,6 +326,9 @@ class Broker:
         self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
+        self.engine.reclaim()
+        if self.engine.store.wants_checkpoint():
+            self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         if self.engine.core.effects:
             self.touch()
