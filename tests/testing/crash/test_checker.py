@@ -106,10 +106,10 @@ def swap_two_places(strand: Strand) -> None:
 
 def come_early(strand: Strand) -> None:
     changed = arrivals(strand)
-    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 120 * MS)
+    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 400 * MS)
     for publisher in strand.publishers:
         for number in range(COUNT):
-            publisher.sent_ns[number] -= 130 * MS
+            publisher.sent_ns[number] -= 410 * MS
     replace(strand, changed)
 
 
