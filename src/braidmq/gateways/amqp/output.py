@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.gateways.amqp.errors import translate
 from braidmq.gateways.answering import Answers, Reply
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.amqp.methods import ChannelCloseOk, Method, method_frame
 
@@ -41,7 +41,7 @@ class ChannelOutput(Answers[Reply]):
         self._connection.held_bytes -= len(answer.data)
         return answer.data
 
-    def fail(self, failure: StorageFailed) -> None:
+    def fail(self, failure: StorageError) -> None:
         self._connection.close(translate(failure))
 
     def end(self) -> None:
