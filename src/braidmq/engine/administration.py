@@ -1,7 +1,7 @@
 """Making, changing and removing topics, templates, subscriptions and consumers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from braidmq.engine.errors import (
 )
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import (
+    IllegalPolicy,
     Template,
     TopicKind,
     TopicPolicy,
@@ -140,6 +141,18 @@ class Administration:
     def delete_topic(self, topic: Topic) -> None:
         """With its records and subscriptions; its consumers are told."""
         self.require(topic)
+        self.hide(topic)
+        self.remove(topic)
+
+    def hide(self, topic: Topic) -> None:
+        """Nobody finds it any more, and its name is free."""
+        topic.deleted = True
+        topics, key = self._core.topics, (topic.namespace, topic.name)
+        if topics.get(key) is topic:
+            del topics[key]
+
+    def remove(self, topic: Topic) -> None:
+        """What there is of a hidden one."""
         core = self._core
         if topic.durable:
             subscriptions = [each for each in topic.subscriptions.values() if each.durable]
@@ -151,10 +164,8 @@ class Administration:
                     *((PARTITIONS, str(each.log.id), None) for each in topic.partitions),
                 ]
             )
-        topic.deleted = True
         for subscription in list(topic.subscriptions.values()):
             self._forget(subscription)
-        del core.topics[topic.namespace, topic.name]
         del core.topics_by_id[topic.id]
         for partition in topic.partitions:
             del core.partitions[partition.log.id]
@@ -308,7 +319,7 @@ class Administration:
         """The idle timer fired: delete the topic if nobody used it meanwhile."""
         topic.idle_timer = 0
         limit = topic.policy.idle_expires_ms
-        if not limit:
+        if not limit or topic.deleted:
             return
         used = any(subscription.consumers for subscription in topic.subscriptions.values())
         # Nobody can use what is quarantined: that is no reason to delete it.
@@ -321,43 +332,62 @@ class Administration:
 
     # --- templates ---
 
-    def set_template(self, namespace: str, template: Template, now_ms: int) -> None:
+    def set_template(self, namespace: str, template: Template, now_ms: int) -> Iterator[None]:
+        """In steps of a topic each: first whether all of them can follow, and only then they do.
+        Who is made meanwhile, or after a crash, has it from the moment it is kept."""
         check_template(template)
         name = template.name
-        policies = self._policies(namespace, self._templates(namespace) | {name: template})
+        yield from self._check_policies(namespace, name, template)
         value = msgspec.msgpack.encode(template)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._core.templates[namespace, name] = template
-        self._reapply(policies, now_ms)
+        yield from self._reapply(namespace, now_ms)
 
-    def delete_template(self, namespace: str, name: str, now_ms: int) -> None:
-        left = self._templates(namespace)
-        if left.pop(name, None) is None:
+    def delete_template(self, namespace: str, name: str, now_ms: int) -> Iterator[None]:
+        if name not in self._templates(namespace):
             raise UnknownTemplate(f"there is no template {name!r} in namespace {namespace!r}")
-        policies = self._policies(namespace, left)
+        yield from self._check_policies(namespace, name, None)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
-        del self._core.templates[namespace, name]
-        self._reapply(policies, now_ms)
+        self._core.templates.pop((namespace, name), None)
+        yield from self._reapply(namespace, now_ms)
 
-    def _policies(
-        self, namespace: str, templates: dict[str, Template]
-    ) -> list[tuple[Topic, TopicPolicy]]:
-        """What the topics of a namespace would promise; raises before anything is changed."""
-        found = []
-        for topic in [each for each in self._core.topics.values() if each.namespace == namespace]:
-            policy = self._policy_under(templates, topic.name, topic.settings, topic.kind)
-            # A template never takes partitions away.
-            if policy.partitions < len(topic.partitions):
-                policy = make_policy(
-                    msgspec.to_builtins(policy), {"partitions": len(topic.partitions)}
-                )
-            found.append((topic, policy))
-        return found
+    def _topics_of(self, namespace: str) -> list[Topic]:
+        return [each for each in self._core.topics.values() if each.namespace == namespace]
 
-    def _reapply(self, policies: Sequence[tuple[Topic, TopicPolicy]], now_ms: int) -> None:
-        for topic, policy in policies:
-            if policy != topic.policy:
-                self._apply_policy(topic, policy, now_ms)
+    def _check_policies(
+        self, namespace: str, name: str, template: Template | None
+    ) -> Iterator[None]:
+        """Raises before anything is changed."""
+        templates = self._templates(namespace)
+        templates.pop(name, None)
+        if template is not None:
+            templates[name] = template
+        for topic in self._topics_of(namespace):
+            self._policy_for(topic, templates)
+            yield
+
+    def _policy_for(self, topic: Topic, templates: dict[str, Template]) -> TopicPolicy:
+        policy = self._policy_under(templates, topic.name, topic.settings, topic.kind)
+        # A template never takes partitions away.
+        if policy.partitions < len(topic.partitions):
+            policy = make_policy(msgspec.to_builtins(policy), {"partitions": len(topic.partitions)})
+        return policy
+
+    def _reapply(self, namespace: str, now_ms: int) -> Iterator[None]:
+        for topic in self._topics_of(namespace):
+            if not topic.deleted:
+                # Others may have changed templates since the last step, or this topic.
+                self._follow_templates(topic, max(now_ms, self._core.wheel.now_ms))
+            yield
+
+    def _follow_templates(self, topic: Topic, now_ms: int) -> None:
+        try:
+            policy = self._policy_for(topic, self._templates(topic.namespace))
+        except IllegalPolicy:
+            logger.exception("a topic keeps its policy: what templates want of it is illegal")
+            return
+        if policy != topic.policy:
+            self._apply_policy(topic, policy, now_ms)
 
     def alternate_exchange(self, namespace: str, exchange: str) -> str | None:
         """What a template gives an exchange that has no alternate of its own."""

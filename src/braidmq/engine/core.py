@@ -31,6 +31,8 @@ TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
 GROUPS = "groups"
+DOOMED = "doomed"
+"""Topics that are being deleted with their namespace, which takes a while."""
 
 CANCELLED = SubscriptionId(0)
 """Stands for every subscription, those to come too: what it has settled is delivered to nobody."""

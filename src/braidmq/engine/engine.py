@@ -5,13 +5,15 @@ to be done outside comes back as deliveries (``dispatch``) and effects (``take_e
 keeps durably goes through the store's journal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from braidmq.engine import receipts
 from braidmq.engine.administration import Administration, Position
 from braidmq.engine.clockwork import Clockwork, Delayed
-from braidmq.engine.core import Core
+from braidmq.engine.core import DOOMED, TEMPLATES, Core
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
 from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
@@ -144,6 +146,7 @@ class Engine:
         self.groups.restore()
         self.leases.restore(now_ms)
         self.transactions.resume(now_ms)
+        self._finish_deletions()
         if rebuild:
             self._administration.adopt_orphans(now_ms)
         self._administration.drop_orphans()
@@ -198,8 +201,10 @@ class Engine:
         self._administration.delete_topic(topic)
 
     def _deleted(self, topic: Topic) -> None:
-        self.exchanges.forget_topic(topic.namespace, topic.name)
-        self.groups.deleted(topic)
+        if (topic.namespace, topic.name) not in self.core.topics:
+            # Else there is another one of that name already, which has bindings and groups.
+            self.exchanges.forget_topic(topic.namespace, topic.name)
+            self.groups.deleted(topic)
         self.retainer.forget(topic)
         self.transactions.forget_topic(topic)
         self._publishing.deduplication.forget(topic)
@@ -232,13 +237,24 @@ class Engine:
             alternate_exchange,
             attributes or {},
         )
-        self._administration.set_template(namespace, template, now_ms)
-        self._publishing.deduplication.forget()
-        self.exchanges.set_alternates(namespace)
+        all_of(self.setting_template(namespace, template, now_ms=now_ms))
         return template
 
+    def setting_template(
+        self, namespace: str, template: Template, *, now_ms: int
+    ) -> Iterator[None]:
+        """``set_template`` in steps, for who has others to serve between them."""
+        yield from self._administration.set_template(namespace, template, now_ms)
+        self._templates_changed(namespace)
+
     def delete_template(self, namespace: str, name: str, *, now_ms: int) -> None:
-        self._administration.delete_template(namespace, name, now_ms)
+        all_of(self.deleting_template(namespace, name, now_ms=now_ms))
+
+    def deleting_template(self, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:
+        yield from self._administration.delete_template(namespace, name, now_ms)
+        self._templates_changed(namespace)
+
+    def _templates_changed(self, namespace: str) -> None:
         self._publishing.deduplication.forget()
         self.exchanges.set_alternates(namespace)
 
@@ -249,12 +265,39 @@ class Engine:
 
     def delete_namespace(self, namespace: str, *, now_ms: int) -> None:
         """With all that is in it."""
-        for topic in self.topics(namespace):
-            self.delete_topic(topic)
-        for _, template in self.templates(namespace):
-            self.delete_template(namespace, template.name, now_ms=now_ms)
-        self.transactions.forget_namespace(namespace, now_ms=now_ms)
+        all_of(self.deleting_namespace(namespace, now_ms=now_ms))
+
+    def deleting_namespace(self, namespace: str, *, now_ms: int) -> Iterator[None]:
+        """The same in steps of a topic each. Nobody finds any of them from the first step on, and
+        what a crash leaves of them is removed at the next start."""
+        topics, templates = self.topics(namespace), self.templates(namespace)
+        doomed = f"{namespace}\0{self.store.journal.next_lsn}"
+        numbers = msgspec.msgpack.encode([topic.id for topic in topics if topic.durable])
+        gone = [(TEMPLATES, f"{namespace}\0{each.name}", None) for _, each in templates]
+        self.store.change([(DOOMED, doomed, numbers), *gone])
+        for _, template in templates:
+            del self.core.templates[namespace, template.name]
+        for topic in topics:
+            self._administration.hide(topic)
         self.exchanges.forget_namespace(namespace)
+        self.transactions.forget_namespace(namespace, now_ms=now_ms)
+        self._publishing.deduplication.forget()
+        for topic in topics:
+            self._administration.remove(topic)
+            yield
+        self.store.change([(DOOMED, doomed, None)])
+
+    def _finish_deletions(self) -> None:
+        """Topics of namespaces that were being deleted when the node went down."""
+        for key, value in list(self.store.catalogue.items(DOOMED)):
+            for number in msgspec.msgpack.decode(value, type=list[int]):
+                topic = self.core.topics_by_id.get(number)
+                if topic is not None:
+                    self.delete_topic(topic)
+            self.store.change([(DOOMED, key, None)])
+            # Another one may have had the name by then.
+            for topic in self.core.topics_by_id.values():
+                self.core.topics.setdefault((topic.namespace, topic.name), topic)
 
     # --- publishing ---
 
@@ -561,3 +604,9 @@ class Engine:
                 topic.namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms, durable=topic.durable
             )
         return [existing]
+
+
+def all_of(steps: Iterator[None]) -> None:
+    """Work that is done in steps, without a pause between them."""
+    for _ in steps:
+        pass

@@ -340,6 +340,14 @@ class Settling:
         """Move messages to where the topic wants its dead, in one step with settling them."""
         topic = view.partition.topic
         totals = self._core.totals.of(topic.namespace)
+        if not topic.policy.dead_letter.has_place:
+            # Nobody reads what goes nowhere.
+            for start, stop in ranges:
+                totals.dropped[reason] += stop - start
+                if logger.isEnabledFor(logging.DEBUG):
+                    _log_deaths(view, start, stop, reason, buried=False)
+            self.settle(view, ranges)
+            return
         death = Death(
             reason=reason,
             namespace=topic.namespace,
@@ -467,7 +475,6 @@ class Settling:
         if not excess.remains:
             return
         policy, views = subscription.topic.policy, subscription.views
-        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         out: dict[int, TakenOut] = {}
         heads = [head for view in views if (head := self._first_to_drop(view)) is not None]
         heapify(heads)
@@ -477,7 +484,7 @@ class Settling:
                 view = views[head[2]]
                 taken = out.get(head[2])
                 if taken is None:
-                    taken = out[head[2]] = TakenOut(view, dead_letter=has_place)
+                    taken = out[head[2]] = TakenOut(view, dead_letter=policy.dead_letter.has_place)
                 self._drop_head(taken, head, heads[0] if heads else None, excess)
                 following = self._first_to_drop(view) if excess.remains else None
                 if following is not None:

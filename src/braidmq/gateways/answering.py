@@ -1,9 +1,9 @@
 """One way to answer, in every gateway (docs/adr/0018).
 
-An answer belongs to somebody, a channel or a connection, and to what has to be on disk before it is
-given. Those of one owner are given in the order in which they were owed, whatever each of them waits
-for. When the disk fails, the protocol's own error is given instead, and nothing after it. An owner
-that is gone is given nothing more, though others may have its number by then.
+An answer belongs to somebody, a channel or a connection, and to what has to be on disk before it
+is given. Those of one owner are given in the order in which they were owed, whatever each of them
+waits for. When the disk fails, the protocol's own error is given instead, and nothing after it. An
+owner that is gone is given nothing more, though others may have its number by then.
 """
 
 from collections import deque

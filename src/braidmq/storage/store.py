@@ -88,6 +88,9 @@ class Store:
         self.checkpoints = CheckpointWork()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
+        # Its keys by either half: whoever deletes one queue of many looks at its own only.
+        self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
+        self._subscribed: dict[SubscriptionId, dict[PartitionId, None]] = {}
         self.bodies = BodyFiles()
         self._participants: dict[str, Participant] = {}
         self._by_kind: dict[int, Participant] = {}
@@ -249,7 +252,7 @@ class Store:
                 SubscriptionId(acknowledged.subscription),
                 PartitionId(acknowledged.partition),
             )
-            self.acknowledged[key_pair] = OffsetSet.from_bytes(acknowledged.offsets)
+            self._add_offsets(key_pair, OffsetSet.from_bytes(acknowledged.offsets))
         for name, participant in self._participants.items():
             if name in state.sections:
                 participant.restore(state.sections[name])
@@ -402,8 +405,9 @@ class Store:
             return
         self._drop_log(partition)
         self.catalogue.apply([(QUARANTINE, str(partition), None)])
-        for key in [key for key in self.acknowledged if key[1] == partition]:
-            del self.acknowledged[key]
+        for subscription in self._subscribers.pop(partition, ()):
+            del self.acknowledged[subscription, partition]
+            self._subscribed[subscription].pop(partition)
 
     def _drop_log(self, partition: PartitionId) -> None:
         log = self.logs.pop(partition, None)
@@ -454,8 +458,15 @@ class Store:
         key = (subscription, partition)
         found = self.acknowledged.get(key)
         if found is None:
-            found = self.acknowledged[key] = OffsetSet()
+            found = OffsetSet()
+            self._add_offsets(key, found)
         return found
+
+    def _add_offsets(self, key: tuple[SubscriptionId, PartitionId], offsets: OffsetSet) -> None:
+        subscription, partition = key
+        self.acknowledged[key] = offsets
+        self._subscribers.setdefault(partition, {})[subscription] = None
+        self._subscribed.setdefault(subscription, {})[partition] = None
 
     def acknowledge(
         self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
@@ -477,8 +488,9 @@ class Store:
 
     def forget_subscription(self, subscription: SubscriptionId) -> None:
         """Drop what a deleted subscription has acknowledged; its owner journals the deletion."""
-        for key in [key for key in self.acknowledged if key[0] == subscription]:
-            del self.acknowledged[key]
+        for partition in self._subscribed.pop(subscription, ()):
+            del self.acknowledged[subscription, partition]
+            self._subscribers[partition].pop(subscription)
 
     def release(self, log: PartitionLog, offset: int) -> None:
         """Everything below ``offset`` is settled by all: memory goes at once, and segments with

@@ -612,8 +612,6 @@ class Channel:
         """What was delivered and not answered goes back to its queues, with what was answered in a
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
-        if self.confirms is not None:
-            self.confirms.end()
         if self.transaction is not None:
             for _, runs in self.transaction.answers:
                 self.unacked.put_back(runs)

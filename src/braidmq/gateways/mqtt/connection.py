@@ -582,6 +582,11 @@ class MqttConnection:
     def unsent_bytes(self) -> int:
         return self._out_bytes + self.transport.unsent_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its socket has more unsent than it likes; ``pause_output`` says when no more."""
+        return self._write_paused
+
     def is_behind(self) -> bool:
         """Whether it has more to read than it may: QoS 0 goes to others."""
         limit = self._output_bytes_max
@@ -643,7 +648,7 @@ class MqttConnection:
 
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
-        self.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version))
+        self.answers.reply(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version), None)
 
     def check_publish(self, topic: str) -> None:
         """Raises MqttError or AccessRefused unless the client may publish there."""

@@ -46,6 +46,8 @@ SUBSCRIPTION = "session"
 ID_MAX = 0x7FFF
 
 EXACTLY_ONCE = 2
+NOWHERE = 1 << 62
+"""Behind every offset."""
 
 IN_FLIGHT_MAX = 8192
 """Unanswered publishes to a client that sets no receive maximum, or a higher one."""
@@ -83,6 +85,8 @@ class Outbox:
         """Offsets below are known to be on disk …"""
         self._awaited_end = 0
         """… and below this as soon as the disk answers."""
+        self._unsafe_at = NOWHERE
+        """The first message of QoS 2 above, where one was found."""
         self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
         self.unreceived = IdRuns()
@@ -97,6 +101,11 @@ class Outbox:
         """Of all that the client has not answered for, however it came there."""
         return self._credit.used if self._port is not None else 0
 
+    @property
+    def waiting(self) -> int:
+        """Messages that it may be sent and was not."""
+        return self.state.ready if self.state is not None else 0
+
     # --- the queue ---
 
     def topic(self) -> Topic:
@@ -106,6 +115,7 @@ class Outbox:
             self.state = self._view.state
             self._consumer = None
             self._safe_end = self._awaited_end = 0
+            self._unsafe_at = NOWHERE
             if self._port is not None:
                 self._attach()
         return self._topic
@@ -358,16 +368,27 @@ class Outbox:
         if journal.last_lsn <= journal.durable_lsn:
             self._safe_end = log.next_offset
             return stop
-        runs = log.read(max(start, self._safe_end), stop=stop)
+        if start != self._unsafe_at:  # where it was found the last time it still is
+            safe = self._look_for_unsafe(view, max(start, self._safe_end), stop)
+            if self._unsafe_at >= stop:
+                return min(safe, stop)
+            start = self._unsafe_at
+        self.is_syncing = True
+        self._await_disk(log.next_offset)
+        return start
+
+    def _look_for_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
+        """Sets ``_unsafe_at``; returns up to where it was looked."""
+        self._unsafe_at = NOWHERE
+        runs = view.partition.log.read(start, 1, stop)
         for run in runs:
             first = run.first
             for end, form, flags, topic in delivery_runs(run.batch, first, run.stop):
                 if form == MQTT and flags & FLAG_QOS == EXACTLY_ONCE:
                     wants = self._wants(flags, topic)
                     if wants is None or wants.qos == EXACTLY_ONCE:
-                        self.is_syncing = run.batch.offset_at(first) < stop
-                        self._await_disk(log.next_offset)
-                        return min(run.batch.offset_at(first), stop)
+                        self._unsafe_at = run.batch.offset_at(first)
+                        return self._unsafe_at
                 first = end
         looked_at = runs[-1].batch.offset_at(runs[-1].stop - 1) + 1 if runs else stop
         return min(looked_at, stop)
@@ -382,6 +403,7 @@ class Outbox:
     def _synced(self, topic: Topic | None, end: int, failure: StorageFailed | None) -> None:
         if failure is None and topic is not None and topic is self._topic and not topic.deleted:
             self._safe_end = max(self._safe_end, end)
+            self._unsafe_at = NOWHERE
             self._engine.core.touch(self._subscription)
             self._broker.touch()
 

@@ -40,14 +40,17 @@ LOGS: dict[str, tuple[str, ...]] = {
     "http-once": (ONCE_LOG,),
 }
 PARTITIONS = {BATCH_TOPIC: 3, MOVE_IN: 2, MOVE_OUT: 2}
-COMPACTED = {"enabled": True, "lag_ms": 200, "interval_ms": 500}
+PATIENT = {"attempts": 1000}
+"""A kill of the node is a failed delivery: by default the third makes a message a dead letter."""
+COMPACTED = {"enabled": True, "lag_ms": 100, "interval_ms": 400}
 
 
 def topics() -> dict[str, dict[str, Any]]:
     """Names to settings."""
     names = [name for logs in LOGS.values() for name in logs]
     found: dict[str, dict[str, Any]] = {
-        name: {"partitions": PARTITIONS.get(name, 1)} for name in [*names, MOVE_IN]
+        name: {"partitions": PARTITIONS.get(name, 1), "retry": PATIENT}
+        for name in [*names, MOVE_IN]
     }
     found[LATEST_TOPIC] = {"partitions": 1, "compaction": COMPACTED}
     return found

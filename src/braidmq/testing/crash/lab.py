@@ -30,7 +30,7 @@ MODULE = "braidmq.testing.crash.node"
 SMALL_FILES = """\
 [storage]
 journal_file_bytes = 262144
-segment_bytes_max = 131072
+segment_bytes_max = 65536
 tail_bytes_max = 2097152
 
 [log]
@@ -202,6 +202,12 @@ class Lab:
             self._traffic.append(TrafficProcess(protocol, self._ports, self.seed, self.directory))
         for process in self._traffic:
             process.started()
+        # What has not begun can't be hit by a fault.
+        deadline = time.monotonic() + START_S_MAX
+        while any(process.silent() for process in self._traffic):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
 
     def _call(self, verb: str, path: str, body: Any = None) -> Any:
         return self._http.request(verb, path, json=body).raise_for_status().json()
