@@ -208,6 +208,32 @@ def segment_offsets(store: Store, log) -> list[int]:
     return [record.offset for record in read_all(log)]
 
 
+def test_one_message_that_nobody_answers_does_not_keep_the_segments_behind_it() -> None:
+    disk = MemoryDisk()
+    store = Store.open(disk, SMALL)
+    log = store.create_partition("a")
+    settled = store.offsets_of(1, log.id)
+    log.acknowledged = (settled,)
+    value = bytes(SMALL.segment_bytes_max // 4)
+    most = 0
+    for _ in range(40):
+        first = log.next_offset
+        store.append(value_batch(*([value] * 6)), [log])
+        store.checkpoint()
+        store.acknowledge(1, log.id, [(max(first, 1), log.next_offset)])
+        most = max(most, len(log.segments), len(disk.list("segments")) // 2)
+    assert most <= 8
+    # And the same after a restart: the message is there, and nothing between it and the end.
+    store.checkpoint()
+    store.close()
+    again = Store.open(disk, SMALL)
+    log = again.logs[log.id]
+    log.acknowledged = (again.offsets_of(1, log.id),)
+    offsets = segment_offsets(again, log)
+    assert offsets[0] == 0
+    assert len(offsets) < 20
+
+
 def test_what_all_have_acknowledged_is_not_written_to_segments() -> None:
     store = Store.open(MemoryDisk(), SMALL)
     log = store.create_partition("a")

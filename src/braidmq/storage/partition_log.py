@@ -484,6 +484,22 @@ class PartitionLog:
             self._indexes.pop(segment.base_offset, None)
         return dropped
 
+    def drop_unwanted(self) -> list[Segment]:
+        """Take out the segments of which nobody wants a record, and return them: one message that
+        is never answered must not keep all that came after it."""
+        if not self.acknowledged or self.pinned_offset != UNPINNED or self.damage is not None:
+            return []
+        dropped = [each for each in self.segments if each.sealed and self._is_unwanted(each)]
+        if dropped:
+            self.segments = [each for each in self.segments if each not in dropped]
+            for segment in dropped:
+                self._indexes.pop(segment.base_offset, None)
+        return dropped
+
+    def _is_unwanted(self, segment: Segment) -> bool:
+        start, end = segment.base_offset, segment.end_offset
+        return all([each.first_missing(start) >= end for each in self.acknowledged])
+
     def replace(self, old: Segment, new: Segment | None) -> bool:
         """Put a segment that was written anew in its place; False when that is no longer there."""
         if old not in self.segments:
