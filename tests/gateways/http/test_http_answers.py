@@ -216,7 +216,7 @@ WRITES: dict[str, Given] = {
 ELSEWHERE = {
     "publishRecords": "encoded records: the same path as publishBatch",
     "retryQuarantined": "needs a damaged file; it waits as all others do",
-    "skipQuarantined": "needs a damaged file; the rewrite itself says that it is on disk, or why not",
+    "skipQuarantined": "needs a damaged file; the rewrite says when it is on disk",
 }
 
 
