@@ -21,6 +21,7 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   bench-transactions \
   clean \
   crash \
+  damage \
   lint \
   openapi \
   pipeline-demo \
@@ -92,6 +93,10 @@ steady: setup
 # QoS 2 through kill -9: KILLS=… EXCHANGES=… SEED=…
 qos2-kills: setup
 	$(BIN)/python scripts/qos2_kills.py --kills $(or $(KILLS),200) --exchanges $(or $(EXCHANGES),100000) --seed $(or $(SEED),1)
+
+# Flip, cut and delete at every kind of file: CASES=… SEED=…
+damage: setup
+	DAMAGE_CASES=$(or $(CASES),500) DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s -q tests/engine/test_damage.py
 
 # After a change to the HTTP API.
 openapi: setup

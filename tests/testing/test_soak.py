@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.model.limits import MIB
-from braidmq.testing.soak import BARS, LIMIT, OFFLINE, Sample, judge, soak
+from braidmq.testing.soak import BARS, FULL, LIMIT, OFFLINE, Sample, judge, soak
 
 
 def samples(**series: list[float]) -> list[Sample]:
@@ -58,7 +58,7 @@ def test_memory_files_and_disk_are_bounded_at_the_limits(tmp_path: Path) -> None
     bars = [bar for bar in BARS if bar.field != "p99_ms"]  # a matter of time, and of the machine
     told = soak(tmp_path, 21, warm_s=6, sample_s=0.5, bars=bars)
     assert told.is_fine, [*told.errors, *told.verdicts, told.samples[::6]]
-    # What is full was filled: publishers of the offline sessions' topic are beyond their limit.
     assert all(told.done.values()), told.done
-    assert told.done["MQTT publisher of QoS 1"] > LIMIT
-    assert OFFLINE
+    # What is to be full is full.
+    sessions = [f"$mqtt/session/soak-offline-{number}" for number in range(OFFLINE)]
+    assert {told.depths[name] for name in [*sessions, FULL]} == {LIMIT}

@@ -23,14 +23,16 @@ from braidmq.engine.topics import (
 )
 from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.catalogue import Change
+from braidmq.storage.catalogue import COUNTERS, Change
 from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.store import COUNTERS, Store
+from braidmq.storage.store import Store
 
 TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
 GROUPS = "groups"
+DOOMED = "doomed"
+"""Topics that are being deleted with their namespace, which takes a while."""
 
 CANCELLED = SubscriptionId(0)
 """Stands for every subscription, those to come too: what it has settled is delivered to nobody."""

@@ -18,10 +18,11 @@ from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
-from braidmq.storage.store import Settled
 
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets
@@ -118,8 +119,11 @@ class Settling:
     def disconnect(self, consumer: Consumer, now_ms: int) -> None:
         """Everything in flight at a consumer becomes ready again, in its old place."""
         for view in consumer.subscription.views:
-            for start, stop in view.state.held_by(consumer.id):
-                self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            try:
+                for start, stop in view.state.held_by(consumer.id):
+                    self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            except PartitionQuarantined:
+                continue  # what it had of that is counted again when the quarantine is over
 
     def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
@@ -336,6 +340,14 @@ class Settling:
         """Move messages to where the topic wants its dead, in one step with settling them."""
         topic = view.partition.topic
         totals = self._core.totals.of(topic.namespace)
+        if not topic.policy.dead_letter.has_place:
+            # Nobody reads what goes nowhere.
+            for start, stop in ranges:
+                totals.dropped[reason] += stop - start
+                if logger.isEnabledFor(logging.DEBUG):
+                    _log_deaths(view, start, stop, reason, buried=False)
+            self.settle(view, ranges)
+            return
         death = Death(
             reason=reason,
             namespace=topic.namespace,
@@ -445,6 +457,15 @@ class Settling:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
+        """Nothing of a topic that is quarantined: nobody knows what its oldest messages are."""
+        if subscription.topic.quarantined:
+            return
+        try:
+            self._drop_beyond_limits(subscription, now_ms)
+        except PartitionQuarantined:
+            return
+
+    def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Take out what is too much, oldest first, and settle it in one step a partition.
 
         Only what goes is looked at, so that a message costs at the limit what it costs below it:
@@ -454,7 +475,6 @@ class Settling:
         if not excess.remains:
             return
         policy, views = subscription.topic.policy, subscription.views
-        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
         out: dict[int, TakenOut] = {}
         heads = [head for view in views if (head := self._first_to_drop(view)) is not None]
         heapify(heads)
@@ -464,7 +484,7 @@ class Settling:
                 view = views[head[2]]
                 taken = out.get(head[2])
                 if taken is None:
-                    taken = out[head[2]] = TakenOut(view, dead_letter=has_place)
+                    taken = out[head[2]] = TakenOut(view, dead_letter=policy.dead_letter.has_place)
                 self._drop_head(taken, head, heads[0] if heads else None, excess)
                 following = self._first_to_drop(view) if excess.remains else None
                 if following is not None:

@@ -63,6 +63,7 @@ class Topic:
         "partitions",
         "policy",
         "published",
+        "quarantined",
         "round_robin",
         "settings",
         "subscriptions",
@@ -98,6 +99,8 @@ class Topic:
         self.created_ms = self.last_used_ms = now_ms
         self.idle_timer = 0
         self.deleted = False
+        self.quarantined = 0
+        """How many of its partitions are."""
         self.set_policy(policy)
 
     def set_policy(self, policy: TopicPolicy) -> None:
@@ -111,11 +114,21 @@ class Topic:
         self.until_acked = rule.until_acked
         self.deduplicates = policy.deduplication_window_ms > 0
         refuses = self.bounded and policy.overflow != "drop-head"
-        self.takes_any = not refuses and not self.deduplicates
+        self.takes_any = not refuses and not self.deduplicates and not self.quarantined
         """No message is refused or passed over because of those before it."""
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()
+
+    def look_at_quarantine(self) -> None:
+        """The quarantine of one of its partitions has begun, or is over."""
+        self.quarantined = len([1 for each in self.partitions if each.log.damage is not None])
+        self.set_policy(self.policy)
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether none of its partitions can be read or written."""
+        return 0 < self.quarantined == len(self.partitions)
 
     @property
     def depth(self) -> int:

@@ -1,9 +1,9 @@
 """One way to answer, in every gateway (docs/adr/0018).
 
-An answer belongs to somebody, a channel or a connection, and to what has to be on disk before it is
-given. Those of one owner are given in the order in which they were owed, whatever each of them waits
-for. When the disk fails, the protocol's own error is given instead, and nothing after it. An owner
-that is gone is given nothing more, though others may have its number by then.
+An answer belongs to somebody, a channel or a connection, and to what has to be on disk before it
+is given. Those of one owner are given in the order in which they were owed, whatever each of them
+waits for. When the disk fails, the protocol's own error is given instead, and nothing after it. An
+owner that is gone is given nothing more, though others may have its number by then.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from braidmq.gateways.broker import Broker
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 
 
@@ -23,7 +23,7 @@ class Answer:
 
     def __init__(self) -> None:
         self.done = False
-        self.failure: StorageFailed | None = None
+        self.failure: StorageError | None = None
 
 
 class Reply(Answer):
@@ -53,13 +53,13 @@ class Answers(Generic[A]):
         self.waiting.append(answer)
         broker.when_durable(lsn, partial(self.settle, answer))
 
-    def settle(self, answer: A, failure: StorageFailed | None) -> None:
+    def settle(self, answer: A, failure: StorageError | None) -> None:
         """What it waited for is on disk, or never will be."""
         answer.failure = failure
         answer.done = True
         self.give()
 
-    def settle_all(self, answers: Sequence[A], failure: StorageFailed | None) -> None:
+    def settle_all(self, answers: Sequence[A], failure: StorageError | None) -> None:
         for answer in answers:
             answer.failure = failure
             answer.done = True
@@ -96,7 +96,7 @@ class Answers(Generic[A]):
         if data:
             self._send(data)
 
-    def _give_up(self, parts: list[bytes], failure: StorageFailed) -> None:
+    def _give_up(self, parts: list[bytes], failure: StorageError) -> None:
         self._give_parts(parts)
         self.end()
         self.fail(failure)
@@ -105,7 +105,7 @@ class Answers(Generic[A]):
         assert isinstance(answer, Reply)
         return answer.data
 
-    def fail(self, failure: StorageFailed) -> None:
+    def fail(self, failure: StorageError) -> None:
         """Say what the protocol has for it: an answer can't be given, nor any after it."""
         raise NotImplementedError
 

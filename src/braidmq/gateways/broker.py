@@ -19,6 +19,7 @@ from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
 from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
+from braidmq.gateways.slicing import SlicedWork, Steps
 from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
@@ -80,6 +81,7 @@ class Broker:
         self._context = Context()
         self._workers = Workers(engine.store, loop)
         self._gathering = Gathering(engine)
+        self._work = SlicedWork()
         self.turns = Turns()
         self._turn_due = False
         """As ``turns`` has it, where it is asked for often."""
@@ -201,6 +203,32 @@ class Broker:
         self.when_durable(lsn, done)
         await future
 
+    async def work(self, steps: Steps) -> None:
+        """Have work done that may take long, a slice in each turn; raises what it raises."""
+        future: asyncio.Future[None] = self.loop.create_future()
+
+        def done(failure: Exception | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        self._work.add(steps, done)
+        self.touch()
+        await future
+
+    def work_unawaited(self, steps: Steps, what: str) -> None:
+        """The same where nobody waits for it."""
+
+        def done(failure: Exception | None) -> None:
+            if failure is not None:
+                logger.error("%s failed", what, exc_info=failure)
+
+        self._work.add(steps, done)
+        self.touch()
+
     def hurry(self) -> None:
         """Instead of ``end``: have the turn now, unless it is one of many."""
         if monotonic() - self.turns.served_s > ALONE_S:
@@ -223,6 +251,8 @@ class Broker:
             if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
             engine.advance(now_ms)
+            if len(self._work):
+                self._work.run()
             self._dispatch(now_ms)
             if len(self._flushable) > QUICK_WRITES_MAX:
                 self._commit()
@@ -234,7 +264,8 @@ class Broker:
         finally:
             self._turn_due = False
             self.turns.end()
-        if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
+        waiting = self._flushable or self._gathering.is_open or len(self._work)
+        if waiting or engine.has_more or engine.core.effects:
             self.touch()
         self._arm(now_ms)
 
@@ -295,6 +326,9 @@ class Broker:
         self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
+        self.engine.reclaim()
+        if self.engine.store.wants_checkpoint():
+            self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         if self.engine.core.effects:
             self.touch()

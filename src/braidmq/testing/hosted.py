@@ -39,10 +39,16 @@ class CommitGate(FaultyDisk):
         super().__init__()
         self._open = threading.Event()
         self._open.set()
+        self._reached = threading.Event()
         self._broken = False
 
     def shut(self) -> None:
+        self._reached.clear()
         self._open.clear()
+
+    def wait_for_commit(self) -> None:
+        """Until one stands before it: all is written, and nothing of it synced."""
+        assert self._reached.wait(START_S_MAX), "nothing is committed"
 
     def let_through(self) -> None:
         self._open.set()
@@ -54,6 +60,7 @@ class CommitGate(FaultyDisk):
 
     def sync_contents(self, contents: Sequence[MemoryContent]) -> None:
         if threading.current_thread().name == COMMITTER:
+            self._reached.set()
             self._open.wait(STOP_S_MAX)
             if self._broken:
                 raise OSError(errno.EIO, "injected fault")

@@ -522,6 +522,8 @@ class Soaked(NamedTuple):
     verdicts: list[Verdict]
     errors: list[str]
     done: dict[str, int]
+    depths: dict[str, int]
+    """Of topics, in the end: whether limits were reached."""
 
     @property
     def is_fine(self) -> bool:
@@ -552,6 +554,8 @@ def soak(
         while time.monotonic() < ends and not any(worker.error for worker in workers):
             time.sleep(sample_s)
             say(_line(sampler.sample()))
+        with httpx.Client(base_url=load.http_url, auth=GUEST, timeout=60) as client:
+            topics = client.get("/v1/topics").raise_for_status().json()
         load.stopped.set()
         for worker in workers:
             worker.join()
@@ -559,7 +563,8 @@ def soak(
         errors += node.complaints
         done = {worker.name: worker.done for worker in workers}
     verdicts = [] if errors else judge(sampler.samples, warm_s, bars)
-    return Soaked(sampler.samples, verdicts, errors, done)
+    depths = {topic["name"]: topic["depth"] for topic in topics}
+    return Soaked(sampler.samples, verdicts, errors, done, depths)
 
 
 def _line(sample: Sample) -> str:

@@ -51,9 +51,9 @@ from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transac
 from braidmq.engine.transactions.stability import Stability
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.record import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
-from braidmq.storage.store import Settled
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from braidmq.engine.transactions.entries import (
 )
 from braidmq.engine.transactions.sequences import Mark, Sequences, Written
 from braidmq.model.ids import PartitionId
+from braidmq.storage.entries import decode_records_meta
 from braidmq.storage.journal import Kind
-from braidmq.storage.store import decode_records_meta
 
 OUTCOME_MS = 60 * 60 * 1000
 """For this long a transaction's name tells how it ended."""

@@ -13,7 +13,12 @@ from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.engine.transactions.publishing import Origin
 from braidmq.gateways.amqp import transactions
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
-from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
+from braidmq.gateways.amqp.errors import (
+    access_refused,
+    no_exchange,
+    precondition_failed,
+    translate,
+)
 from braidmq.gateways.amqp.output import ChannelOutput
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
@@ -22,7 +27,7 @@ from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import PartitionQuarantined, StorageError
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
@@ -316,7 +321,7 @@ class Channel:
         assert self.confirms is not None
         self.confirms.expect_more(ticket, count)
 
-    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+    def confirmed(self, ticket: object, failure: StorageError | None) -> None:
         assert isinstance(ticket, Confirm)
         self._confirmed(ticket, failure)
 
@@ -349,6 +354,10 @@ class Channel:
                 )
             except TopicFull:
                 if origin is not None:
+                    raise
+                published = Published(None, 0)
+            except PartitionQuarantined:
+                if origin is not None or self.confirms is None:
                     raise
                 published = Published(None, 0)
         confirm = None
@@ -404,7 +413,7 @@ class Channel:
                 )
             )
 
-    def _confirmed(self, confirm: Confirm, failure: StorageFailed | None) -> None:
+    def _confirmed(self, confirm: Confirm, failure: StorageError | None) -> None:
         if self.confirms is not None:
             self.confirms.settle(confirm, failure)
             if self.confirms.has_caught_up(self._unconfirmed):
@@ -586,6 +595,11 @@ class Channel:
         if self.connection.wants_cancel_notify:
             self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
 
+    def failed(self, target: AmqpConsumer, error: PartitionQuarantined) -> None:
+        """It gets nothing any more: the channel ends with the reason."""
+        if target.tag in self.consumers and not self.closing:
+            self.connection.close_channel(self, translate(error))
+
     def pause(self, paused: bool) -> None:
         for target in self.consumers.values():
             if paused or not self.active:
@@ -598,8 +612,6 @@ class Channel:
         """What was delivered and not answered goes back to its queues, with what was answered in a
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
-        if self.confirms is not None:
-            self.confirms.end()
         if self.transaction is not None:
             for _, runs in self.transaction.answers:
                 self.unacked.put_back(runs)

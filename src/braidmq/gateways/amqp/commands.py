@@ -503,7 +503,7 @@ class Commands:
         channel.consumers[tag] = target
         if not channel.active or self._connection.write_paused:
             target.consumer.paused = True
-        # Before any delivery: the client learns the tag first. A group that was made for it is kept.
+        # Before any delivery: the client learns the tag first. A group made for it is on disk.
         self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
 
     def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:

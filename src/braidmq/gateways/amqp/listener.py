@@ -140,7 +140,10 @@ class AmqpGateway:
             if named == deleted.name:
                 connection.shut_down(f"{named} was deleted")
         if isinstance(deleted, NamespaceDeleted):
-            self.broker.engine.delete_namespace(deleted.name, now_ms=self.broker.now_ms())
+            broker, name = self.broker, deleted.name
+            steps = broker.engine.deleting_namespace(name, now_ms=broker.now_ms())
+            next(steps, None)  # nobody finds its topics from here on
+            broker.work_unawaited(steps, f"deleting namespace {name!r}")
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""

@@ -79,7 +79,8 @@ class Policies:
         known = any(each.name == name for each in policies.list_policies(engine, namespace))
         if known:
             refuse_if_only_new(call.request, f"policy {name!r}")
-        policies.set_policy(engine, policy, now_ms=self._desk.now_ms)
+        now_ms = self._desk.now_ms
+        await self._desk.broker.work(policies.setting_policy(engine, policy, now_ms=now_ms))
         await self._desk.done()
         return Answer(None, 200 if known else 201)
 
@@ -95,5 +96,7 @@ class Policies:
         """Delete a policy; queues and exchanges that matched follow at once."""
         self._desk.enter(call, namespace)
         engine = self._desk.engine()
-        policies.delete_policy(engine, namespace, name, now_ms=self._desk.now_ms)
+        now_ms = self._desk.now_ms
+        steps = policies.deleting_policy(engine, namespace, name, now_ms=now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()

@@ -74,14 +74,9 @@ class Templates:
         self._desk.enter(call, query.namespace)
         engine = self._desk.engine()
         known = (query.namespace, name) in engine.core.templates
-        made = engine.set_template(
-            query.namespace,
-            name,
-            body.pattern,
-            body.settings,
-            now_ms=self._desk.now_ms,
-            priority=body.priority,
-        )
+        made = Template(name, body.pattern, body.settings, body.priority)
+        steps = engine.setting_template(query.namespace, made, now_ms=self._desk.now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()
         return Answer(shown(query.namespace, name, made), 200 if known else 201)
 
@@ -97,7 +92,8 @@ class Templates:
         """Delete a template; topics that matched it change at once."""
         self._desk.enter(call, query.namespace)
         engine = self._desk.engine()
-        engine.delete_template(query.namespace, name, now_ms=self._desk.now_ms)
+        steps = engine.deleting_template(query.namespace, name, now_ms=self._desk.now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.gateways.answering import Answer, Answers, Reply
 from braidmq.gateways.mqtt.errors import translate
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.packets import PubAck, PubRec, encode
@@ -77,5 +77,5 @@ class MqttAnswers(Answers[Answer]):
         limit = connection.packet_bytes_max if connection.with_reasons else 0
         return answer.encoded(connection.version, limit)
 
-    def fail(self, failure: StorageFailed) -> None:
+    def fail(self, failure: StorageError) -> None:
         self._connection.fail(translate(failure))

@@ -648,7 +648,7 @@ class MqttConnection:
 
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
-        self.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version))
+        self.answers.reply(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version), None)
 
     def check_publish(self, topic: str) -> None:
         """Raises MqttError or AccessRefused unless the client may publish there."""

@@ -11,6 +11,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.gathering import Publisher as Waiting
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.mqtt.counters import Counters
+from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.express import TARGETS_MAX, Route
 from braidmq.gateways.mqtt.message import FLAG_OWN, Arrival, marked
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
@@ -19,6 +20,7 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Plan, Tree, Wants
 from braidmq.gateways.translation import TOPIC_EXCHANGE
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.storage.record import RecordBatch
@@ -204,6 +206,8 @@ class Hub:
             )
         except TopicFull as error:
             raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
+        except PartitionQuarantined as error:
+            raise refusal(error) from None
         self.broker.touch()
         return published.lsn
 

@@ -3,12 +3,13 @@
 import asyncio
 import socket
 
-from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
 from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
@@ -151,6 +152,10 @@ class MqttGateway:
             owner = effect.consumer.tag
             if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
+        elif isinstance(effect, ConsumerFailed):
+            connection = _connection_of(effect.consumer.tag)
+            if connection is not None:
+                connection.fail(refusal(effect.error))
 
     def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
         for connection in list(self.connections):
@@ -161,3 +166,9 @@ class MqttGateway:
             self.sessions.forget_namespace(deleted.name)
         else:
             self.sessions.forget_user(deleted.name)
+
+
+def _connection_of(owner: object) -> MqttConnection | None:
+    if isinstance(owner, Outbox):
+        return owner.connection
+    return owner.client.connection if isinstance(owner, QueueConsumer) else None

@@ -37,6 +37,7 @@ from braidmq.wire.mqtt.render import (
 )
 
 if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
     from braidmq.gateways.mqtt.session import Session
 
 PREFIX = "$mqtt/session/"
@@ -149,6 +150,10 @@ class Outbox:
             self._engine.delete_topic(self._topic)
         self._topic = self.state = None
         self.released.clear()
+
+    @property
+    def connection(self) -> "MqttConnection | None":
+        return self._session.connection
 
     def cancelled(self) -> None:
         """The queue was deleted under a session that is connected."""

@@ -10,7 +10,7 @@ from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
@@ -167,7 +167,7 @@ class Publisher:
         assert isinstance(ticket, list)
         ticket.append(self._answer)
 
-    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+    def confirmed(self, ticket: object, failure: StorageError | None) -> None:
         assert isinstance(ticket, list)
         self._connection.answers.settle_all(ticket, failure)
 

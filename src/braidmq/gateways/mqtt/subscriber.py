@@ -11,6 +11,7 @@ from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.retained_sending import RetainedSending
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
+from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError, ProtocolError
 from braidmq.wire.mqtt.packets import (
@@ -170,15 +171,29 @@ class Subscriber:
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
             outbox.acknowledge(connection.settle_express(refused))
-        if unknown:
-            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
+        lsn: Lsn | None = None
         if known:
             for first, stop in runs:
                 outbox.unreceived.discard(first, stop)
                 outbox.released.put(first, stop)
             lsn = connection.sessions.save_ids(connection.session)
+        if unknown:
+            connection.answers.reply(self._released(packet_ids, refused, unknown), lsn)
+        elif known:
             connection.answers.reply(render_acks(Kind.PUBREL, known, connection.version), lsn)
+
+    def _released(
+        self, packet_ids: "array[int]", refused: "array[int]", unknown: "array[int]"
+    ) -> bytes:
+        """PUBREL one by one, in the order of PUBREC (MQTT-4.6.0-4)."""
+        version, gone, strange = self._connection.version, set(refused), set(unknown)
+        parts = []
+        for number in packet_ids:
+            if number not in gone:
+                found = number not in strange
+                reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND
+                parts.append(render_acks(Kind.PUBREL, array("H", [number]), version, reason))
+        return b"".join(parts)
 
     def _sorted_out(
         self, packet_ids: "array[int]", reasons: bytes | None

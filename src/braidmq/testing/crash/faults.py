@@ -16,6 +16,8 @@ Moment = Literal["before", "during", "after"]
 
 PLACES: tuple[tuple[Operation, str], ...] = (
     ("create", "journal"),
+    ("write", "journal"),
+    ("sync", "journal"),
     ("rename", "journal"),
     ("remove", "journal"),
     ("sync_directory", "journal"),
@@ -27,16 +29,25 @@ PLACES: tuple[tuple[Operation, str], ...] = (
     ("create", "segments"),
     ("write", "segments"),
     ("sync", "segments"),
-    ("rename", "segments"),
     ("remove", "segments"),
     ("sync_directory", "segments"),
 )
 """A journal file is made and put in place, a checkpoint writes segments and a snapshot, a journal
 that rolled and files that nobody needs any more are removed."""
 
-NTH_MAX: dict[Operation, int] = {"write": 200, "sync": 30}
-NTH_MAX_OTHERS = 15
-"""A place is hit this often in a second or two of traffic."""
+NTH_MAX: dict[tuple[Operation, str], int] = {
+    ("create", "journal"): 15,
+    ("write", "journal"): 30,  # commits are among them only where the power is cut
+    ("sync", "journal"): 30,
+    ("rename", "journal"): 25,
+    ("remove", "journal"): 15,
+    ("sync_directory", "journal"): 25,
+    ("create", "segments"): 60,
+    ("write", "segments"): 200,
+    ("remove", "segments"): 40,
+}
+NTH_MAX_OTHERS = 6
+"""A place is hit about this often in a second of traffic."""
 
 IN_START_SHARE = 0.15
 PLACED_SHARE = 0.6
@@ -76,6 +87,6 @@ def draw(rng: random.Random, traffic_s: float) -> Fault:
     if operation == "write":
         moments.append("during")
     in_start = rng.random() < IN_START_SHARE
-    nth = rng.randint(1, 3 if in_start else NTH_MAX.get(operation, NTH_MAX_OTHERS))
+    nth = rng.randint(1, 3 if in_start else NTH_MAX.get((operation, directory), NTH_MAX_OTHERS))
     moment = rng.choice(moments)
     return Fault(is_power_cut, seconds, seed, operation, directory, moment, nth, in_start)

@@ -40,14 +40,17 @@ LOGS: dict[str, tuple[str, ...]] = {
     "http-once": (ONCE_LOG,),
 }
 PARTITIONS = {BATCH_TOPIC: 3, MOVE_IN: 2, MOVE_OUT: 2}
-COMPACTED = {"enabled": True, "lag_ms": 200, "interval_ms": 500}
+PATIENT = {"attempts": 1000}
+"""A kill of the node is a failed delivery: by default the third makes a message a dead letter."""
+COMPACTED = {"enabled": True, "lag_ms": 100, "interval_ms": 400}
 
 
 def topics() -> dict[str, dict[str, Any]]:
     """Names to settings."""
     names = [name for logs in LOGS.values() for name in logs]
     found: dict[str, dict[str, Any]] = {
-        name: {"partitions": PARTITIONS.get(name, 1)} for name in [*names, MOVE_IN]
+        name: {"partitions": PARTITIONS.get(name, 1), "retry": PATIENT}
+        for name in [*names, MOVE_IN]
     }
     found[LATEST_TOPIC] = {"partitions": 1, "compaction": COMPACTED}
     return found
@@ -216,7 +219,8 @@ class GroupMember(HttpClient):
         for each in messages:
             place = place_of(each["partition"], each["offset"])
             body = each["value"].encode()
-            found.append(self._reader.arrived(self.strand.name, body, connection, place))
+            if said := self._reader.arrived(self.strand.name, body, connection, place):
+                found.append((*said, place))
             ends[each["partition"]] = max(ends.get(each["partition"], 0), each["offset"] + 1)
         offsets = [
             {"topic": BATCH_TOPIC, "partition": partition, "offset": end}
@@ -225,8 +229,7 @@ class GroupMember(HttpClient):
         self.post(f"{path}/commit", {"generation": generation, "offsets": offsets})
         self.strand.other_operations += 1
         for each_found in found:
-            if each_found is not None:
-                self._reader.settle(*each_found)
+            self._reader.settle(*each_found)
 
 
 class TransactionPublisher(HttpClient):

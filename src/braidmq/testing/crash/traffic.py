@@ -8,15 +8,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from braidmq.testing.crash import amqp, http, mqtt
+from braidmq.testing.crash import amqp, http, mqtt, own_client
 from braidmq.testing.crash.clients import ANSWER_S_MAX, Client, World
 from braidmq.testing.crash.history import Strand
 
 Protocol = Literal["amqp", "mqtt", "http"]
 Clients = Callable[[World], tuple[list[Strand], list[Client]]]
 
+
+def _amqp(world: World) -> tuple[list[Strand], list[Client]]:
+    strands, clients = amqp.clients(world)
+    more_strands, more_clients = own_client.clients(world)
+    return strands + more_strands, clients + more_clients
+
+
 PROTOCOLS: dict[Protocol, Clients] = {
-    "amqp": amqp.clients,
+    "amqp": _amqp,
     "mqtt": mqtt.clients,
     "http": http.clients,
 }
@@ -25,6 +32,8 @@ PROTOCOLS: dict[Protocol, Clients] = {
 class Progress(NamedTuple):
     unfinished: list[str]
     """Publishers that do not yet know what became of all they sent."""
+    silent: list[str]
+    """Strands of which nothing was confirmed so far."""
     confirmed: int
 
 
@@ -43,7 +52,9 @@ def _run(protocol: Protocol, ports: dict[str, int], seed: int, lab: Connection, 
         elif command == "resume":
             world.paused.clear()
         unfinished = [each.name for each in clients if each.publishes and not each.is_finished]
-        lab.send(Progress(unfinished, sum(strand.confirmed for strand in strands)))
+        silent = [strand.name for strand in strands if not strand.confirmed]
+        confirmed = sum(strand.confirmed for strand in strands)
+        lab.send(Progress(unfinished, silent, confirmed))
     world.ended.set()
     deadline = time.monotonic() + ANSWER_S_MAX + 5
     for client in clients:
@@ -79,6 +90,9 @@ class TrafficProcess:
 
     def resume(self) -> None:
         self._ask("resume")
+
+    def silent(self) -> list[str]:
+        return self._ask("count").silent
 
     def confirmed(self) -> int:
         return self._ask("count").confirmed
