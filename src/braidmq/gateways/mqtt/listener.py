@@ -14,7 +14,6 @@ from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
 from braidmq.gateways.mqtt.queues import Queues
-from braidmq.gateways.mqtt.retained_sending import RetainedTurns
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
@@ -48,7 +47,6 @@ class MqttGateway:
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
-        self.retained_turns = RetainedTurns(broker)
         self._servers: list[asyncio.Server | Listening] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
