@@ -210,6 +210,8 @@ class Store:
                 raise self._no_snapshot()
             self.recovery.notes.append("no snapshot can be read: rebuilding from segments")
             self._rebuild_from_segments()
+        else:
+            self._used = snapshot.nothing()
         return first_epoch, oldest_lsn or 1
 
     def _no_snapshot(self) -> NoSnapshot:
