@@ -582,6 +582,9 @@ class Store:
         """Have the next checkpoint write a partition's segments anew around what is damaged; the
         damaged files are set aside."""
         assert log.damage is not None
+        if self.journal.failure is not None:
+            told(self.journal.failure)
+            return
         self._salvages[log.id] = (log, told)
         self.want_checkpoint()
 
