@@ -210,6 +210,8 @@ class Store:
                 raise self._no_snapshot()
             self.recovery.notes.append("no snapshot can be read: rebuilding from segments")
             self._rebuild_from_segments()
+        else:
+            self._used = snapshot.nothing()
         return first_epoch, oldest_lsn or 1
 
     def _no_snapshot(self) -> NoSnapshot:
@@ -580,6 +582,9 @@ class Store:
         """Have the next checkpoint write a partition's segments anew around what is damaged; the
         damaged files are set aside."""
         assert log.damage is not None
+        if self.journal.failure is not None:
+            told(self.journal.failure)
+            return
         self._salvages[log.id] = (log, told)
         self.want_checkpoint()
 
