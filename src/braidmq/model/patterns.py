@@ -94,6 +94,8 @@ class _Name:
 
 
 class _Node:
+    everywhere = False
+    """Whether it matches nothing at all, and so anywhere."""
     cost: int
     """Operations that it needs at most."""
     ways: int
@@ -146,7 +148,8 @@ class _Place(_Node):
             name.known[self] = found
         return begins & found
 
-    begins = ends
+    def begins(self, ends: int, name: _Name) -> int:
+        return self.ends(ends, name)
 
 
 class _Look(_Node):
@@ -168,12 +171,14 @@ class _Look(_Node):
             name.known[self] = found
         return begins & found
 
-    begins = ends
+    def begins(self, ends: int, name: _Name) -> int:
+        return self.ends(ends, name)
 
 
 class _Sequence(_Node):
     def __init__(self, parts: Sequence[_Node]) -> None:
         self.parts = parts
+        self.everywhere = all(part.everywhere for part in parts)
         self.cost = sum(part.cost for part in parts)
         self.leaves = sum(part.leaves for part in parts)
         self.ways = 1
@@ -198,6 +203,7 @@ class _Sequence(_Node):
 class _Choice(_Node):
     def __init__(self, parts: Sequence[_Node]) -> None:
         self._parts = parts
+        self.everywhere = any(part.everywhere for part in parts)
         self.cost = sum(part.cost for part in parts)
         self.ways = sum(part.ways for part in parts)
         self.leaves = sum(part.leaves for part in parts)
@@ -225,6 +231,7 @@ class _Repeat(_Node):
         ):
             # (x+)+ is x+, (x*)+ is x*: else two loops would go over the name, one in the other.
             least, inner = least * inner.least, inner.inner
+        self.everywhere = least == 0 or inner.everywhere
         self.inner: _Node = inner
         self.least: int = least
         self.most: int | None = most
@@ -344,7 +351,7 @@ def _build_one(op: Any, value: Any, flags: int, depth: int) -> _Node:
 class Pattern:
     """What ``compiled`` makes of a text."""
 
-    __slots__ = ("_node", "_quick", "text")
+    __slots__ = ("_node", "_quick", "_quick_characters", "text")
 
     def __init__(self, text: str) -> None:
         if len(text) > CHARACTERS_MAX:
@@ -361,14 +368,20 @@ class Pattern:
             )
         self.text = text
         anchored = bool(parsed) and parsed[0] == (ops.AT, ops.AT_BEGINNING)
-        begins = 1 if anchored and not parsed.state.flags & re.MULTILINE else NAME_CHARACTERS
-        few = self._node.ways * begins * self._node.leaves <= WAYS_MAX
+        anchored = anchored and not parsed.state.flags & re.MULTILINE
+        steps = self._node.ways * self._node.leaves
+        few = steps * (1 if anchored else NAME_CHARACTERS) <= WAYS_MAX
         self._quick = re.compile(text).search if few else None
+        # From one place, with nothing to go back to: that is as quick in any name.
+        alone = anchored and steps <= NAME_CHARACTERS
+        self._quick_characters = ENDLESS if alone else NAME_CHARACTERS
 
     def search(self, name: str) -> bool:
         """Whether it occurs in a name. A name of thousands of characters that takes too long to
         search has not got it."""
-        if self._quick is not None and len(name) <= NAME_CHARACTERS:
+        if self._node.everywhere:
+            return True
+        if self._quick is not None and len(name) <= self._quick_characters:
             return self._quick(name) is not None
         searched = _Name(name)
         try:
