@@ -9,7 +9,7 @@ import msgspec
 from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
-from braidmq.engine.effects import ConsumerCancelled, TopicDeleted
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, TopicDeleted
 from braidmq.engine.errors import (
     BadPartitionCount,
     BadPosition,
@@ -33,6 +33,7 @@ from braidmq.engine.policy import (
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
+    QUEUE_SUBSCRIPTION,
     Consumer,
     Credit,
     Mode,
@@ -42,9 +43,9 @@ from braidmq.engine.topics import (
     TopicPartition,
 )
 from braidmq.model.ids import SubscriptionId
+from braidmq.storage.catalogue import PARTITIONS
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.store import PARTITIONS
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ Position = int | str
 
 TIME_MAX_MS = (1 << 63) - 1
 SHARED_POLICIES_MAX = 1024
+
+ROOT_NAMESPACE = "/"
+RECOVERED = ".recovered"
+"""After the name of a topic when there is another of that name."""
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -129,6 +134,8 @@ class Administration:
         partition = TopicPartition(topic, len(topic.partitions), log, self._core.clock)
         topic.partitions.append(partition)
         self._core.partitions[log.id] = partition
+        if log.damage is not None:
+            topic.look_at_quarantine()
         return partition
 
     def delete_topic(self, topic: Topic) -> None:
@@ -181,10 +188,51 @@ class Administration:
             )
 
     def drop_orphans(self) -> None:
-        """Partitions whose topic a crash kept from being made, or from learning of them."""
+        """Partitions whose topic a crash kept from being made, or from learning of them: nobody
+        can have published to them. One that has records is not such."""
         store = self._core.store
         for number in [each for each in store.logs if each not in self._core.partitions]:
-            store.delete_partition(number)
+            log = store.logs[number]
+            if log.next_offset or log.segments:
+                logger.error("partition without a topic", extra={"partition": log.label})
+            else:
+                store.delete_partition(number)
+
+    def adopt_orphans(self, now_ms: int) -> None:
+        """Make topics of partitions that have records and whose topics nobody knows any more: by
+        their labels, with a subscription that has everything, and nothing goes before that has."""
+        store = self._core.store
+        found: dict[tuple[str, str], dict[int, PartitionLog]] = {}
+        for number in [each for each in store.logs if each not in self._core.partitions]:
+            namespace, name, place = split_label(store.logs[number].label)
+            if (namespace, name) in self._core.topics:
+                name += RECOVERED
+            found.setdefault((namespace, name), {})[place] = store.logs[number]
+        for (namespace, name), logs in found.items():
+            self._adopt(namespace, name, logs, now_ms)
+
+    def _adopt(self, namespace: str, name: str, logs: dict[int, PartitionLog], now_ms: int) -> None:
+        count = max(logs) + 1
+        settings = {"partitions": count, "retention": {"until_acked": True}}
+        policy = self.policy(namespace, name, settings)
+        topic = Topic(
+            self._core.next_id("topic"),
+            namespace,
+            name,
+            settings,
+            policy,
+            durable=True,
+            now_ms=now_ms,
+        )
+        for place in range(count):
+            log = logs.get(place)
+            if log is None:
+                log = self._core.store.create_partition(f"{namespace}/{name}/{place}")
+            self.add_partition(topic, log)
+        self.register(topic)
+        self._core.save_topic(topic)
+        self.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
+        _log_topic("topic recovered", topic)
 
     def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
@@ -274,6 +322,8 @@ class Administration:
         if not limit or topic.deleted:
             return
         used = any(subscription.consumers for subscription in topic.subscriptions.values())
+        # Nobody can use what is quarantined: that is no reason to delete it.
+        used = used or topic.quarantined > 0
         due = (now_ms if used else topic.last_used_ms) + limit
         if due <= now_ms:
             self.delete_topic(topic)
@@ -545,6 +595,9 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+        if subscription.topic.is_quarantined:
+            error = subscription.topic.partitions[0].log.quarantined()
+            self._core.effects.append(ConsumerFailed(consumer, error))
         return consumer
 
     def detach(self, consumer: Consumer, now_ms: int, *, requeue: bool = True) -> None:
@@ -567,6 +620,20 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+
+
+def split_label(label: str) -> tuple[str, str, int]:
+    """Namespace, topic and number of a partition. Names may have slashes of their own: a namespace
+    ends at the first one that it does not begin with."""
+    rest, _, number = label.rpartition("/")
+    if not number.isdecimal():
+        return ROOT_NAMESPACE, label, 0
+    if rest.startswith(f"{ROOT_NAMESPACE}/"):
+        return ROOT_NAMESPACE, rest[2:], int(number)
+    cut = rest.find("/", 1)
+    if cut < 0:
+        return ROOT_NAMESPACE, rest, int(number)
+    return rest[:cut], rest[cut + 1 :], int(number)
 
 
 def _log_topic(what: str, topic: Topic) -> None:

@@ -10,6 +10,7 @@ from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event, State
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
@@ -57,7 +58,10 @@ class Clockwork:
     def advance(self, now_ms: int) -> None:
         """Do what is due by now. Call again at once if ``next_due_ms`` is not in the future."""
         for kind, owner, a, b in self._core.wheel.advance(now_ms, TIMERS_PER_TURN):
-            self._handlers[kind](owner, a, b, now_ms)
+            try:
+                self._handlers[kind](owner, a, b, now_ms)
+            except PartitionQuarantined:
+                continue  # the timers of its partition are set anew when that is over
 
     def _retry(self, owner: int, start: int, stop: int, now_ms: int) -> None:
         view = self._core.views.get(owner)
@@ -180,7 +184,10 @@ class Clockwork:
         for partition in core.partitions.values():
             partition.follow_clock(core.clock)
             if partition.has_dates:
-                self.set_dates(partition, now_ms)
+                try:
+                    self.set_dates(partition, now_ms)
+                except PartitionQuarantined:
+                    partition.has_dates = True  # they are set when that is over
 
     def set_dates(self, partition: TopicPartition, now_ms: int) -> None:
         """Timers for all records whose time is a date; those set before find nothing to do."""

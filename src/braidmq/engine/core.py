@@ -23,9 +23,9 @@ from braidmq.engine.topics import (
 )
 from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.catalogue import Change
+from braidmq.storage.catalogue import COUNTERS, Change
 from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.store import COUNTERS, Store
+from braidmq.storage.store import Store
 
 TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"

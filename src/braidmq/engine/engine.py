@@ -26,6 +26,7 @@ from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
+from braidmq.engine.quarantine import Quarantine
 from braidmq.engine.recovery import DeliveryNotes, Recovery
 from braidmq.engine.retention import Retainer
 from braidmq.engine.routing.errors import ExchangeNotFound
@@ -105,6 +106,13 @@ class Engine:
         self._administration.on_policy = self._stability.policy_changed
         self._administration.on_resized = self.groups.resized
         self._administration.on_deleted = self._deleted
+        self.quarantine = Quarantine(
+            self.core,
+            self._settling,
+            self.retainer,
+            self._recovery,
+            self._stability.count_undecided,
+        )
         notes.core = self.core
 
     @classmethod
@@ -115,19 +123,22 @@ class Engine:
         settings: StorageSettings | None = None,
         marks: Watermarks | None = None,
         progress: Progress = lambda what, done, total: None,
+        *,
+        rebuild: bool = False,
     ) -> "Engine":
-        """Recover a data directory and go on where it stopped."""
+        """Recover a data directory and go on where it stopped; with ``rebuild``, where no snapshot
+        can be read, with what segments and journal say of themselves."""
         notes, ledger = DeliveryNotes(), Ledger()
-        store = Store.open(disk, settings, [notes, ledger], progress)
+        store = Store.open(disk, settings, [notes, ledger], progress, rebuild=rebuild)
         try:
             engine = cls(store, notes, ledger, now_ms, marks)
-            engine._restore(now_ms, progress)
+            engine._restore(now_ms, progress, rebuild=rebuild)
         except BaseException:
             store.close()
             raise
         return engine
 
-    def _restore(self, now_ms: int, progress: Progress) -> None:
+    def _restore(self, now_ms: int, progress: Progress, *, rebuild: bool) -> None:
         self.core.restore_ids()
         self.exchanges.restore()
         self._recovery.run(now_ms, progress)
@@ -136,6 +147,8 @@ class Engine:
         self.leases.restore(now_ms)
         self.transactions.resume(now_ms)
         self._finish_deletions()
+        if rebuild:
+            self._administration.adopt_orphans(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.
@@ -198,6 +211,8 @@ class Engine:
 
     def purge(self, topic: Topic) -> int:
         self._administration.require(topic)
+        if topic.quarantined:
+            raise self.quarantine.error(topic)
         return self.retainer.purge(topic)
 
     def set_template(
@@ -419,7 +434,11 @@ class Engine:
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
     ) -> list[Delivery]:
-        return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        """Raises PartitionQuarantined where nothing can be had any more."""
+        found = self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        if not found and consumer.subscription.topic.quarantined:
+            self.quarantine.require(consumer.subscription.topic)
+        return found
 
     def watch(self, subscription: Subscription) -> None:
         """Say once (``SubscriptionReady``) when a pull may find something."""
@@ -549,6 +568,11 @@ class Engine:
         changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)
+
+    def reclaim(self) -> None:
+        """Free what can be freed at once while the disk is short of room."""
+        if self.pressure.disk_is_low:
+            self.store.reclaim()
 
     def take_effects(self) -> list[Effect]:
         effects, self.core.effects = self.core.effects, []

@@ -10,9 +10,10 @@ from braidmq.engine.settling import OFFSET_MAX, Settling
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
+from braidmq.storage.entries import Settled
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
-from braidmq.storage.store import Settled
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
@@ -30,6 +31,11 @@ class Published:
         """Records taken, from the first; fewer than given when the topic became full."""
         self.placed = placed
         """Where those of one topic went."""
+
+
+def require_writable(target: TopicPartition) -> None:
+    if target.log.damage is not None:
+        raise target.log.quarantined()
 
 
 class Publishing:
@@ -54,6 +60,8 @@ class Publishing:
     ) -> Published:
         """Take a batch for a topic. Raises TopicFull when not even one record fits."""
         self.check_size(topic, batch)
+        if topic.is_quarantined:
+            raise topic.partitions[0].log.quarantined()
         if topic.deduplicates:
             return self._publish_new(topic, batch, now_ms, partition, durable)
         return self._publish(topic, batch, now_ms, partition, durable)
@@ -93,7 +101,8 @@ class Publishing:
     ) -> Published:
         """One batch for many topics, its bytes written once.
 
-        Topics that are full refuse it for themselves; ``accepted`` is the least any topic took.
+        Topics that are full or quarantined refuse it for themselves; ``accepted`` is the least any
+        topic took.
         """
         targets: list[TopicPartition] = []
         accepted = batch.count
@@ -102,7 +111,8 @@ class Publishing:
             self.check_size(topic, batch)
         for topic in topics:
             fits = not topic.bounded or self.room(topic, batch) == batch.count
-            if len(topic.partitions) == 1 and fits and not topic.deduplicates:
+            plain = fits and not topic.deduplicates and not topic.quarantined
+            if len(topic.partitions) == 1 and plain:
                 targets.append(topic.partitions[0])
                 continue
             # Its records part ways, or not all are written: it needs a batch of its own.
@@ -111,6 +121,9 @@ class Publishing:
                 one = self.publish(topic, copy, now_ms, durable=durable)
                 accepted, lsn = min(accepted, one.accepted), one.lsn or lsn
             except TopicFull:
+                accepted = 0
+            except PartitionQuarantined:
+                self._core.totals.of(topic.namespace).dropped["quarantined"] += batch.count
                 accepted = 0
         if targets:
             lsn = self.append(targets, batch, now_ms, durable=durable) or lsn
@@ -184,12 +197,18 @@ class Publishing:
         self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
-            return [(self._core.partition(topic, partition), batch)]
+            target = self._core.partition(topic, partition)
+            require_writable(target)
+            return [(target, batch)]
         if len(topic.partitions) == 1:
             return [(topic.partitions[0], batch)]
         parts, topic.round_robin = split(batch, len(topic.partitions), topic.round_robin)
         pairs = zip(topic.partitions, parts, strict=True)
-        return [(target, part) for target, part in pairs if part is not None]
+        found = [(target, part) for target, part in pairs if part is not None]
+        if topic.quarantined:
+            for target, _ in found:
+                require_writable(target)
+        return found
 
     # --- appending ---
 

@@ -18,6 +18,7 @@ from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
 from braidmq.engine.states import State
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.journal import Kind, Progress
 from braidmq.storage.partition_log import Run
@@ -45,6 +46,8 @@ class DeliveryNotes:
     runs: defaultdict[tuple[int, int], list[Note]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    kept: dict[tuple[int, int], list[Note]] = field(default_factory=dict)
+    """Of quarantined partitions, whose messages the kernels could not be told of."""
 
     def restore(self, data: bytes) -> None:
         at = 0
@@ -72,7 +75,8 @@ class DeliveryNotes:
         for view in self.core.views.values():
             if not view.subscription.durable:
                 continue
-            notes = view.state.notes()
+            key = (view.subscription.id, view.partition_id)
+            notes = self.kept.get(key) or view.state.notes()
             parts.append(
                 _HEAD.pack(view.subscription.id, view.partition_id, view.state.cursor, len(notes))
             )
@@ -83,6 +87,10 @@ class DeliveryNotes:
     def forget(self) -> None:
         self.cursors.clear()
         self.runs.clear()
+
+    def keep(self, subscription: int, partition: int, notes: list[Note]) -> None:
+        """Of messages that can't be read for now."""
+        self.kept[subscription, partition] = notes
 
 
 class Recovery:
@@ -112,7 +120,7 @@ class Recovery:
             )
         self._forget_strangers()
         for partition in self._core.partitions.values():
-            self._set_timers(partition, now_ms)
+            self.set_timers(partition, now_ms)
         self._notes.forget()
 
     def _pass_lost_records(self) -> None:
@@ -189,8 +197,20 @@ class Recovery:
         view = self.administration.attach_view(subscription, partition, state, now_ms)
         self.rebuild(view, now_ms, self._notes.runs.get(key, []))
 
+    def kept_notes(self, view: PartitionView) -> list[Note]:
+        """What was noted of deliveries before its partition was quarantined at start-up."""
+        return self._notes.kept.pop((view.subscription.id, view.partition_id), [])
+
     def rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None = None) -> None:
-        """Count the messages of a view again, from the log and what was noted of deliveries."""
+        """Count the messages of a view again, from the log and what was noted of deliveries. Of
+        what is quarantined that is done when it can be read."""
+        try:
+            self._rebuild(view, now_ms, notes)
+        except PartitionQuarantined:
+            if notes:
+                self._notes.keep(view.subscription.id, view.partition_id, notes)
+
+    def _rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None) -> None:
         state, log = view.state, view.log
         lane_of = view.partition.topic.lane_of
         if view.partition.topic.policy.retention.until_acked:
@@ -285,8 +305,14 @@ class Recovery:
                     return segment.end_offset
         return 0
 
-    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
+    def set_timers(self, partition: TopicPartition, now_ms: int) -> None:
         """Timers of records that have times of their own, and of the topic's TTL."""
+        try:
+            self._set_timers(partition, now_ms)
+        except PartitionQuarantined:
+            return  # they are set when it is over
+
+    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
         log = partition.log
         if log.next_offset > log.start_offset:
             self.administration.arm_head(partition, now_ms)

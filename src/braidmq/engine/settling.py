@@ -18,10 +18,11 @@ from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
-from braidmq.storage.store import Settled
 
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets
@@ -118,8 +119,11 @@ class Settling:
     def disconnect(self, consumer: Consumer, now_ms: int) -> None:
         """Everything in flight at a consumer becomes ready again, in its old place."""
         for view in consumer.subscription.views:
-            for start, stop in view.state.held_by(consumer.id):
-                self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            try:
+                for start, stop in view.state.held_by(consumer.id):
+                    self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            except PartitionQuarantined:
+                continue  # what it had of that is counted again when the quarantine is over
 
     def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
@@ -232,6 +236,9 @@ class Settling:
             floor = min(view.state.settled.floor for view in views)
         if floor > partition.log.start_offset:
             self._core.store.release(partition.log, floor)
+            for view in views:
+                if view.subscription.gate is not None:
+                    self._core.touch(view.subscription)
 
     def note(
         self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int
@@ -450,6 +457,15 @@ class Settling:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
+        """Nothing of a topic that is quarantined: nobody knows what its oldest messages are."""
+        if subscription.topic.quarantined:
+            return
+        try:
+            self._drop_beyond_limits(subscription, now_ms)
+        except PartitionQuarantined:
+            return
+
+    def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Take out what is too much, oldest first, and settle it in one step a partition.
 
         Only what goes is looked at, so that a message costs at the limit what it costs below it:

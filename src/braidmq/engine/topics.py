@@ -10,7 +10,7 @@ together.
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
@@ -63,6 +63,7 @@ class Topic:
         "partitions",
         "policy",
         "published",
+        "quarantined",
         "round_robin",
         "settings",
         "subscriptions",
@@ -98,6 +99,8 @@ class Topic:
         self.created_ms = self.last_used_ms = now_ms
         self.idle_timer = 0
         self.deleted = False
+        self.quarantined = 0
+        """How many of its partitions are."""
         self.set_policy(policy)
 
     def set_policy(self, policy: TopicPolicy) -> None:
@@ -111,11 +114,21 @@ class Topic:
         self.until_acked = rule.until_acked
         self.deduplicates = policy.deduplication_window_ms > 0
         refuses = self.bounded and policy.overflow != "drop-head"
-        self.takes_any = not refuses and not self.deduplicates
+        self.takes_any = not refuses and not self.deduplicates and not self.quarantined
         """No message is refused or passed over because of those before it."""
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()
+
+    def look_at_quarantine(self) -> None:
+        """The quarantine of one of its partitions has begun, or is over."""
+        self.quarantined = len([1 for each in self.partitions if each.log.damage is not None])
+        self.set_policy(self.policy)
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether none of its partitions can be read or written."""
+        return 0 < self.quarantined == len(self.partitions)
 
     @property
     def depth(self) -> int:
@@ -324,6 +337,17 @@ class Consumer:
             credit.bytes_used -= size
 
 
+class Gate(Protocol):
+    """Of a subscription whose messages may have to wait although a consumer has room for them."""
+
+    is_syncing: bool
+    """Whether they wait for nothing but the disk: then limits do not count them yet."""
+
+    def ceiling(self, view: "PartitionView", start: int, stop: int) -> int:
+        """From this offset on nothing goes out now; asked for messages ``start`` … ``stop - 1``.
+        Who holds some back touches the subscription when that may be over."""
+
+
 class Subscription:
     """The delivery state of one group on one topic."""
 
@@ -337,6 +361,7 @@ class Subscription:
         "durable",
         "exclusive",
         "expired",
+        "gate",
         "id",
         "keeps_sent",
         "keys",
@@ -379,6 +404,8 @@ class Subscription:
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keeps_sent = False
         """Whether a message that a consumer once had does not expire any more."""
+        self.gate: Gate | None = None
+        """What holds messages back from its consumers; settling some asks it again."""
         self.keys: KeySlots | None = None
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""

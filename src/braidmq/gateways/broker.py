@@ -22,6 +22,7 @@ from braidmq.gateways.sessions import Sessions
 from braidmq.gateways.slicing import SlicedWork, Steps
 from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
+from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
 from braidmq.storage.record import RecordBatch
@@ -163,12 +164,9 @@ class Broker:
             who.take_notes()
 
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
-        """Call back once an entry is on disk; at once for what needs no disk, or is there."""
-        journal = self.engine.store.journal
-        if lsn is None:
-            waiter(None)
-        elif lsn <= journal.durable_lsn and not journal.waiting and journal.failure is None:
-            # An idle journal commits nothing more: who waits for what it has would wait for ever.
+        """Call back once an entry is on disk, or can't be; at once for what needs no disk, or is
+        there. Who has to keep an order among its answers has ``Answers`` for it."""
+        if lsn is None or lsn <= self.engine.store.journal.durable_lsn:
             waiter(None)
         else:
             self.engine.store.wait(lsn, waiter)
@@ -180,6 +178,15 @@ class Broker:
         if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
             return journal.last_lsn
         return None
+
+    def let_go(self, release: Callable[[], None]) -> None:
+        """Give back what a peer had that is gone. A journal that has failed takes no note of it;
+        then the peer is gone all the same, and the restart that the node needs gives it back."""
+        try:
+            release()
+        except StorageFailed:
+            if self.engine.store.failure() is None:
+                raise
 
     async def durable(self, lsn: Lsn | None) -> None:
         """Wait until an entry is on disk."""
@@ -319,6 +326,9 @@ class Broker:
         self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
+        self.engine.reclaim()
+        if self.engine.store.wants_checkpoint():
+            self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         if self.engine.core.effects:
             self.touch()

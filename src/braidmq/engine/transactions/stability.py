@@ -9,6 +9,7 @@ from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, leave_out
 from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_CONTROL, FLAG_TIMED, RecordBatch
 
@@ -69,11 +70,22 @@ class Stability:
         partition.undecided = partition.undecided_bytes = 0
         if partition.open_transactions and partition.topic.bounded:
             end = partition.log.next_offset
-            for run in self.visible_runs(partition, partition.stable_offset, end):
+            try:
+                found = self.visible_runs(partition, partition.stable_offset, end)
+            except PartitionQuarantined:
+                return  # nobody publishes to it meanwhile
+            for run in found:
                 partition.undecided += run.stop - run.first
                 partition.undecided_bytes += run.batch.value_bytes_between(run.first, run.stop)
 
     def _tell(self, partition: TopicPartition, start: int, stable: int, now_ms: int) -> None:
+        """Subscriptions of what is quarantined are told when it can be read again."""
+        try:
+            self._tell_views(partition, start, stable, now_ms)
+        except PartitionQuarantined:
+            return
+
+    def _tell_views(self, partition: TopicPartition, start: int, stable: int, now_ms: int) -> None:
         views = [view for view in partition.views if not view.subscription.uncommitted]
         for clock, run in [
             part

@@ -142,6 +142,8 @@ class LeasesResource:
         found = self._found(call, query.namespace, lease)
         engine = self._desk.broker.engine
         engine.leases.renew(found, self._desk.now_ms, tuple(body.finished))
+        if body.finished:
+            await self._desk.done()  # the last part ends it
 
     @operation(
         "DELETE", "/v1/leases/{lease}", tag="leases", statuses=(204,), errors=(UnknownLease,)

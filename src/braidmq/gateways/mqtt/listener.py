@@ -3,16 +3,18 @@
 import asyncio
 import socket
 
-from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
 from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
 from braidmq.gateways.mqtt.queues import Queues
+from braidmq.gateways.mqtt.retained_sending import RetainedTurns
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
@@ -41,11 +43,12 @@ class MqttGateway:
         self.connections: set[MqttConnection] = set()
         self.connections_opened = self.logins_refused = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self.hub = Hub(broker, settings)
+        self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
+        self.retained_turns = RetainedTurns(broker)
         self._servers: list[asyncio.Server | Listening] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
@@ -149,6 +152,10 @@ class MqttGateway:
             owner = effect.consumer.tag
             if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
+        elif isinstance(effect, ConsumerFailed):
+            connection = _connection_of(effect.consumer.tag)
+            if connection is not None:
+                connection.fail(refusal(effect.error))
 
     def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
         for connection in list(self.connections):
@@ -157,3 +164,11 @@ class MqttGateway:
                 connection.shut_down(Reason.ADMINISTRATIVE_ACTION)
         if isinstance(deleted, NamespaceDeleted):
             self.sessions.forget_namespace(deleted.name)
+        else:
+            self.sessions.forget_user(deleted.name)
+
+
+def _connection_of(owner: object) -> MqttConnection | None:
+    if isinstance(owner, Outbox):
+        return owner.connection
+    return owner.client.connection if isinstance(owner, QueueConsumer) else None
