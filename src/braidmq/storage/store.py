@@ -9,7 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from braidmq.model.errors import CorruptData, NoSnapshot, NotFound, StorageFailed
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
@@ -40,6 +40,7 @@ from braidmq.storage.flush import Rewrite, Salvage
 from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
 from braidmq.storage.leftovers import Leftovers, RecoveryReport, find_missing
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
+from braidmq.storage.participant import Participant
 from braidmq.storage.partition_log import Memory, PartitionLog
 from braidmq.storage.quarantine import QUARANTINE, Damage, Skipped
 from braidmq.storage.record import RecordBatch
@@ -59,21 +60,6 @@ CHECKPOINT_FILL = 0.75
 
 Told = Callable[[list[Skipped] | StorageFailed], None]
 """What of a partition's segments was skipped, or why nothing was."""
-
-
-class Participant(Protocol):
-    """State that somebody above keeps, made durable through the store's journal and snapshots."""
-
-    name: str
-    kinds: frozenset[Kind]
-
-    def restore(self, data: bytes) -> None:
-        """Begin from what ``dump`` gave."""
-
-    def replay(self, kind: Kind, meta: bytes) -> None:
-        """Do again what was noted after that. Of RECORDS entries only those with a stamp come."""
-
-    def dump(self) -> bytes: ...
 
 
 class Store:

@@ -7,7 +7,9 @@ The disk is the test's: commits wait until it lets them through, and a crash los
 import random
 from collections import Counter
 from collections.abc import Iterator
+from urllib.parse import quote
 
+import httpx
 import pytest
 from raw_mqtt import RawMqtt
 
@@ -217,6 +219,42 @@ class Device:
         for each in now:
             if isinstance(each, PubAck | PubComp):
                 self._open.pop(each.packet_id, None)
+
+
+def test_an_id_is_taken_while_the_client_has_to_let_go_of_it(
+    node: HostedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message was purged in the middle of its exchange: another would be taken for it."""
+    monkeypatch.setattr(outbox, "ID_MAX", FEW)
+    with keeper(node, "device") as client:
+        client.subscribe("t", qos=2)
+        with RawMqtt(node) as sender:  # type: ignore[arg-type]
+            sender.connect()
+            assert sender.answer(sender.publish("t", b"purged", 2)) == 0
+            first = client.expect(Publish)
+            client.send(PubRec(first.packet_id))
+            assert client.expect(PubRel).packet_id == first.packet_id
+    purge(node, "$mqtt/session/device")
+    with keeper(node, "device") as client, RawMqtt(node) as sender:  # type: ignore[arg-type]
+        assert client.expect(PubRel).packet_id == first.packet_id
+        sender.connect()
+        for number in range(FEW + 3):
+            assert sender.answer(sender.publish("t", b"%d" % number, 1)) == 0
+        for number in range(FEW - 1):
+            got = client.expect(Publish)
+            assert (got.payload, got.packet_id != first.packet_id) == (b"%d" % number, True)
+            client.send(PubAck(got.packet_id))
+        assert client.ping() == []
+        client.send(PubComp(first.packet_id))
+        for number in range(FEW - 1, FEW + 3):
+            got = client.expect(Publish)
+            assert got.payload == b"%d" % number
+            client.send(PubAck(got.packet_id))
+
+
+def purge(node: HostedNode, queue: str) -> None:
+    with httpx.Client(base_url=node.http_url, auth=("guest", "guest"), timeout=20) as admin:
+        admin.post(f"/v1/topics/{quote(queue, safe='')}/purge").raise_for_status()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -106,10 +106,10 @@ def swap_two_places(strand: Strand) -> None:
 
 def come_early(strand: Strand) -> None:
     changed = arrivals(strand)
-    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 120 * MS)
+    changed[9] = changed[9]._replace(at_ns=changed[9].at_ns - 400 * MS)
     for publisher in strand.publishers:
         for number in range(COUNT):
-            publisher.sent_ns[number] -= 130 * MS
+            publisher.sent_ns[number] -= 410 * MS
     replace(strand, changed)
 
 
@@ -144,7 +144,7 @@ def lose_half_of_an_undecided_unit(strand: Strand) -> None:
 def settle_and_see_again(strand: Strand) -> None:
     reader = reader_of(strand)
     reader.settle(0, 3)
-    reader.settled[2][0] = arrivals(strand)[-1].at_ns + MS
+    reader.settled[3][0] = arrivals(strand)[-1].at_ns + MS
     again = Arrival(0, 3, arrivals(strand)[-1].at_ns + 2 * MS, 2, NOWHERE)
     replace(strand, [*arrivals(strand), again])
 
@@ -185,6 +185,18 @@ def test_what_is_promised_at_least_once_may_come_again() -> None:
     strand = history(once=False)
     repeat_one(strand)
     assert check(strand) == []
+
+
+def test_a_copy_that_its_publisher_sent_again_is_settled_for_itself() -> None:
+    strand = history()
+    reader = reader_of(strand)
+    late_ns = arrivals(strand)[-1].at_ns
+    reader.settle(0, 3, place=3)
+    reader.settled[3][0] = late_ns + MS
+    reader.add(Arrival(0, 3, late_ns + 2 * MS, 2, place=900))
+    assert check(strand) == []
+    reader.add(Arrival(0, 3, late_ns + 3 * MS, 2, place=3))
+    assert kinds(strand) == {"settled-again"}
 
 
 def test_repetitions_count_for_the_order_within_a_connection() -> None:

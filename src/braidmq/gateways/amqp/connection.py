@@ -22,7 +22,7 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import Hold
-from braidmq.gateways.amqp.output import ChannelOutput
+from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -112,10 +112,7 @@ class AmqpConnection:
         self._closing = False
         self._hung_up = False
         self._contents: dict[int, Content] = {}
-        self._closing_channels: dict[int, ChannelOutput] = {}
-        """Those that we have closed, until the client answers."""
-        self._parting: dict[int, ChannelOutput] = {}
-        """Of channels that the client has closed, and that still wait to say their last."""
+        self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
         self._mechanism = "PLAIN"
         self._write_paused = False
@@ -179,10 +176,7 @@ class AmqpConnection:
         for channel in channels:
             self.broker.let_go(partial(channel.close, left=left))
             channel.output.end()
-        for output in (*self._closing_channels.values(), *self._parting.values()):
-            output.end()
-        self._closing_channels.clear()
-        self._parting.clear()
+        self._closed_channels.end()
         self.broker.let_go(partial(self.gateway.registry.forget_connection, self))
 
     def receive(self, data: memoryview, size: int) -> int:
@@ -337,7 +331,7 @@ class AmqpConnection:
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
         channel = self.channels.get(number)
-        if channel is None and number not in self._closing_channels:
+        if channel is None and number not in self._closed_channels:
             raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
         return channel
 
@@ -387,20 +381,19 @@ class AmqpConnection:
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
             return
-        if isinstance(method, ChannelCloseOk) and number in self._closing_channels:
-            self._part(number, self._closing_channels.pop(number))
+        if isinstance(method, ChannelCloseOk) and number in self._closed_channels:
+            self._closed_channels.heard_close_ok(number)
             return
         channel = self._channel(number)
         if channel is None:
             if isinstance(method, ChannelClose):
-                # Both have closed it: each answers the other, and its answer is still to come.
-                self._closing_channels[number].reply(ChannelCloseOk())
+                self._closed_channels.heard_close(number)
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
             self.broker.let_go(partial(channel.close, left=True))
             channel.output.reply(ChannelCloseOk())
-            self._part(number, channel.output)
+            self._closed_channels.part(number, channel.output)
             return
         if isinstance(method, BasicPublish):
             self._contents[number] = Content(method)
@@ -418,18 +411,14 @@ class AmqpConnection:
             )
             self.close(error)
             return
-        output = self._closing_channels.pop(number, None) or self._parting.pop(number, None)
-        channel = self.channels[number] = Channel(self, number, output)
+        channel = Channel(self, number, self._closed_channels.take(number))
+        self.channels[number] = channel
         channel.reply(ChannelOpenOk())
-
-    def _part(self, number: int, output: ChannelOutput) -> None:
-        if output.waiting:
-            self._parting[number] = output
 
     def _handle_content(self, kind: int, number: int, payload: bytes) -> None:
         content = self._contents.get(number)
         if content is None:
-            if number not in self._closing_channels:
+            if number not in self._closed_channels:
                 self._refuse_frame(
                     ReplyCode.UNEXPECTED_FRAME,
                     "expected method frame, got non method frame instead",
@@ -647,7 +636,7 @@ class AmqpConnection:
         self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)
-        self._closing_channels[channel.number] = channel.output
+        self._closed_channels.add(channel.number, channel.output)
         self.broker.let_go(channel.close)
         channel.output.reply(
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)

@@ -6,7 +6,7 @@ from braidmq.gateways.amqp.errors import translate
 from braidmq.gateways.answering import Answers, Reply
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
-from braidmq.wire.amqp.methods import Method, method_frame
+from braidmq.wire.amqp.methods import ChannelCloseOk, Method, method_frame
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
@@ -47,3 +47,43 @@ class ChannelOutput(Answers[Reply]):
     def end(self) -> None:
         self._connection.held_bytes -= sum(len(each.data) for each in self.waiting)
         super().end()
+
+
+class ClosedChannels:
+    """Numbers without a channel on which something is still to be heard or said."""
+
+    def __init__(self) -> None:
+        self._closing: dict[int, ChannelOutput] = {}
+        """Those that we have closed, until the client answers."""
+        self._parting: dict[int, ChannelOutput] = {}
+        """Of channels that both are done with, what waits for the disk."""
+
+    def __contains__(self, number: int) -> bool:
+        """Whether all that comes on it is to be ignored, but close and close-ok."""
+        return number in self._closing
+
+    def add(self, number: int, output: ChannelOutput) -> None:
+        """We have closed it."""
+        self._closing[number] = output
+
+    def heard_close(self, number: int) -> None:
+        """Both have closed it: each answers the other, and the client's answer is to come."""
+        self._closing[number].reply(ChannelCloseOk())
+
+    def heard_close_ok(self, number: int) -> None:
+        self.part(number, self._closing.pop(number))
+
+    def part(self, number: int, output: ChannelOutput) -> None:
+        if output.waiting:
+            self._parting[number] = output
+
+    def take(self, number: int) -> ChannelOutput | None:
+        """What a channel that is opened goes on with."""
+        return self._closing.pop(number, None) or self._parting.pop(number, None)
+
+    def end(self) -> None:
+        """The connection is over."""
+        for output in (*self._closing.values(), *self._parting.values()):
+            output.end()
+        self._closing.clear()
+        self._parting.clear()

@@ -106,8 +106,9 @@ class Hub:
         where the first of them will be. Raises MqttError when it is refused: QUOTA_EXCEEDED.
         """
         self.counters.received += arrival.count
-        retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
+        # First, whatever becomes of the message: the short way goes by the rights this looked at.
         plan = self.tree(namespace).plan(arrival.topic)
+        retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
         queues = [] if from_exchange else self._bound_topics(namespace, arrival, plan)
         again: list[tuple[Topic, int]] = []
         found = self._subscribers(plan, publisher)

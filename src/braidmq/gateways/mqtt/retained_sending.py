@@ -12,10 +12,11 @@ import msgspec
 
 from braidmq.engine.envelope import MQTT
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.topic_tree import Walk
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import BraidError
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind
@@ -98,9 +99,16 @@ class RetainedSending:
         return min(QUEUED_MAX, self._connection.settings.session_messages_max)
 
     def slice(self) -> None:
-        connection = self._connection
         if not self.is_ready:
             return
+        try:
+            self._slice()
+        except BraidError as error:
+            self._walks.clear()
+            self._connection.fail(translate(error))
+
+    def _slice(self) -> None:
+        connection = self._connection
         room = self._queued_max - connection.session.outbox.waiting
         at_once, queued = RecordBatch(), RecordBatch()
         steps = STEPS
@@ -141,11 +149,8 @@ class RetainedSending:
             connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
         if queued.count:
             connection.broker.settle()
-            try:
-                topic = connection.session.outbox.topic()
-                connection.broker.engine.publish(topic, queued, now_ms=now_ms)
-            except StorageFailed:
-                self._walks.clear()  # those who wait for an answer are told
+            topic = connection.session.outbox.topic()
+            connection.broker.engine.publish(topic, queued, now_ms=now_ms)
             connection.broker.touch()
 
 

@@ -112,6 +112,16 @@ class Promise:
     """Of a unit all is there or nothing, decided or not."""
 
 
+class Settled(NamedTuple):
+    """From this time on its acknowledgement is promised to be durable."""
+
+    publisher: int
+    number: int
+    place: int
+    """Where known: a message that its publisher sent again is there twice, each for itself."""
+    at_ns: int
+
+
 @dataclass
 class Reader:
     """What one reader, or one group of them, was handed."""
@@ -121,9 +131,8 @@ class Reader:
         default_factory=lambda: tuple(array("q") for _ in Arrival._fields)
     )
     settled: "tuple[array[int], ...]" = field(
-        default_factory=lambda: tuple(array("q") for _ in range(3))
+        default_factory=lambda: tuple(array("q") for _ in Settled._fields)
     )
-    """Publisher, number, time: from then on its acknowledgement is promised to be durable."""
     highest: dict[int, int] = field(default_factory=dict)
     """The highest number seen of each publisher."""
     strangers: list[str] = field(default_factory=list)
@@ -150,10 +159,9 @@ class Reader:
         for column, value in zip(self.columns, arrival, strict=True):
             column.append(value)
 
-    def settle(self, publisher: int, number: int) -> None:
-        for column, value in zip(
-            self.settled, (publisher, number, time.monotonic_ns()), strict=True
-        ):
+    def settle(self, publisher: int, number: int, place: int = NOWHERE) -> None:
+        settled = Settled(publisher, number, place, time.monotonic_ns())
+        for column, value in zip(self.settled, settled, strict=True):
             column.append(value)
 
     def __iter__(self) -> Iterator[Arrival]:

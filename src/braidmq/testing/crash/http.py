@@ -219,7 +219,8 @@ class GroupMember(HttpClient):
         for each in messages:
             place = place_of(each["partition"], each["offset"])
             body = each["value"].encode()
-            found.append(self._reader.arrived(self.strand.name, body, connection, place))
+            if said := self._reader.arrived(self.strand.name, body, connection, place):
+                found.append((*said, place))
             ends[each["partition"]] = max(ends.get(each["partition"], 0), each["offset"] + 1)
         offsets = [
             {"topic": BATCH_TOPIC, "partition": partition, "offset": end}
@@ -228,8 +229,7 @@ class GroupMember(HttpClient):
         self.post(f"{path}/commit", {"generation": generation, "offsets": offsets})
         self.strand.other_operations += 1
         for each_found in found:
-            if each_found is not None:
-                self._reader.settle(*each_found)
+            self._reader.settle(*each_found)
 
 
 class TransactionPublisher(HttpClient):

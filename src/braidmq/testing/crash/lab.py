@@ -18,10 +18,10 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from braidmq.testing.crash import amqp, http
+from braidmq.testing.crash import amqp, http, own_client
 from braidmq.testing.crash.checker import Finding, check
 from braidmq.testing.crash.faults import Fault, draw
-from braidmq.testing.crash.history import Life, Strand, place_of
+from braidmq.testing.crash.history import Life, Reader, Strand, place_of
 from braidmq.testing.crash.node import ENVIRONMENT
 from braidmq.testing.crash.traffic import PROTOCOLS, Protocol, TrafficProcess
 from braidmq.testing.live import PORT_FLAGS, LiveNode, free_ports, starting_node
@@ -50,6 +50,8 @@ DRAIN_S_MAX = 120.0
 """Then it is given up; between the two it may still turn out that nothing was lost."""
 
 NOT_CONSUMED = {amqp.MARKS, *(log for logs in amqp.LOGS.values() for log in logs)}
+LOGS = {**amqp.LOGS, **http.LOGS, **own_client.LOGS}
+"""By strand, or strand and reader: the topics that are read in the end."""
 TOPIC_PLACE = 56
 """Bit of a place from which on it says which of a strand's logs it is in."""
 
@@ -193,6 +195,8 @@ class Lab:
     # --- the first and the last ---
 
     def _set_up(self) -> None:
+        for topic in (own_client.IN, own_client.OUT):
+            self._call("PUT", f"/v1/topics/{topic}", {"settings": {"partitions": 1}})
         for name, settings in http.topics().items():
             self._call("PUT", f"/v1/topics/{name}", {"settings": settings})
         for topic, name in http.subscriptions():
@@ -295,10 +299,14 @@ class Lab:
                 self._found("node", "problem", text)
 
     def _read_logs(self, strand: Strand) -> None:
-        reader = strand.readers.get("log")
-        if reader is None:
-            return
-        for index, topic in enumerate({**amqp.LOGS, **http.LOGS}[strand.name]):
+        for name, topics in LOGS.items():
+            of_strand, _, reader_name = name.partition("/")
+            if of_strand == strand.name:
+                reader = strand.readers[reader_name or "log"]
+                self._read_topics(strand, reader, topics)
+
+    def _read_topics(self, strand: Strand, reader: Reader, topics: tuple[str, ...]) -> None:
+        for index, topic in enumerate(topics):
             for partition in range(http.PARTITIONS.get(topic, 1)):
                 at, end = 0, 1
                 while at < end:

@@ -18,13 +18,12 @@ from braidmq.testing.crash.history import (
     Reader,
     Strand,
     parse_body,
+    place_of,
 )
 from braidmq.testing.crash.mqtt_link import MqttLink
 from braidmq.wire.mqtt.constants import Version
 from braidmq.wire.mqtt.packets import (
     Packet,
-    PingReq,
-    PingResp,
     PubAck,
     PubComp,
     Publish,
@@ -360,30 +359,26 @@ class RetainedReader(MqttClient):
 
     def _read(self) -> None:
         link = self.connect(is_kept=False)
+        wanted = {at for at, each in enumerate(self.strand.publishers) if each.confirmed}
         asked_ns = time.monotonic_ns()
         link.subscribe(f"{self.strand.name}/#", 0)
-        link.write(PingReq())
         found: dict[int, int] = {}
-        while not self._take(link, found):
-            if not link.receive():
-                raise NoAnswer("PINGRESP did not come")
+        # What never comes is stale, not only late: it is written down as missing.
+        while not wanted <= found.keys() and link.receive():
+            self._take(link, found)
         answered_ns = time.monotonic_ns()
-        for index in range(len(self.strand.publishers)):
+        for index in wanted | found.keys():
             read = LatestRead(index, found.get(index, NOWHERE), asked_ns, answered_ns)
             self.strand.latest.append(read)
 
-    def _take(self, link: MqttLink, found: dict[int, int]) -> bool:
-        """True once the answer to the ping is there, behind all that is retained."""
+    def _take(self, link: MqttLink, found: dict[int, int]) -> None:
         for packet in link.packets():
             if isinstance(packet, Publish) and packet.retain:
                 said = parse_body(self.strand.name, packet.payload)
                 if said is None:
                     self.strand.problem(f"{self.name}: got {packet.payload[:80]!r}")
                 else:
-                    found[said[0]] = said[1]
-            elif isinstance(packet, PingResp):
-                return True
-        return False
+                    found.setdefault(*said)
 
 
 # --- durable queues ---
@@ -459,7 +454,7 @@ class ExplicitConsumer(QueueConsumer):
         self, world: World, strand: Strand, reader: Reader, client_id: str, version: int
     ) -> None:
         super().__init__(world, strand, reader, client_id, version)
-        self._unanswered: dict[int, tuple[int, int]] = {}
+        self._unanswered: dict[int, tuple[int, int, int]] = {}
         self._last_id = 0
 
     def work(self) -> None:
@@ -467,11 +462,12 @@ class ExplicitConsumer(QueueConsumer):
         super().work()
 
     def answers(self, message: Publish) -> list[Packet]:
-        found = self.reader.arrived(self.strand.name, message.payload, self.connection)
         said = dict(message.properties.user_properties)
+        place = place_of(int(said["partition"]), int(said["offset"]))
+        found = self.reader.arrived(self.strand.name, message.payload, self.connection, place)
         self._last_id = self._last_id % PUBLISHER_IDS + 1
         if found is not None:
-            self._unanswered[self._last_id] = found
+            self._unanswered[self._last_id] = (*found, place)
         about = Properties(user_properties=(("message-id", said["message-id"]),))
         ack = Publish(f"$queue/{QUEUE}/$ack", b"", 1, packet_id=self._last_id, properties=about)
         return [PubAck(message.packet_id), ack]

@@ -8,15 +8,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from braidmq.testing.crash import amqp, http, mqtt
+from braidmq.testing.crash import amqp, http, mqtt, own_client
 from braidmq.testing.crash.clients import ANSWER_S_MAX, Client, World
 from braidmq.testing.crash.history import Strand
 
 Protocol = Literal["amqp", "mqtt", "http"]
 Clients = Callable[[World], tuple[list[Strand], list[Client]]]
 
+
+def _amqp(world: World) -> tuple[list[Strand], list[Client]]:
+    strands, clients = amqp.clients(world)
+    more_strands, more_clients = own_client.clients(world)
+    return strands + more_strands, clients + more_clients
+
+
 PROTOCOLS: dict[Protocol, Clients] = {
-    "amqp": amqp.clients,
+    "amqp": _amqp,
     "mqtt": mqtt.clients,
     "http": http.clients,
 }
