@@ -45,7 +45,7 @@ DELIVERY: Final = Kind.DELIVERY
 
 READ_BYTES = 1 << 20
 
-BURIED_AT_ONCE = 500
+BURIED_AT_ONCE = 250
 """Dead letters are written one by one, each with its history. More of them would hold up others
 too long: they take turns with those."""
 
