@@ -507,7 +507,8 @@ class Settling:
     def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Take out what is too much, oldest first, and settle it in one step a partition.
 
-        Only what goes is looked at, so that what it costs does not grow with the queue: the heads are known by their offsets, and the log is read as far as has to be dropped.
+        Only what goes is looked at, so that what it costs does not grow with the queue: the heads
+        are known by their offsets, and the log is read as far as has to be dropped.
         """
         excess = Excess(subscription)
         if not excess.remains:
