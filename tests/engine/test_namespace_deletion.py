@@ -1,5 +1,5 @@
-"""A namespace is deleted in steps: a crash between any two of them leaves nothing behind that was
-to go, and takes nothing that was not."""
+"""A namespace is deleted in steps: a crash between any two leaves nothing behind that was to
+go, and takes nothing that was not."""
 
 import pytest
 from engine_worlds import NS, World, crashes

@@ -287,6 +287,7 @@ class Administration:
                 self._add_view(subscription, partition, partition.log.start_offset, now_ms)
             if lanes_change:
                 for view in subscription.views:
+                    self._settling.finish_burials(view)
                     self._rebuild(view, now_ms)
             self._core.touch(subscription)
         if policy.max_messages is not None or policy.max_bytes is not None:
@@ -531,7 +532,8 @@ class Administration:
         core.dirty.pop(subscription, None)
         core.crowded.pop(subscription, None)
         if subscription.durable:
-            core.store.forget_subscription(subscription.id)
+            for view in subscription.views:
+                core.store.forget_offsets(subscription.id, view.partition_id)
 
     def position(self, log: PartitionLog, wanted: Position) -> int:
         """An offset from what a caller may say; clamped to what the log has."""

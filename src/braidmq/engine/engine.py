@@ -428,8 +428,8 @@ class Engine:
 
     @property
     def has_more(self) -> bool:
-        """Whether ``dispatch`` may have more to hand out already."""
-        return bool(self.core.dirty)
+        """Whether ``advance`` or ``dispatch`` may have more to do already."""
+        return bool(self.core.dirty) or self._settling.has_burials
 
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
@@ -553,6 +553,8 @@ class Engine:
         """Do what is due."""
         self._clockwork.advance(now_ms)
         self.retainer.run_due(now_ms)
+        if self._settling.has_burials:
+            self._settling.bury_some()
 
     def clock_set(self, lead_ms: int, *, now_ms: int) -> None:
         """The wall clock was set, and is so far ahead of the engine's time from now on."""
@@ -560,7 +562,7 @@ class Engine:
 
     def next_due_ms(self) -> int | None:
         """When ``advance`` next has something to do; a time that has passed means now."""
-        if self.retainer.has_due():
+        if self.retainer.has_due() or self._settling.has_burials:
             return self.core.wheel.now_ms
         return self.core.wheel.next_due_ms()
 

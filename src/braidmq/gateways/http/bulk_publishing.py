@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from braidmq.engine.timing import shifted
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Partition
 from braidmq.gateways.http.operations import Call, operation
@@ -65,7 +66,7 @@ class BulkPublishing:
         lead_ms = engine.core.clock.lead_ms
         if lead_ms:
             # Their times are by the wall clock already.
-            batch = batch.shifted(-lead_ms)
+            batch = shifted(batch, -lead_ms)
         done = engine.publish(
             target, batch, now_ms=self._desk.now_ms, partition=partition, origin=origin
         )
