@@ -29,6 +29,7 @@ from braidmq.engine.policy import (
     layered,
     make_policy,
 )
+from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
@@ -58,6 +59,8 @@ IN_FLIGHT_MAX = 1000
 
 
 class Administration:
+    references: References
+
     def __init__(
         self,
         core: Core,
@@ -88,10 +91,14 @@ class Administration:
         durable: bool = True,
         kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Topic:
         if (namespace, name) in self._core.topics:
             raise TopicExists(f"there is a topic {name!r} in namespace {namespace!r} already")
         policy = self.policy(namespace, name, settings, kind)
+        if set_by and names_target(settings):
+            self.references.require_target(set_by, namespace, name, policy)
+            attributes = {**(attributes or {}), SET_BY: set_by}
         topic = Topic(
             self._core.next_id("topic"),
             namespace,
@@ -105,6 +112,7 @@ class Administration:
         )
         self._add_partitions(topic, policy.partitions)
         self.register(topic)
+        self.references.judge(topic)
         self._core.save_topic(topic)
         self.arm_idle(topic, now_ms)
         _log_topic("topic created", topic)
@@ -175,7 +183,9 @@ class Administration:
         for number in [each for each in store.logs if each not in self._core.partitions]:
             store.delete_partition(number)
 
-    def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
+    def alter_topic(
+        self, topic: Topic, settings: dict[str, Any], now_ms: int, set_by: str | None = None
+    ) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
         self.require(topic)
         policy = self.policy(topic.namespace, topic.name, settings, topic.kind)
@@ -184,6 +194,10 @@ class Administration:
                 f"topic {topic.name!r} has {len(topic.partitions)} partitions; "
                 f"it can't go back to {policy.partitions}"
             )
+        if set_by is not None:
+            if set_by:
+                self.references.require_target(set_by, topic.namespace, topic.name, policy)
+            topic.attributes[SET_BY] = set_by
         topic.settings = settings
         self._apply_policy(topic, policy, now_ms)
 
@@ -213,6 +227,7 @@ class Administration:
         )
         before = len(topic.partitions)
         topic.set_policy(policy)
+        self.references.judge(topic)
         self.on_policy(topic)
         self._add_partitions(topic, policy.partitions)
         self._core.save_topic(topic)
@@ -275,6 +290,8 @@ class Administration:
         check_template(template)
         name = template.name
         policies = self._policies(namespace, self._templates(namespace) | {name: template})
+        if template.set_by:
+            self.references.require_template(namespace, template, policies)
         value = msgspec.msgpack.encode(template)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._core.templates[namespace, name] = template
@@ -308,11 +325,16 @@ class Administration:
         for topic, policy in policies:
             if policy != topic.policy:
                 self._apply_policy(topic, policy, now_ms)
+            else:
+                # It may be another's who names the same target now.
+                self.references.judge(topic)
 
-    def alternate_exchange(self, namespace: str, exchange: str) -> str | None:
-        """What a template gives an exchange that has no alternate of its own."""
+    def alternate_exchange(self, namespace: str, exchange: str) -> tuple[str, str] | None:
+        """What a template gives an exchange that has no alternate of its own, and whose it is."""
         template = choose_template(self._templates(namespace).values(), exchange, "exchange")
-        return template.alternate_exchange if template else None
+        if template is None or template.alternate_exchange is None:
+            return None
+        return template.alternate_exchange, template.set_by
 
     # --- subscriptions ---
 

@@ -25,6 +25,7 @@ from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
 from braidmq.engine.recovery import DeliveryNotes, Recovery
+from braidmq.engine.references import References
 from braidmq.engine.retention import Retainer
 from braidmq.engine.routing.errors import ExchangeNotFound
 from braidmq.engine.settling import Settling
@@ -74,6 +75,8 @@ class Engine:
         self._administration = Administration(
             self.core, self._settling, self._dispatching, self._recovery.rebuild
         )
+        self.references = References(self.core, self.exchanges)
+        self._administration.references = self.references
         self._recovery.administration = self._administration
         self.exchanges.alternate_of = self._administration.alternate_exchange
         self._settling.publishing = self._publishing
@@ -158,7 +161,9 @@ class Engine:
         durable: bool = True,
         kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Topic:
+        """``set_by``: whose rights count for what the settings name; raises AccessRefused."""
         return self._administration.create_topic(
             namespace,
             name,
@@ -167,6 +172,7 @@ class Engine:
             durable=durable,
             kind=kind,
             attributes=attributes,
+            set_by=set_by,
         )
 
     def topic(self, namespace: str, name: str) -> Topic:
@@ -177,8 +183,16 @@ class Engine:
         every = self.core.topics.values()
         return [topic for topic in every if namespace in (None, topic.namespace)]
 
-    def alter_topic(self, topic: Topic, settings: dict[str, Any], *, now_ms: int) -> None:
-        self._administration.alter_topic(topic, settings, now_ms)
+    def alter_topic(
+        self,
+        topic: Topic,
+        settings: dict[str, Any],
+        *,
+        now_ms: int,
+        set_by: str | None = None,
+    ) -> None:
+        """``set_by``: who named where dead letters go, if that is what changes."""
+        self._administration.alter_topic(topic, settings, now_ms, set_by)
         self._publishing.deduplication.forget(topic)
 
     def delete_topic(self, topic: Topic) -> None:
@@ -207,6 +221,7 @@ class Engine:
         kinds: Sequence[TemplateKind] = ("topic",),
         alternate_exchange: str | None = None,
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Template:
         template = Template(
             name,
@@ -216,6 +231,7 @@ class Engine:
             tuple(kinds),
             alternate_exchange,
             attributes or {},
+            set_by,
         )
         self._administration.set_template(namespace, template, now_ms)
         self._publishing.deduplication.forget()
@@ -512,7 +528,7 @@ class Engine:
     def _find_dead_letter_topics(
         self, topic: Topic, keys: list[bytes], record: Record, now_ms: int
     ) -> list[Topic]:
-        rule = topic.policy.dead_letter
+        rule = topic.dead_letter
         if rule.exchange is not None:
             router = self.exchanges.router(topic.namespace)
             names: dict[str, None] = {}

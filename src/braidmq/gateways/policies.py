@@ -61,7 +61,7 @@ class Policy(msgspec.Struct, frozen=True):
     apply_to: ApplyTo = "all"
 
 
-def set_policy(engine: Engine, policy: Policy, *, now_ms: int) -> None:
+def set_policy(engine: Engine, policy: Policy, *, now_ms: int, set_by: str = "") -> None:
     """Make or replace a policy; queues and exchanges follow at once. Raises IllegalPolicy."""
     check(policy)
     engine.set_template(
@@ -74,6 +74,7 @@ def set_policy(engine: Engine, policy: Policy, *, now_ms: int) -> None:
         kinds=kinds_of(policy),
         alternate_exchange=policy.definition.get("alternate-exchange"),
         attributes={"amqp": {"definition": policy.definition, "apply_to": policy.apply_to}},
+        set_by=set_by,
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from braidmq.model.errors import AccessRefused, BadRequest
+from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.security.records import PermissionRecord
+from braidmq.security.rights import Verb
 
 DEFAULT_EXCHANGE = "amq.default"
 """What patterns see instead of the empty name of AMQP's default exchange, as in RabbitMQ."""
@@ -52,6 +54,7 @@ def check_pattern(pattern: str) -> None:
 
 
 Answers = dict[str, bool]
+_TO = {Verb.CONFIGURE: "configure", Verb.WRITE: "write to", Verb.READ: "read from"}
 
 
 class Grants:
@@ -103,6 +106,33 @@ class Grants:
         answer = self._read.get(name)
         return _ask(self._patterns.read, name, self._read) if answer is None else answer
 
+    def may(self, verb: Verb, name: str) -> bool:
+        if verb is Verb.CONFIGURE:
+            return self.may_configure(name)
+        return self.may_write(name) if verb is Verb.WRITE else self.may_read(name)
+
+    def may_some(self, verb: Verb) -> bool:
+        """Whether there is any name at all that it might be allowed on."""
+        self._refresh()
+        return bool(getattr(self._patterns, verb))
+
+    def sees(self, name: str) -> bool:
+        """Whether something is the user's business: whoever may do nothing with it is not told
+        that it is there."""
+        return self.may_read(name) or self.may_write(name) or self.may_configure(name)
+
+    def need(self, verb: Verb, name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may(verb, name):
+            raise self._refusal(_TO[verb], name)
+
+    def need_some(self, verb: Verb) -> None:
+        """Raises AccessRefused."""
+        if not self.may_some(verb):
+            raise AccessRefused(
+                f"user {self.user!r} may {verb} nothing in namespace {self.namespace!r}"
+            )
+
     def need_configure(self, name: str) -> None:
         """Raises AccessRefused."""
         if not self.may_configure(name):
@@ -137,6 +167,9 @@ class Grants:
 def _ask(pattern: str, name: str, answers: Answers) -> bool:
     if len(answers) >= NAMES_MAX:
         answers.clear()
-    answer = compiled(pattern).search(name or DEFAULT_EXCHANGE) is not None
+    answer = (
+        not name.startswith(PRIVATE_PREFIX)
+        and compiled(pattern).search(name or DEFAULT_EXCHANGE) is not None
+    )
     answers[name] = answer
     return answer

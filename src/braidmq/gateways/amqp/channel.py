@@ -573,6 +573,25 @@ class Channel:
         if self.connection.wants_cancel_notify:
             self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
 
+    def end_unreadable(self) -> None:
+        """Consumers whose queue the user may not read any more are cancelled, as if it were gone; a
+        client that can't be told of that loses the channel. What they have may still be answered
+        for."""
+        grants = self.connection.grants
+        for tag, target in list(self.consumers.items()):
+            if grants.may_read(target.queue):
+                continue
+            refusal = self.connection.refusal("queue", target.queue)
+            if not self.connection.wants_cancel_notify:
+                self.connection.close_channel(self, refusal)
+                return
+            self.cancel(tag)
+            self.send(method_frame(self.number, BasicCancel(tag, nowait=True)))
+            self.connection.log_cancelled(self, tag, refusal)
+        self._getters = {
+            name: getter for name, getter in self._getters.items() if grants.may_read(name)
+        }
+
     def pause(self, paused: bool) -> None:
         for target in self.consumers.values():
             if paused or not self.active:

@@ -12,6 +12,7 @@ from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
     translate,
+    without_octets,
 )
 from braidmq.gateways.amqp.handshake import (
     HandshakeBroken,
@@ -274,7 +275,7 @@ class AmqpConnection:
         if kind != EVENT_PUBLISH:
             self.broker.settle()
         if kind == EVENT_ERROR:
-            raise ConnectionError_(ReplyCode(event[1]), event[2])
+            raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
         try:
             if kind != EVENT_FRAME and channel_number in self._contents:
@@ -342,12 +343,14 @@ class AmqpConnection:
         else:
             octets = describe_octets(payload)
             self._refuse_frame(
-                ReplyCode.FRAME_ERROR, f"type {kind}, all octets = {octets}: unknown_frame"
+                ReplyCode.FRAME_ERROR,
+                f"type {kind}, all octets = {octets}: unknown_frame",
+                f"type {kind}, {len(payload)} octets: unknown_frame",
             )
 
-    def _refuse_frame(self, code: ReplyCode, text: str) -> None:
+    def _refuse_frame(self, code: ReplyCode, text: str, logged: str = "") -> None:
         """A frame that no method is to blame for."""
-        self.close(ConnectionError_(code, text))
+        self.close(ConnectionError_(code, text, logged=logged))
 
     def _decode(self, payload: bytes) -> Method | None:
         try:
@@ -358,6 +361,8 @@ class AmqpConnection:
                 return None
             octets = describe_octets(payload[4:])
             error.text = f"cannot decode {octets}"
+            # Never what the octets are: they may be a password, or a message.
+            error.logged = f"cannot decode {len(payload) - 4} octets"
             raise
 
     def _not_content(self, number: int) -> ConnectionError_:
@@ -466,7 +471,13 @@ class AmqpConnection:
             raise HandshakeBroken
         self.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
-        user, password = credentials(method)
+        try:
+            user, password = credentials(method)
+        except HandshakeBroken:
+            mechanism = method.mechanism[:32]
+            what = f"no user and password by mechanism {mechanism!r}"
+            self.accounts.failed_logins.note("amqp", "", self.peer, what)
+            raise
         self._state = self._refuse_meanwhile
         self.broker.loop.create_task(self._log_in(user, password))
 
@@ -479,9 +490,7 @@ class AmqpConnection:
                 user, password, is_loopback(self.transport.host)
             )
         except BraidError as error:
-            self.gateway.logins_refused += 1
-            facts = {"user": user, "mechanism": self._mechanism, "reason": str(error)}
-            self._log(logging.WARNING, "login refused", **facts)
+            self.accounts.failed_logins.note("amqp", user, self.peer, str(error))
             self._refuse_login()
             return
         if self._lost:
@@ -547,20 +556,30 @@ class AmqpConnection:
 
     def require_write(self, name: str, kind: str = "exchange") -> None:
         if not self.grants.may_write(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_read(self, name: str, kind: str = "queue") -> None:
         if not self.grants.may_read(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal(kind, name)
+            raise self.refusal(kind, name)
 
-    def _refusal(self, kind: str, name: str) -> ChannelError:
+    def refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
+
+    def log_cancelled(self, channel: Channel, tag: str, refusal: ChannelError) -> None:
+        what = f"{refusal.reply_code} {refusal.logged_text}"
+        self._log(logging.INFO, "consumer ended", channel=channel.number, tag=tag, reason=what)
+
+    def end_unreadable(self) -> None:
+        """Permissions have changed: consumers of what may not be read any more end."""
+        self.broker.settle()
+        for channel in list(self.channels.values()):
+            channel.end_unreadable()
 
     @property
     def wants_cancel_notify(self) -> bool:
@@ -599,7 +618,7 @@ class AmqpConnection:
             return
         self._closing = True
         if not self._end:
-            self._end = f"{error.reply_code} {error.reply_text}"
+            self._end = f"{error.reply_code} {error.logged_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
         self._release_hold(self.holds)  # its close-ok has to be heard
         self._release()
@@ -626,7 +645,7 @@ class AmqpConnection:
         )
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
-        reason = f"{error.reply_code} {error.reply_text}"
+        reason = f"{error.reply_code} {error.logged_text}"
         self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)

@@ -42,6 +42,7 @@ _BY_KIND = {
     Kind.BAD_REQUEST: ReplyCode.PRECONDITION_FAILED,
     Kind.TOO_LARGE: ReplyCode.PRECONDITION_FAILED,
     Kind.REFUSED: ReplyCode.PRECONDITION_FAILED,
+    Kind.FORBIDDEN: ReplyCode.ACCESS_REFUSED,
 }
 
 
@@ -59,6 +60,12 @@ def translate(error: BraidError) -> AmqpError:
         # AMQP has four codes for all there is: the text begins with ours, for our client.
         return ChannelError(code, f"{error.code}: {error.args[0]}")
     return ChannelError(code, str(error))
+
+
+def without_octets(fault: str) -> str:
+    """What the scanner finds wrong with a frame, but for what is in the frame."""
+    frame, quoted, rest = fault.partition(", all octets = ")
+    return f"{frame}: {{{rest.rpartition(': {')[2]}" if quoted else fault
 
 
 def blamed(event: tuple[Any, ...]) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Sessions from their first connection to their expiry, across connections and restarts."""
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -9,7 +10,7 @@ from braidmq.gateways.mqtt.bridge import Bridges
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
-from braidmq.gateways.mqtt.queue_names import is_queue
+from braidmq.gateways.mqtt.queue_names import is_queue, parse
 from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.session_records import (
@@ -24,11 +25,17 @@ from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.security.accounts import Accounts
+from braidmq.security.permissions import Grants
 from braidmq.storage.catalogue import Change
+from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.packets import Will
+from braidmq.wire.mqtt.text import split_share
 
 TIMER_S_MAX = 86_400.0
 """Timers of event loops are not made for years: a long wait is made of days."""
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
@@ -37,7 +44,15 @@ _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 
 
 class Sessions:
-    def __init__(self, broker: Broker, hub: Hub, queues: Queues, settings: MqttSettings) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        hub: Hub,
+        queues: Queues,
+        settings: MqttSettings,
+        accounts: Accounts,
+    ) -> None:
+        self._accounts = accounts
         self._broker = broker
         self._hub = hub
         self._queues = queues
@@ -156,6 +171,19 @@ class Sessions:
     def _publish_will(self, session: Session) -> None:
         will, session.will = session.will, None
         assert will is not None
+        if not self._may_publish(session, will.topic):
+            # It was allowed when the client connected, and that may be long ago.
+            self._hub.counters.dropped += 1
+            logger.warning(
+                "a will was not published: its user may not publish there any more",
+                extra={
+                    "namespace": session.namespace,
+                    "client": session.client_id,
+                    "user": session.user,
+                    "topic": will.topic,
+                },
+            )
+            return
         properties = msgspec.structs.replace(will.properties, will_delay_interval=None)
         arrival = make_arrival(
             will.topic.encode(),
@@ -171,6 +199,51 @@ class Sessions:
         except BraidError:
             # Refused for want of room; there is nobody left to hear of it.
             self._hub.counters.dropped += 1
+
+    def _may_publish(self, session: Session, topic: str) -> bool:
+        name = parse(topic).name if is_queue(topic) else topic
+        return self._accounts.grants(session.user, session.namespace).may_write(name)
+
+    def end_unreadable(self, user: str, namespace: str) -> None:
+        """The permissions of a user have changed: subscriptions to what it may not read any more
+        end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
+        other way to say that there is nothing to hear any more."""
+        grants = self._accounts.grants(user, namespace)
+        for session in [each for each in self._sessions.values() if each.user == user]:
+            if session.namespace != namespace:
+                continue
+            lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
+            queues = [
+                each.filter
+                for each in session.queues.values()
+                if not grants.may_read(self._queues.name_of(namespace, parse(each.topic)))
+            ]
+            if lost or queues:
+                self._end_subscriptions(session, lost, queues)
+
+    def _end_subscriptions(self, session: Session, filters: list[str], queues: list[str]) -> None:
+        for each in filters:
+            self.unsubscribe(session, each)
+        for each in queues:
+            del session.queues[each]
+        self.save_subscriptions(session, filters)
+        self.save(session)
+        ended = ", ".join((*filters, *queues))
+        logger.info(
+            "subscriptions ended: their user may not read that any more",
+            extra={
+                "namespace": session.namespace,
+                "client": session.client_id,
+                "user": session.user,
+                "filters": ended,
+            },
+        )
+        connection = session.connection
+        if connection is not None:
+            connection.shut_down(
+                Reason.NOT_AUTHORIZED, f"the right to subscribe to {ended} was withdrawn"
+            )
+        self._broker.touch()
 
     def forget_namespace(self, namespace: str) -> None:
         for session in [each for each in self._sessions.values() if each.namespace == namespace]:
@@ -273,6 +346,12 @@ class Sessions:
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)
         return [(first, stop, number, offset)] if first < stop else []
+
+
+def may_subscribe(grants: Grants, pattern: str) -> bool:
+    """Whether a user may have a subscription with this filter."""
+    shared = split_share(pattern)
+    return grants.may_read(pattern if shared is None else shared.filter)
 
 
 def _delay_s(will: Will | None) -> int:
