@@ -6,13 +6,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP  := $(VENV)/.ready
-KERNELS := compiled.txt $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h'; grep -v '^\#' compiled.txt)
+BUILT  := $(VENV)/.built
+SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
 .PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
 
-setup: $(STAMP)
+setup: $(BUILT)
 
-$(STAMP): pyproject.toml setup.py $(KERNELS)
+$(STAMP): pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
 	$(BIN)/python scripts/dependencies.py dev spark > $(VENV)/dependencies.txt
@@ -20,7 +21,12 @@ $(STAMP): pyproject.toml setup.py $(KERNELS)
 	$(PIP) install --requirement $(VENV)/dependencies.txt & downloading=$$!; \
 	$(PIP) install --no-build-isolation --no-deps --editable .; compiled=$$?; \
 	wait $$downloading && exit $$compiled
-	touch $(STAMP)
+	touch $(STAMP) $(BUILT)
+
+# Whatever changed: setup.py compiles just that, by the contents of files and not by their dates.
+$(BUILT): $(STAMP) $(SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $(BUILT)
 
 serve: setup
 	$(BIN)/braid serve

@@ -30,12 +30,12 @@ Flag = str | int | bool | Path
 
 
 PORTS_FROM, PORT_BLOCKS, PORT_BLOCK = 10_000, 40, 500
-"""Below the range from which the kernel takes the ports of outgoing connections (32768 and up): a port
-found there may belong to somebody's connection by the time a node binds it."""
+"""Below the range from which the kernel takes the ports of outgoing connections (32768 and up):
+one of those may belong to somebody's connection by the time a node binds it."""
 
 
 class _Ports:
-    """A block of ports that this process alone gives out, in turn: test workers run side by side."""
+    """A block of ports that only this process gives out, in turn: test workers run in parallel."""
 
     def __init__(self) -> None:
         self._lock, block = self._claim()
