@@ -62,10 +62,13 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
     internal: bool
     alternate_exchange: str | None
     arguments: dict[str, Any]
-    disabled: Annotated[
-        list[str],
-        Meta(description="Settings that do not hold: who made them lost the right to their target"),
-    ] = msgspec.field(default_factory=list)
+    disabled: (
+        Annotated[
+            list[str],
+            Meta(description="Settings that do not hold: who made them lost the right to a target"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class DeleteExchangeQuery(InNamespace, frozen=True):
@@ -79,9 +82,10 @@ class BindingInfo(msgspec.Struct, frozen=True):
     destination_kind: DestinationKind
     routing_key: str
     arguments: dict[str, Any]
-    disabled: Annotated[
-        bool, Meta(description="It does not hold: who made it lost the right to one of its ends")
-    ] = False
+    disabled: (
+        Annotated[bool, Meta(description="Nothing goes through: its maker lost a right to an end")]
+        | UnsetType
+    ) = UNSET
 
 
 class NewBinding(Body, frozen=True):
@@ -434,7 +438,7 @@ def shown(namespace: str, info: EngineExchange, exchanges: EngineExchanges) -> E
         info.internal,
         info.alternate_exchange,
         dict(info.arguments),
-        ["alternate_exchange"] if exchanges.is_denied(namespace, info) else [],
+        ["alternate_exchange"] if exchanges.is_denied(namespace, info) else UNSET,
     )
 
 
@@ -446,5 +450,5 @@ def shown_binding(namespace: str, binding: Binding, suspended: bool = False) -> 
         binding.destination.kind,
         binding.key.decode("utf-8", "replace"),
         dict(binding.arguments),
-        suspended,
+        suspended or UNSET,
     )

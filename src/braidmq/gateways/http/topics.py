@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from braidmq.engine.errors import BadPartitionCount, TopicExists, UnknownTopic
 from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
@@ -75,10 +75,13 @@ class TopicInfo(msgspec.Struct, frozen=True):
     policy: Annotated[TopicPolicy, Meta(description="What holds, templates and defaults included")]
     partitions: list[PartitionInfo]
     subscriptions: list[str]
-    disabled: Annotated[
-        list[str],
-        Meta(description="Settings that do not hold: who made them lost the right to their target"),
-    ]
+    disabled: (
+        Annotated[
+            list[str],
+            Meta(description="Settings that do not hold: who made them lost the right to a target"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -253,7 +256,7 @@ class Topics:
                 for each in topic.partitions
             ],
             subscriptions=sorted(topic.subscriptions),
-            disabled=["dead_letter"] if topic.dead_letter is not topic.policy.dead_letter else [],
+            disabled=UNSET if topic.dead_letter is topic.policy.dead_letter else ["dead_letter"],
         )
 
 
