@@ -22,8 +22,8 @@ def reason_to_end(change: AccountChange, user: str, namespace: str, accounts: Ac
         if is_concerned and not accounts.can_enter(user, namespace):
             return f"user {user} may not enter namespace {namespace} any more"
         return ""
-    if user == change.name and isinstance(change, UserDeleted):
+    if isinstance(change, UserDeleted) and user == change.name:
         return f"user {user} was deleted"
-    if user == change.name and isinstance(change, LoginChanged):
+    if isinstance(change, LoginChanged) and user == change.name:
         return f"the password of user {user} was changed"
     return ""

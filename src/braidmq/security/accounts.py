@@ -91,8 +91,14 @@ class PermissionChanged:
     namespace: str
 
 
-Deleted = UserDeleted | NamespaceDeleted
-AccountChange = Deleted | LoginChanged | TagsChanged | PermissionChanged
+@dataclass(frozen=True, slots=True)
+class TokenRevoked:
+    id: str
+
+
+AccountChange = (
+    UserDeleted | NamespaceDeleted | LoginChanged | TagsChanged | PermissionChanged | TokenRevoked
+)
 
 
 @dataclass(slots=True)
@@ -268,9 +274,9 @@ class Accounts:
         lsn = self._keep_user(name, UserRecord(encoded, kept))
         if encoded != record.password:
             self._end_logins(name)
-            self._tell(LoginChanged(name))
+            self.tell(LoginChanged(name))
         if kept != record.tags:
-            self._tell(TagsChanged(name))
+            self.tell(TagsChanged(name))
         return lsn
 
     def _end_logins(self, name: str) -> None:
@@ -290,7 +296,7 @@ class Accounts:
         del self._users[name]
         self._end_logins(name)
         self._forget(granted)
-        self._tell(UserDeleted(name))
+        self.tell(UserDeleted(name))
         return lsn
 
     def _user_record(self, name: str) -> UserRecord:
@@ -334,7 +340,7 @@ class Accounts:
         record = PermissionRecord(configure, write, read)
         lsn = self._change([(PERMISSIONS, _key(namespace, user), _encode(record))])
         self._permissions[namespace, user] = record
-        self._tell(PermissionChanged(user, namespace))
+        self.tell(PermissionChanged(user, namespace))
         return lsn
 
     def clear_permission(self, user: str, namespace: str) -> Lsn:
@@ -342,7 +348,7 @@ class Accounts:
             raise _no_permission(user, namespace)
         lsn = self._change(_withdrawn([(namespace, user)]))
         self._forget([(namespace, user)])
-        self._tell(PermissionChanged(user, namespace))
+        self.tell(PermissionChanged(user, namespace))
         return lsn
 
     def _forget(self, granted: Iterable[tuple[str, str]]) -> None:
@@ -389,7 +395,7 @@ class Accounts:
         lsn = self._change([(NAMESPACES, name, None), *_withdrawn(granted)])
         del self._namespaces[name]
         self._forget(granted)
-        self._tell(NamespaceDeleted(name))
+        self.tell(NamespaceDeleted(name))
         return lsn
 
     def _namespace_record(self, name: str) -> NamespaceRecord:
@@ -412,7 +418,7 @@ class Accounts:
         self.generation += 1
         return lsn
 
-    def _tell(self, change: AccountChange) -> None:
+    def tell(self, change: AccountChange) -> None:
         for watcher in self._watchers:
             watcher(change)
 

@@ -51,7 +51,10 @@ class Right:
     """What else is looked at, once more is known than the request says."""
 
     def __str__(self) -> str:
-        parts = [] if self.who is Who.USER and (self.needs or self.owner) else [self.who.value]
+        who = self.who.value
+        if self.who is Who.USER and self.namespace:
+            who = "any user of the namespace"
+        parts = [] if self.who is Who.USER and (self.needs or self.owner) else [who]
         if self.needs:
             parts.append((" or " if self.any_of else " and ").join(map(str, self.needs)))
         if self.owner:

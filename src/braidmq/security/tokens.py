@@ -15,7 +15,7 @@ import msgspec
 
 from braidmq.model.errors import AccessRefused, BadRequest, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
-from braidmq.security.accounts import AccountChange, Accounts, UserDeleted
+from braidmq.security.accounts import AccountChange, Accounts, TokenRevoked, UserDeleted
 from braidmq.security.records import User
 from braidmq.storage.store import Store
 
@@ -118,6 +118,7 @@ class Tokens:
         self.token(token_id)
         lsn = self._store.change([(TOKENS, token_id, None)])
         del self._records[token_id]
+        self._accounts.tell(TokenRevoked(token_id))
         return lsn
 
     def _on_change(self, change: AccountChange) -> None:

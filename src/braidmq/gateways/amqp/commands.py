@@ -36,6 +36,7 @@ from braidmq.gateways.amqp.queues import (
     stream_start,
 )
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
+from braidmq.gateways.amqp.rights import METHODS
 from braidmq.gateways.amqp.transactions import Buffered
 from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.wire.amqp import methods as m
@@ -713,6 +714,9 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.ChannelFlow: Commands.channel_flow,
     m.AccessRequest: Commands.access_request,
 }
+
+
+assert HANDLERS.keys() <= METHODS, "a method without a right"
 
 
 def _one_line(name: str) -> str:
