@@ -302,6 +302,15 @@ def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError
     )
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Uvicorn takes a WebSocket that is refused with an answer for a mistake of the app: a line for
+    every stranger who tries."""
+    return "without completing handshake" not in record.getMessage()
+
+
+logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
 class _Uvicorn(uvicorn.Server):
     """Uvicorn as a guest in the node's loop: the node handles signals, and learns when it is up."""
 

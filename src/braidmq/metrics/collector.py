@@ -90,7 +90,7 @@ class Metrics:
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
-        self._failed_logins = failed_logins or {}
+        self._failed_logins = {} if failed_logins is None else failed_logins
         self.public = self._settings.public
         self.local = self._settings.local
         self._process = CollectorRegistry()
