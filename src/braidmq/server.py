@@ -131,7 +131,7 @@ class Node:
         """What names other objects holds while whoever set it has the right to them."""
         references = self._engine.references
         if isinstance(change, PermissionChanged):
-            references.recheck(change.namespace)
+            references.recheck(change.user, change.namespace)
         elif isinstance(change, UserDeleted):
             references.forget_user(change.name)
 

@@ -3,7 +3,11 @@
 from typing import Any
 
 import pytest
+from raw_mqtt import RawMqtt
 from rights_users import Rights
+
+from braidmq.wire.amqp import methods as m
+from braidmq.wire.mqtt.constants import Reason
 
 EVERYTHING = (".*", ".*", ".*")
 
@@ -119,6 +123,26 @@ def test_who_may_read_a_queue_does_not_take_its_subscription_away(
     assert refused(rights, reader, "DELETE", f"{path}/queue")
     assert rights.as_user(reader, "PUT", f"{path}/own", {}).is_success
     assert rights.as_user(reader, "DELETE", f"{path}/own").is_success
+
+
+def test_an_exclusive_queue_is_its_connections(rights: Rights, name: str) -> None:
+    user = rights.user(*EVERYTHING)
+    with rights.amqp(user) as client, RawMqtt(rights.node) as device:
+        client.declare(name, exclusive=True)
+        for method, path, body in (
+            ("POST", f"/v1/topics/{name}/subscriptions/queue/receive", {}),
+            ("GET", f"/v1/topics/{name}/partitions/0/messages", None),
+            ("POST", f"/v1/topics/{name}/purge", None),
+            ("PATCH", f"/v1/topics/{name}", {"settings": {"ttl_ms": 1}}),
+            ("DELETE", f"/v1/topics/{name}", None),
+        ):
+            answer = rights.http.request(method, path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (403, "exclusive-queue"), path
+        device.connect()
+        assert device.subscribe(f"$queue/{name}") == (Reason.NOT_AUTHORIZED,)
+        # Answers come to such queues: to publish there is everybody's who may write.
+        rights.ok("POST", f"/v1/topics/{name}/messages", {"value": "answer"})
+        client.ask(1, m.BasicGet(name), m.BasicGetOk)
 
 
 def test_nobody_learns_of_namespaces_they_may_not_enter(rights: Rights, name: str) -> None:

@@ -146,3 +146,11 @@ async def test_metrics_from_another_machine_take_a_login() -> None:
 async def test_unless_they_are_public() -> None:
     async with from_afar(MetricsSettings(public=True)) as (client, _):
         assert (await client.get("/metrics")).status_code == 200
+
+
+def test_who_comes_through_a_proxy_on_this_machine_is_not_of_it(rights: Rights) -> None:
+    behind = {"X-Forwarded-For": "10.0.0.9"}
+    url = rights.node.http_url
+    assert httpx.get(f"{url}/metrics").status_code == 200
+    assert httpx.get(f"{url}/metrics", headers=behind).status_code == 401
+    assert rights.http.get("/v1/topics", headers=behind).status_code == 403  # guest

@@ -55,6 +55,8 @@ class Exchanges:
         self.alternate_of: Callable[[str, str], tuple[str, str] | None] = lambda where, name: None
         """What a template gives an exchange of a namespace that has no alternate of its own, and
         who set the template."""
+        self._made: dict[tuple[str, str], set[Binding]] = {}
+        """By namespace and user: bindings that it made. Some may be gone."""
         self.allowed: Callable[[str, str, str, str], bool] = lambda user, where, verb, name: True
         """Whether a user may, in a namespace, do something to a name."""
 
@@ -139,8 +141,11 @@ class Exchanges:
         effects = router.bind(source, destination, key, arguments or {}, bound_by)
         self._keep(namespace, effects, durable=durable)
         binding = Binding(source, destination, key, arguments or {})
+        if effects:
+            self._note_maker(namespace, binding, bound_by)
         if not effects and router.is_suspended(binding):
             router.hold(binding, bound_by, suspended=False)
+            self._note_maker(namespace, binding, bound_by)
             self._keep_binding(namespace, binding)
 
     def unbind(
@@ -170,13 +175,32 @@ class Exchanges:
                 f" {namespace!r}: that needs read on the first and write on the second"
             )
 
-    def recheck(self, namespace: str | None = None) -> None:
-        """Permissions have changed: what is set holds while who set it may."""
+    def _note_maker(self, namespace: str, binding: Binding, user: str) -> None:
+        if user:
+            self._made.setdefault((namespace, user), set()).add(binding)
+
+    def enforce(self) -> None:
+        """``allowed`` is another from now on."""
+        for _, user in list(self._made):
+            self.recheck(user)
+        self.set_alternates()
+
+    def recheck(self, user: str, namespace: str | None = None) -> None:
+        """A user's permissions have changed: what is set holds while who set it may."""
         self.set_alternates(namespace)
-        for where, router in self._routers.items():
+        for where in [each for each, maker in self._made if maker == user]:
             if namespace in (None, where):
-                for binding in router.bindings():
-                    self._recheck_binding(where, router, binding)
+                for binding in self._made_by(where, user):
+                    self._recheck_binding(where, self.router(where), binding)
+
+    def _made_by(self, namespace: str, user: str) -> list[Binding]:
+        """Those that are still there, and still its."""
+        router = self.router(namespace)
+        every = self._made.pop((namespace, user), set())
+        found = [each for each in every if router.bound_by(each) == user]
+        if found:
+            self._made[namespace, user] = set(found)
+        return found
 
     def _recheck_binding(self, namespace: str, router: Router, binding: Binding) -> None:
         user = router.bound_by(binding)
@@ -188,9 +212,10 @@ class Exchanges:
 
     def release_bindings(self, user: str) -> None:
         """A user is deleted: of its bindings those that hold are nobody's from now on."""
-        for namespace, router in self._routers.items():
-            for binding in router.bindings():
-                if router.bound_by(binding) == user and not router.is_suspended(binding):
+        for namespace in [each for each, maker in self._made if maker == user]:
+            router = self.router(namespace)
+            for binding in self._made_by(namespace, user):
+                if not router.is_suspended(binding):
                     router.hold(binding, "", suspended=False)
                     self._keep_binding(namespace, binding)
 
@@ -199,7 +224,7 @@ class Exchanges:
         """Bindings and alternates that do not hold."""
         count = 0
         for namespace, router in self._routers.items():
-            count += sum(router.is_suspended(each) for each in router.bindings())
+            count += router.suspended_count
             count += sum(self.is_denied(namespace, each) for each in router.exchanges())
         return count
 
@@ -210,6 +235,7 @@ class Exchanges:
     def forget_namespace(self, namespace: str) -> None:
         """The namespace is gone, with all its exchanges and bindings."""
         self._routers.pop(namespace, None)
+        self._made = {key: made for key, made in self._made.items() if key[0] != namespace}
         gone: list[Change] = [
             (table, key, None)
             for table in (EXCHANGES, BINDINGS)
@@ -270,6 +296,8 @@ class Exchanges:
             self.router(one.namespace).bind(
                 one.source, destination, one.key, one.arguments, one.bound_by
             )
+            binding = Binding(one.source, destination, one.key, one.arguments)
+            self._note_maker(one.namespace, binding, one.bound_by)
 
 
 def _exchange_change(namespace: str, info: ExchangeInfo) -> Change:

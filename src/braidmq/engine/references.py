@@ -58,11 +58,16 @@ class References:
         self._core = core
         self._exchanges = exchanges
         self._allowed: Allowed = _everything
+        self._named: dict[str, set[Topic]] = {}
+        """By user: topics with a target that it named. Most have none, and are not looked at when
+        somebody's permissions change."""
 
     def enforce(self, allowed: Allowed) -> None:
         """From now on these are the rights; all that is there is looked at."""
         self._allowed = self._exchanges.allowed = allowed
-        self.recheck()
+        for topic in list(self._core.topics.values()):
+            self.judge(topic)
+        self._exchanges.enforce()
 
     # --- when it is set ---
 
@@ -124,6 +129,8 @@ class References:
         rule = topic.policy.dead_letter
         needs = self._needs(topic.namespace, topic.name, rule)
         user = self._setter(topic) if needs else ""
+        if user:
+            self._named.setdefault(user, set()).add(topic)
         held = topic.dead_letter is rule
         if not user or all(self._allowed(user, topic.namespace, *each) for each in needs):
             topic.dead_letter = rule
@@ -157,17 +164,20 @@ class References:
         template = choose_template(templates, topic.name, topic.kind)
         return template.set_by if template is not None else ""
 
-    def recheck(self, namespace: str | None = None) -> None:
-        """Permissions in a namespace have changed; without one, in any."""
-        for topic in list(self._core.topics.values()):
-            if namespace in (None, topic.namespace):
+    def recheck(self, user: str, namespace: str | None = None) -> None:
+        """The permissions of a user in a namespace have changed; without one, in all."""
+        named = self._named.pop(user, set())
+        for topic in named:
+            if not topic.deleted and namespace in (None, topic.namespace):
                 self.judge(topic)
-        self._exchanges.recheck(namespace)
+            elif not topic.deleted:
+                self._named.setdefault(user, set()).add(topic)
+        self._exchanges.recheck(user, namespace)
 
     def forget_user(self, user: str) -> None:
         """It is deleted, and has no rights any more."""
         self._exchanges.release_bindings(user)
-        self.recheck()
+        self.recheck(user)
 
     @property
     def disabled(self) -> int:

@@ -39,6 +39,7 @@ Some rules hold everywhere:
   may, and a message that finds no way is lost. What was set before users were kept with it holds.
 - **What is one user's is no other's**: leases, pipelines, members of groups, producers,
   transactions, applications, connections and tokens. Administrators may see and end them.
+- **An exclusive queue** is read and deleted by its AMQP connection alone, whatever the protocol.
 - **What waits for MQTT sessions** (`$mqtt/…`) has no name for clients: no pattern matches it, and
   nothing can be published, bound or dead-lettered there.
 - **What was begun with a right ends with it.** When a permission is withdrawn AMQP consumers are

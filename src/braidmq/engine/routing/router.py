@@ -252,7 +252,13 @@ class Router:
         return self._without(binding)
 
     def bound_by(self, binding: Binding) -> str:
-        return self._entry(binding.source).bindings[binding]
+        """Who made it; empty for what is nobody's, or not there."""
+        entry = self._exchanges.get(binding.source)
+        return entry.bindings.get(binding, "") if entry is not None else ""
+
+    @property
+    def suspended_count(self) -> int:
+        return sum([len(entry.suspended) for entry in self._exchanges.values()])
 
     def is_suspended(self, binding: Binding) -> bool:
         return binding in self._entry(binding.source).suspended

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from braidmq.engine import receipts
 from braidmq.engine.transactions.errors import NotYourTransaction, UnknownTransaction
+from braidmq.gateways.exclusive import require_shared
 from braidmq.gateways.http.access import Access, Caller
 from braidmq.gateways.http.desk import Desk
 from braidmq.gateways.http.node import UnknownConnection
@@ -20,7 +21,7 @@ from braidmq.gateways.http.problems import NotAdministrator
 from braidmq.model.errors import AccessRefused, BraidError, NotFound
 from braidmq.security.permissions import Grants
 from braidmq.security.records import MONITORING
-from braidmq.security.rights import Need, Right, Who
+from braidmq.security.rights import Need, Right, Verb, Who
 from braidmq.security.tokens import Tokens
 
 Arguments = dict[str, Any]
@@ -99,6 +100,10 @@ class Guard:
             return
         for each in needs:
             _meet(each, grants, arguments)
+            if each.verb is not Verb.WRITE and each.of:
+                for name in _names(each.of, arguments):
+                    topic = self._desk.broker.engine.core.topics.get((grants.namespace, name))
+                    require_shared(topic)
 
     def _require_owner(
         self, right: Right, caller: Caller, namespace: str, arguments: Arguments
