@@ -9,7 +9,29 @@ STAMP  := $(VENV)/.ready
 BUILT  := $(VENV)/.built
 SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: setup serve test lint bench-storage bench-engine bench-amqp bench-mqtt bench-http bench-client bench-transactions bench-connections bench-spark openapi pipeline-demo spark-crash clean
+.PHONY: \
+  bench-amqp \
+  bench-client \
+  bench-connections \
+  bench-engine \
+  bench-http \
+  bench-mqtt \
+  bench-spark \
+  bench-storage \
+  bench-transactions \
+  clean \
+  crash \
+  damage \
+  lint \
+  openapi \
+  pipeline-demo \
+  qos2-kills \
+  serve \
+  setup \
+  soak \
+  spark-crash \
+  steady \
+  test
 
 setup: $(BUILT)
 
@@ -64,6 +86,18 @@ bench-engine: setup
 bench-http: setup
 	$(BIN)/python -m bench.http
 
+# Half an hour: 200 000 messages for each protocol, QoS and kind of session, at 5 000 and 20 000 a second.
+steady: setup
+	$(BIN)/python -m bench.steady
+
+# QoS 2 through kill -9: KILLS=… EXCHANGES=… SEED=…
+qos2-kills: setup
+	$(BIN)/python scripts/qos2_kills.py --kills $(or $(KILLS),200) --exchanges $(or $(EXCHANGES),100000) --seed $(or $(SEED),1)
+
+# Flip, cut and delete at every kind of file: CASES=… SEED=…
+damage: setup
+	DAMAGE_CASES=$(or $(CASES),500) DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s -q tests/engine/test_damage.py
+
 # After a change to the HTTP API.
 openapi: setup
 	$(BIN)/python -c "from braidmq.gateways.http.api import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
@@ -77,6 +111,18 @@ pipeline-demo: setup
 
 spark-crash: setup
 	$(BIN)/python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
+
+# Kills and power cuts under traffic of every protocol: docs/RELIABILITY.md.
+ROUNDS ?= 50
+SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+crash: setup
+	mkdir -p build/crash
+	$(BIN)/python -m braidmq.testing.crash --rounds $(ROUNDS) --seed $(SEED) --dir build/crash --json build/crash/$(SEED).json
+
+# Every protocol at a steady rate, limits reached: memory, files and disk must stay flat.
+MINUTES ?= 5
+soak: setup
+	$(BIN)/python -m braidmq.testing.soak --minutes $(MINUTES)
 
 # Needs Java 17.
 bench-spark: setup

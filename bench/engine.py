@@ -584,6 +584,67 @@ def retention(context: Context) -> Iterator[Measure]:
     )
 
 
+# --- limits ---
+
+
+def full_topics(engine: Engine, held: int, limit: int) -> list[Topic]:
+    """As kept sessions of MQTT that are offline: they share what is published, and lose the oldest
+    when they have ``limit``."""
+    topics = []
+    for number in range(4):
+        settings = {
+            "partitions": 1,
+            "retention": {"until_acked": True},
+            "overflow": "drop-head",
+            "max_messages": limit,
+            "dead_letter": {"topic": None},
+        }
+        topic = engine.create_topic(NS, f"s{number}", settings, now_ms=NOW)
+        engine.subscribe(topic, "s", now_ms=NOW)
+        topics.append(topic)
+    for _ in range(held):
+        engine.fan_out(topics, batch_of(1), now_ms=NOW)
+    engine.store.commit()
+    return topics
+
+
+def limits(context: Context) -> Iterator[Measure]:
+    """What a message to four topics costs when each of them loses one for it."""
+    held, rounds = context.size(100_000, 10_000), context.size(2_000, 500)
+    for size in (1, 50):
+        cases: dict[str, Callable[[], float]] = {}
+        for name, limit in (("at", held), ("below", 1 << 40)):
+            engine = opened(StorageSettings(journal_file_bytes=1024 * MIB))
+            cases[name] = publishing_to(engine, full_topics(engine, held, limit), rounds, size)
+        samples = alternate(cases, context.rounds(9))
+        yield Measure(
+            f"publishing by {size} to 4 topics that have {held:,} messages, their limit",
+            statistics.median(samples["at"]) / rounds / size * 1e6,
+            "µs/message",
+            bar=at_most(4 if size == 1 else 1.5),
+            ratio=paired_ratio(samples["at"], samples["below"]),
+            baseline=statistics.median(samples["below"]) / rounds / size * 1e6,
+            against="below their limit",
+            note="the oldest is dropped: an entry of the journal for each topic and batch",
+        )
+
+
+def publishing_to(
+    engine: Engine, topics: list[Topic], rounds: int, size: int
+) -> Callable[[], float]:
+    def run() -> float:
+        batches = [batch_of(size) for _ in range(rounds)]
+        started = time.perf_counter()
+        for batch in batches:
+            engine.fan_out(topics, batch, now_ms=NOW)
+        engine.store.commit()
+        elapsed = time.perf_counter() - started
+        checkpoint_if_wanted(engine)
+        return elapsed
+
+    return run
+
+
 if __name__ == "__main__":
     main(
         "engine",
@@ -595,5 +656,6 @@ if __name__ == "__main__":
             "requeue": requeue,
             "idle": idle,
             "retention": retention,
+            "limits": limits,
         },
     )

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from bench.beside import Rivalry, install, stop_session
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
@@ -24,6 +23,9 @@ from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
 from braidmq.loadgen.mqtt_workloads import WORKLOADS
 from braidmq.loadgen.result import Result
 from braidmq.model.errors import BraidError
+from braidmq.security.accounts import Accounts
+from braidmq.storage.disk import MemoryDisk
+from braidmq.storage.store import Store
 from braidmq.testing.live import free_ports, live_node
 from braidmq.wire.mqtt.constants import Version
 
@@ -152,14 +154,16 @@ def paced_with_disks(context: Context, *, bar: Bar) -> Iterator[Measure]:
 def many_subscriptions(context: Context) -> Iterator[Measure]:
     """A third each of filters without wildcards, with one level open, and with the rest open."""
     count = context.size(SUBSCRIPTIONS, 3000)
-    tree = Tree("/")
+    accounts = Accounts(Store.open(MemoryDisk()), dev=True)
+    tree = Tree("/", accounts)
     devices = range(count // 3)
     filters = [
         pattern.format(n)
         for n in devices
         for pattern in ("devices/{}/state", "+/{}/state", "devices/{}/#")
     ]
-    owner = cast(Session, object())
+    owner = Session.__new__(Session)
+    owner.grants = accounts.grants("guest", "/")
     used = time.process_time()
     for each in filters:
         tree.add(Subscription(owner, each, 0))

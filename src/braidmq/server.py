@@ -101,7 +101,7 @@ class Node:
         amqp = AmqpGateway(
             broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
-        health = Health(self._store.failure, self.unready)
+        health = Health(self._store.failure, self.unready, lambda: len(self._store.quarantined()))
         mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
         metrics = Metrics(
             self._engine,

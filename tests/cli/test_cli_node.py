@@ -130,7 +130,10 @@ def verdicts(findings: list[dict[str, str]]) -> dict[str, str]:
     return {each["check"]: each["verdict"] for each in findings}
 
 
-NODE_CHECKS = ("reachable", "storage", "ready", "login", "version", "clock", "pressure", "amqp")
+NODE_CHECKS = (
+    *("reachable", "storage", "quarantine", "ready", "login"),
+    *("version", "clock", "pressure", "amqp"),
+)
 
 
 def test_a_healthy_node(cli: Cli) -> None:

@@ -25,7 +25,10 @@ def commands(
 
 
 EVERY = list(commands(typer.main.get_group(app)))
-LOCAL = {("serve",), ("bench",), ("config",), ("pipeline", "new")}
+LOCAL = {("serve",), ("bench",), ("config",), ("pipeline", "new")} | {
+    ("storage", "skip-entry"),
+    ("storage", "rebuild"),
+}
 REMOTE = [(path, each) for path, each in EVERY if LOCAL.isdisjoint({path, path[:1]})]
 
 

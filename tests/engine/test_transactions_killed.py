@@ -12,7 +12,7 @@ from engine_worlds import NOW, NS, SMALL, World, all_records
 from braidmq.engine.engine import Engine
 from braidmq.engine.transactions.publishing import Origin
 from braidmq.storage.disk import RealDisk
-from braidmq.testing.faulty_disk import CutAt, FaultyDisk
+from braidmq.testing.faulty_disk import CutAt, FaultyDisk, KeepAll, LoseAll
 
 TOPICS = ["a", "b", "c", "d", "e"]
 
@@ -79,6 +79,80 @@ def test_a_torn_write_of_the_end_leaves_all_or_nothing(commit: bool) -> None:
             found.add(bool(reopened.engine.transactions.transactions()))
         reopened.engine.close()
     assert found == {True, False}
+
+
+def commit_on_a_channel(world: World) -> None:
+    """What tx.commit does: one transaction that has no name, from its beginning to its end."""
+    queue, job = world.topic("queue", retention={"until_acked": True}), b"job"
+    world.engine.subscribe(queue, "s", now_ms=NOW)
+    world.publish(queue, job)
+    topics = [world.topic(name) for name in TOPICS]
+    for topic in topics:
+        world.engine.subscribe(topic, "s", now_ms=NOW)
+    consumer = world.consumer(queue)
+    (got,) = world.dispatch()
+    world.engine.store.commit()
+    transactions = world.engine.transactions
+    transaction, _ = transactions.begin(NS, now_ms=NOW)
+    transactions.acknowledge(transaction, consumer, got.view, 0, 1)
+    origin = Origin(transactions.branch(transaction))
+    for topic in topics:
+        world.engine.publish(topic, world.batch(b"1", b"2"), now_ms=NOW, origin=origin)
+    transactions.commit(transaction, now_ms=NOW)
+
+
+def decided(world: World) -> bool:
+    """Whether it is committed. Nobody can go on with it, so nothing may wait for that."""
+    assert world.engine.transactions.transactions() == []
+    for name in TOPICS:
+        world.publish(world.find(name), b"later")
+    delivered = [[each.value for each in world.drain(world.find(name))] for name in TOPICS]
+    jobs = [each.value for each in world.drain(world.find("queue"))]
+    if delivered == [[b"1", b"2", b"later"]] * 5:
+        assert jobs == []
+        return True
+    assert delivered == [[b"later"]] * 5
+    assert jobs == [b"job"]
+    return False
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_commit_nobody_can_go_on_with_is_decided_when_the_node_is_back(restarts: int) -> None:
+    disk = FaultyDisk()
+    world = World(disk)
+    commit_on_a_channel(world)
+    cuts: list[FaultyDisk] = []
+
+    def crash_everywhere() -> None:
+        cuts.extend(disk.crash(CutAt(cut)) for cut in range(0, disk.unsynced_bytes + 1, 8))
+
+    disk.slow_sync = crash_everywhere
+    world.engine.store.commit()
+    found = set()
+    for moment in cuts:
+        reopened = World(moment)
+        if restarts == 2:
+            # It goes down again before what it decided is on disk, or just after.
+            reopened = World(moment.crash(LoseAll()))
+        found.add(decided(reopened))
+        reopened.engine.close()
+    assert found == {True, False}
+
+
+def test_a_commit_nobody_can_go_on_with_is_decided_from_a_snapshot_too() -> None:
+    disk = FaultyDisk()
+    world = World(disk)
+    topic = world.topic("a")
+    world.engine.subscribe(topic, "s", now_ms=NOW)
+    transactions = world.engine.transactions
+    transaction, _ = transactions.begin(NS, now_ms=NOW)
+    origin = Origin(transactions.branch(transaction))
+    world.engine.publish(topic, world.batch(b"1"), now_ms=NOW, origin=origin)
+    world.engine.store.checkpoint()
+    reopened = World(disk.crash(KeepAll()))
+    assert reopened.engine.transactions.transactions() == []
+    reopened.publish(reopened.find("a"), b"later")
+    assert [each.value for each in reopened.drain(reopened.find("a"))] == [b"later"]
 
 
 CHILD = """

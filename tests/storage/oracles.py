@@ -98,6 +98,7 @@ class Message(NamedTuple):
             self.priority,
             self.expires_at_ms,
             self.due_at_ms,
+            0,
         )
 
 

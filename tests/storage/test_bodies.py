@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import SMALL, World, files, random_batch, read_all, value_batch, view
 
-from braidmq.model.errors import CorruptData, ForeignFile
+from braidmq.model.errors import CorruptData
 from braidmq.storage import bodies, snapshot
+from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import Disk, MemoryDisk
 from braidmq.storage.flush import SegmentWriter
 from braidmq.storage.offset_set import OffsetBits
@@ -18,7 +19,7 @@ from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment, bodies_path
 from braidmq.storage.settings import StorageSettings
-from braidmq.storage.store import Checkpoint, Store
+from braidmq.storage.store import Store
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
 
 SUBSCRIPTION = 1
@@ -379,8 +380,15 @@ def test_damage_to_a_body_is_named_and_hides_nothing_before_it(harm: str) -> Non
             with pytest.raises(CorruptData) as caught:
                 log.read(damaged)
             assert (caught.value.file, caught.value.position) == (path, position)
-            if harm == "flip" and damaged < 29:
-                assert read_all(log, 1024, damaged + 1)[0].offset == damaged + 1
+            assert log.damage is not None
+            told: list[object] = []
+            store.skip_damage(log, told.append)
+        store.checkpoint()
+        lost = 1 if harm == "flip" else 30 - damaged
+        for log in store.logs.values():
+            assert log.damage is None
+            offsets = [record.offset for record in read_all(log)]
+            assert offsets == [at for at in range(30) if not damaged <= at < damaged + lost]
         assert store.failure() is None
 
 
@@ -398,29 +406,29 @@ def test_a_damaged_header_of_a_body_file() -> None:
     world = flushed_pair()
     path = only_body_file(world.disk)
     log_id = next(iter(world.store.logs))
-    for position, error in (
-        (0, ForeignFile),
-        (9, ForeignFile),
-        (17, CorruptData),
-        (25, CorruptData),
-    ):
+    for position in (0, 9, 17, 25):
         disk = world.disk.crash(LoseAll())
         disk.flip_bit(path, position)
         store = Store.open(disk, SMALL)
-        with pytest.raises(error, match=path):
+        with pytest.raises(CorruptData, match=path):
             store.logs[log_id].read(0)
 
 
-def test_a_missing_body_file_is_named_and_nothing_is_changed() -> None:
+def test_a_missing_body_file_quarantines_all_that_refer_to_it() -> None:
     world = flushed_pair()
+    other = world.store.create_partition("other")
+    world.store.append(value_batch(b"mine"), [other])
+    world.take_checkpoint()
     disk = world.disk.crash(LoseAll())
     path = only_body_file(disk)
     disk.remove(path)
-    before = files(disk)
-    with pytest.raises(CorruptData) as caught:
-        Store.open(disk, SMALL)
-    assert caught.value.file == path
-    assert files(disk) == before
+    before = {name: data for name, data in files(disk).items() if name.startswith("segments")}
+    store = Store.open(disk, SMALL)
+    damages = [log.damage for log in store.logs.values()]
+    assert [each and each.file for each in damages] == [path, path, None]
+    assert [record.value for record in read_all(store.logs[other.id])] == [b"mine"]
+    after = {name: data for name, data in files(disk).items() if name.startswith("segments")}
+    assert after == before
 
 
 def test_one_that_goes_missing_later_is_named() -> None:
@@ -467,7 +475,7 @@ def test_without_snapshots_segments_still_say_what_they_refer_to() -> None:
     disk = world.disk.crash(LoseAll())
     for path in snapshot.names(disk):
         disk.remove(path)
-    store = Store.open(disk, SMALL)
+    store = Store.open(disk, SMALL, rebuild=True)
     assert any("rebuilding from segments" in note for note in store.recovery.notes)
     assert view(store).partitions == expected.partitions
     assert body_names(disk) == referenced(store) != set()

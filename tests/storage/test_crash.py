@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import SMALL, STEPS, World, files, read_all, record_spans, value_batch, view
 
-from braidmq.model.errors import CorruptData
+from braidmq.model.errors import CorruptData, NoSnapshot, PartitionQuarantined
 from braidmq.storage import journal, snapshot
 from braidmq.storage.journal_entry import scan_entries
 from braidmq.storage.store import Store
@@ -421,11 +421,12 @@ def readable(store: Store) -> tuple[set[int], list[CorruptData]]:
     log, found, errors = store.logs[1], set(), []
     for offset in range(log.start_offset, log.next_offset):
         try:
-            run = log.read(offset, 1)[0]
+            runs = log.read(offset, 1)
         except CorruptData as error:
             errors.append(error)
         else:
-            found.add(run.batch.record(run.first).offset)
+            # The next one, where it is gone.
+            found |= {run.batch.record(run.first).offset for run in runs}
     return found, errors
 
 
@@ -440,16 +441,18 @@ def test_a_flipped_bit_in_a_segment_is_found_and_the_rest_stays_readable() -> No
             start, stop = rng.choice(spans)
             position = rng.randrange(start, stop)
             disk.flip_bit(each.path, position, rng.randrange(8))
-            found, errors = readable(Store.open(disk, SMALL))
-            everything = set(range(world.store.logs[1].next_offset))
-            lost = sorted(everything - found)
+            store = Store.open(disk, SMALL)
+            _, errors = readable(store)
             assert {(error.file, error.position) for error in errors} == {(each.path, start)}
-            # Nothing before the damage, and nothing outside this segment.
-            assert lost[0] == each.base_offset + spans.index((start, stop))
-            assert lost[-1] < each.end_offset
-            if each.sealed:
-                # The index leads past the damage: what is lost lies within one interval.
-                assert len(lost) * 40 <= SMALL.index_interval_bytes + 200
+            # From then on all of it is quarantined; who skips the damage loses what it hit.
+            told: list[object] = []
+            store.skip_damage(store.logs[1], told.append)
+            store.checkpoint()
+            assert len(told) == 1
+            found, errors = readable(store)
+            assert not errors
+            everything = set(range(world.store.logs[1].next_offset))
+            assert everything - found == {each.base_offset + spans.index((start, stop))}
 
 
 def test_records_before_the_damage_come_before_the_error() -> None:
@@ -460,9 +463,10 @@ def test_records_before_the_damage_come_before_the_error() -> None:
     log = Store.open(disk, SMALL).logs[1]
     run = log.read(0, 100_000)[-1]
     assert run.batch.offset_at(run.stop - 1) == each.end_offset - 2
-    with pytest.raises(CorruptData):
+    with pytest.raises(PartitionQuarantined):
         log.read(each.end_offset - 1)
-    assert log.read(each.end_offset)
+    with pytest.raises(PartitionQuarantined):
+        log.read(each.end_offset)
 
 
 # --- damage to what can be made again ---
@@ -518,7 +522,11 @@ def test_no_snapshot_at_all() -> None:
     disk = world.disk.crash(LoseAll())
     for path in snapshot.names(disk):
         disk.remove(path)
-    store = Store.open(disk, SMALL)
+    before = files(disk)
+    with pytest.raises(NoSnapshot):
+        Store.open(disk, SMALL)
+    assert files(disk) == before
+    store = Store.open(disk, SMALL, rebuild=True)
     assert any("rebuilding from segments" in note for note in store.recovery.notes)
     expected = {key: part.records for key, part in world.now.partitions.items()}
     assert {key: part.records for key, part in view(store).partitions.items()} == expected
@@ -536,7 +544,7 @@ def test_no_snapshot_and_a_damaged_segment_header() -> None:
     disk.flip_bit(damaged, 20)
     before = files(disk)
     with pytest.raises(CorruptData) as caught:
-        Store.open(disk, SMALL)
+        Store.open(disk, SMALL, rebuild=True)
     assert caught.value.file == damaged
     assert files(disk) == before
 
@@ -574,14 +582,12 @@ def test_a_missing_journal_file_is_named() -> None:
     assert files(disk) == before
 
 
-def test_a_missing_segment_is_named() -> None:
+def test_a_missing_segment_quarantines_its_partition() -> None:
     world = flushed_world()
     world.store.commit()
     disk = world.disk.crash(LoseAll())
     gone = world.store.logs[1].segments[1].path
     disk.remove(gone)
-    before = files(disk)
-    with pytest.raises(CorruptData) as caught:
-        Store.open(disk, SMALL)
-    assert caught.value.file == gone
-    assert files(disk) == before
+    store = Store.open(disk, SMALL)
+    assert store.logs[1].damage is not None
+    assert store.logs[1].damage.file == gone

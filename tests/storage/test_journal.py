@@ -366,7 +366,8 @@ def test_a_file_is_synced_before_the_next_is_written() -> None:
     disk.clear()
     assert journal.commit()
     assert [(op.kind, op.path) for op in disk.operations] == [
-        (kind, file_name(epoch)) for epoch in (1, 2) for kind in ("write", "sync", "synced")
+        ("write", file_name(1)),
+        *((kind, file_name(epoch)) for epoch in (1, 2) for kind in ("write", "sync", "synced")),
     ]
 
 
@@ -655,7 +656,36 @@ def test_a_missing_file_in_the_middle_is_named() -> None:
     disk.remove(file_name(2))
     with pytest.raises(CorruptData) as caught:
         recovered(disk)
-    assert caught.value.file == file_name(1)
+    assert caught.value.file == file_name(2)
+
+
+def test_a_missing_last_file_is_named() -> None:
+    """The one before it says that there is another."""
+    disk = MemoryDisk()
+    journal = new_journal(disk)
+    for _ in range(3):
+        fill(journal)
+    append(journal)
+    journal.commit()
+    disk.remove(file_name(journal.epoch))
+    with pytest.raises(CorruptData) as caught:
+        recovered(disk)
+    assert caught.value.file == file_name(journal.epoch)
+
+
+@pytest.mark.parametrize("left", [0, 10, 4096, 4096 + 60, FILE_BYTES - 1])
+def test_a_file_that_was_cut_is_named(left: int) -> None:
+    """Where it ends no entry would tell that there were more."""
+    disk = MemoryDisk()
+    journal = new_journal(disk)
+    for _ in range(3):
+        append(journal)
+        journal.commit()
+    journal.close()
+    disk.open(file_name(1)).truncate(left)
+    with pytest.raises(CorruptData) as caught:
+        recovered(disk)
+    assert (caught.value.file, caught.value.position) == (file_name(1), left)
 
 
 def test_fill_and_live_bytes_follow_what_is_appended() -> None:
@@ -669,4 +699,4 @@ def test_fill_and_live_bytes_follow_what_is_appended() -> None:
     assert journal.roll() == 2
     assert journal.has_closed_since(1)
     assert not journal.has_closed_since(2)
-    assert journal.live_bytes == live + ENTRIES_START
+    assert journal.live_bytes == live + 40 + ENTRIES_START  # where it goes on is an entry

@@ -374,10 +374,15 @@ def newer_entry(root: Path) -> None:
     patch(path, start, entry)
 
 
-def newer_segment_without_snapshot(root: Path) -> None:
-    for path in (root / "snapshots").iterdir():
-        path.unlink()
-    patch(min((root / "segments").glob("*.segment")), 8, struct.pack("<I", 2))
+def newer_snapshot(root: Path) -> None:
+    """With a right checksum: else it is damaged, and the one before will do."""
+    path = newest(root, "snapshots", ".snapshot")
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<I", content, 8, 2)
+    size = snapshot.HEADER.size
+    checksum = crc32c(bytes(content[size:]), crc32c(bytes(content[: size - 4])))
+    struct.pack_into("<I", content, size - 4, checksum)
+    path.write_bytes(content)
 
 
 FOREIGN: dict[str, Callable[[Path], object]] = {
@@ -388,15 +393,8 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
     "an unreadable FORMAT": lambda root: (root / "FORMAT").write_bytes(b"\0\1"),
     "a newer journal": newer_journal,
     "a newer journal entry": newer_entry,
-    "a newer snapshot": lambda root: patch(
-        newest(root, "snapshots", ".snapshot"), 8, struct.pack("<I", 2)
-    ),
-    "not a snapshot": lambda root: newest(root, "snapshots", ".snapshot").write_bytes(b"hello"),
-    "a newer segment": newer_segment_without_snapshot,
+    "a newer snapshot": newer_snapshot,
     "garbage in journal": lambda root: (root / "journal" / "core.1234").write_bytes(b"\0" * 99),
-    "garbage named as a journal": lambda root: (
-        root / "journal" / f"{99:016x}.journal"
-    ).write_bytes(b"garbage" * 2000),
     "garbage in segments": lambda root: (root / "segments" / "00-1.segment").write_bytes(b"x"),
     "garbage in snapshots": lambda root: (root / "snapshots" / "old.bak").write_bytes(b"x"),
 }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.storage.record import FLAG_CONTROL, BadRecord, RecordBatch
+from braidmq.storage.record import DATED_DUE, DATED_EXPIRY, FLAG_CONTROL, BadRecord, RecordBatch
 from braidmq.wire.envelopes import encode_headers
 from braidmq.wire.record_rows import check_rows, encode_rows
 
@@ -44,6 +44,7 @@ def test_rows_are_the_records_that_appending_makes(found: list, skipped: int) ->
             priority=priority,
             due_at_ms=due,
             expires_at_ms=expires,
+            dated=DATED_DUE | DATED_EXPIRY,
         )
     keys, values, headers, times, priorities, dues, expiries = zip(*found, strict=True)
     pairs = [

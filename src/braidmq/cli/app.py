@@ -24,6 +24,7 @@ from braidmq.cli import (
     permissions,
     pipeline,
     policies,
+    storage,
     tokens,
     topics,
     transactions,
@@ -75,6 +76,7 @@ app.add_typer(permissions.app)
 app.add_typer(policies.app)
 app.add_typer(namespaces.app)
 app.add_typer(pipeline.app)
+app.add_typer(storage.app)
 app.add_typer(config.app)
 app.add_typer(bench.app)
 

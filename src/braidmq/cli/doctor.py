@@ -130,6 +130,7 @@ def _node(api: Api) -> Iterator[Finding]:
         yield Finding("storage", Verdict.FAIL, wrong, "Mend the disk, then restart the node")
     else:
         yield Finding("storage", Verdict.OK, "it can write")
+        yield from _degraded(api, health)
     status, ready = api.probe("/ready")
     if status != 200:
         yield Finding("ready", Verdict.FAIL, ready.get("reason", "it takes no traffic"))
@@ -150,6 +151,34 @@ def _node(api: Api) -> Iterator[Finding]:
     yield _version(overview)
     yield clock_finding(overview, here_ms)
     yield pressure_finding(overview)
+
+
+def _degraded(api: Api, health: dict[str, Any]) -> Iterator[Finding]:
+    """What is quarantined, each for itself if the asker may know, and what was set aside."""
+    count = health.get("degraded", {}).get("quarantined_partitions", 0)
+    try:
+        found = api.get("quarantine")
+    except BraidError:
+        found = None
+    if count and not found:
+        said = f"{count} partitions are not served: their files are damaged"
+        yield Finding("quarantine", Verdict.FAIL, said, "Ask as an administrator for which")
+    for each in found["partitions"] if found else ():
+        yield Finding(
+            "quarantine",
+            Verdict.FAIL,
+            f"partition {each['partition']} of {each['topic']} in {each['namespace']}:"
+            f" {each['file']} is damaged at byte {each['byte']}: {each['reason']}",
+            "Restore the file, then `braid storage retry`; or `braid storage skip` to lose what is"
+            " damaged; or delete the topic",
+        )
+    if not count:
+        yield Finding("quarantine", Verdict.OK, "all partitions are served")
+    if found and found["set_aside"]:
+        size = sum(each["bytes"] for each in found["set_aside"])
+        said = f"{len(found['set_aside'])} files in aside/ of the data directory"
+        remedy = "The node does not use them: look at them (`braid storage list`), then delete them"
+        yield Finding("set aside", Verdict.WARN, f"{said}, {size_text(size)}", remedy)
 
 
 def _version(overview: dict[str, Any]) -> Finding:

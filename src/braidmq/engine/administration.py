@@ -1,7 +1,7 @@
 """Making, changing and removing topics, templates, subscriptions and consumers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
-from braidmq.engine.effects import ConsumerCancelled, TopicDeleted
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, TopicDeleted
 from braidmq.engine.errors import (
     BadPartitionCount,
     BadPosition,
@@ -21,6 +21,7 @@ from braidmq.engine.errors import (
 )
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import (
+    IllegalPolicy,
     Template,
     TopicKind,
     TopicPolicy,
@@ -33,6 +34,7 @@ from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
+    QUEUE_SUBSCRIPTION,
     Consumer,
     Credit,
     Mode,
@@ -42,9 +44,9 @@ from braidmq.engine.topics import (
     TopicPartition,
 )
 from braidmq.model.ids import SubscriptionId
+from braidmq.storage.catalogue import PARTITIONS
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.store import PARTITIONS
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,10 @@ Position = int | str
 
 TIME_MAX_MS = (1 << 63) - 1
 SHARED_POLICIES_MAX = 1024
+
+ROOT_NAMESPACE = "/"
+RECOVERED = ".recovered"
+"""After the name of a topic when there is another of that name."""
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -133,14 +139,28 @@ class Administration:
             self.add_partition(topic, log)
 
     def add_partition(self, topic: Topic, log: PartitionLog) -> TopicPartition:
-        partition = TopicPartition(topic, len(topic.partitions), log)
+        partition = TopicPartition(topic, len(topic.partitions), log, self._core.clock)
         topic.partitions.append(partition)
         self._core.partitions[log.id] = partition
+        if log.damage is not None:
+            topic.look_at_quarantine()
         return partition
 
     def delete_topic(self, topic: Topic) -> None:
         """With its records and subscriptions; its consumers are told."""
         self.require(topic)
+        self.hide(topic)
+        self.remove(topic)
+
+    def hide(self, topic: Topic) -> None:
+        """Nobody finds it any more, and its name is free."""
+        topic.deleted = True
+        topics, key = self._core.topics, (topic.namespace, topic.name)
+        if topics.get(key) is topic:
+            del topics[key]
+
+    def remove(self, topic: Topic) -> None:
+        """What there is of a hidden one."""
         core = self._core
         if topic.durable:
             subscriptions = [each for each in topic.subscriptions.values() if each.durable]
@@ -152,10 +172,8 @@ class Administration:
                     *((PARTITIONS, str(each.log.id), None) for each in topic.partitions),
                 ]
             )
-        topic.deleted = True
         for subscription in list(topic.subscriptions.values()):
             self._forget(subscription)
-        del core.topics[topic.namespace, topic.name]
         del core.topics_by_id[topic.id]
         for partition in topic.partitions:
             del core.partitions[partition.log.id]
@@ -178,10 +196,51 @@ class Administration:
             )
 
     def drop_orphans(self) -> None:
-        """Partitions whose topic a crash kept from being made, or from learning of them."""
+        """Partitions whose topic a crash kept from being made, or from learning of them: nobody
+        can have published to them. One that has records is not such."""
         store = self._core.store
         for number in [each for each in store.logs if each not in self._core.partitions]:
-            store.delete_partition(number)
+            log = store.logs[number]
+            if log.next_offset or log.segments:
+                logger.error("partition without a topic", extra={"partition": log.label})
+            else:
+                store.delete_partition(number)
+
+    def adopt_orphans(self, now_ms: int) -> None:
+        """Make topics of partitions that have records and whose topics nobody knows any more: by
+        their labels, with a subscription that has everything, and nothing goes before that has."""
+        store = self._core.store
+        found: dict[tuple[str, str], dict[int, PartitionLog]] = {}
+        for number in [each for each in store.logs if each not in self._core.partitions]:
+            namespace, name, place = split_label(store.logs[number].label)
+            if (namespace, name) in self._core.topics:
+                name += RECOVERED
+            found.setdefault((namespace, name), {})[place] = store.logs[number]
+        for (namespace, name), logs in found.items():
+            self._adopt(namespace, name, logs, now_ms)
+
+    def _adopt(self, namespace: str, name: str, logs: dict[int, PartitionLog], now_ms: int) -> None:
+        count = max(logs) + 1
+        settings = {"partitions": count, "retention": {"until_acked": True}}
+        policy = self.policy(namespace, name, settings)
+        topic = Topic(
+            self._core.next_id("topic"),
+            namespace,
+            name,
+            settings,
+            policy,
+            durable=True,
+            now_ms=now_ms,
+        )
+        for place in range(count):
+            log = logs.get(place)
+            if log is None:
+                log = self._core.store.create_partition(f"{namespace}/{name}/{place}")
+            self.add_partition(topic, log)
+        self.register(topic)
+        self._core.save_topic(topic)
+        self.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
+        _log_topic("topic recovered", topic)
 
     def alter_topic(
         self, topic: Topic, settings: dict[str, Any], now_ms: int, set_by: str | None = None
@@ -275,9 +334,11 @@ class Administration:
         """The idle timer fired: delete the topic if nobody used it meanwhile."""
         topic.idle_timer = 0
         limit = topic.policy.idle_expires_ms
-        if not limit:
+        if not limit or topic.deleted:
             return
         used = any(subscription.consumers for subscription in topic.subscriptions.values())
+        # Nobody can use what is quarantined: that is no reason to delete it.
+        used = used or topic.quarantined > 0
         due = (now_ms if used else topic.last_used_ms) + limit
         if due <= now_ms:
             self.delete_topic(topic)
@@ -286,48 +347,71 @@ class Administration:
 
     # --- templates ---
 
-    def set_template(self, namespace: str, template: Template, now_ms: int) -> None:
+    def set_template(self, namespace: str, template: Template, now_ms: int) -> Iterator[None]:
+        """In steps of a topic each: first whether all of them can follow, and only then they do.
+        Who is made meanwhile, or after a crash, has it from the moment it is kept."""
         check_template(template)
         name = template.name
-        policies = self._policies(namespace, self._templates(namespace) | {name: template})
-        if template.set_by:
-            self.references.require_template(namespace, template, policies)
+        yield from self._check_policies(namespace, name, template)
         value = msgspec.msgpack.encode(template)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._core.templates[namespace, name] = template
-        self._reapply(policies, now_ms)
+        yield from self._reapply(namespace, now_ms)
 
-    def delete_template(self, namespace: str, name: str, now_ms: int) -> None:
-        left = self._templates(namespace)
-        if left.pop(name, None) is None:
+    def delete_template(self, namespace: str, name: str, now_ms: int) -> Iterator[None]:
+        if name not in self._templates(namespace):
             raise UnknownTemplate(f"there is no template {name!r} in namespace {namespace!r}")
-        policies = self._policies(namespace, left)
+        yield from self._check_policies(namespace, name, None)
         self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
-        del self._core.templates[namespace, name]
-        self._reapply(policies, now_ms)
+        self._core.templates.pop((namespace, name), None)
+        yield from self._reapply(namespace, now_ms)
 
-    def _policies(
-        self, namespace: str, templates: dict[str, Template]
-    ) -> list[tuple[Topic, TopicPolicy]]:
-        """What the topics of a namespace would promise; raises before anything is changed."""
-        found = []
-        for topic in [each for each in self._core.topics.values() if each.namespace == namespace]:
-            policy = self._policy_under(templates, topic.name, topic.settings, topic.kind)
-            # A template never takes partitions away.
-            if policy.partitions < len(topic.partitions):
-                policy = make_policy(
-                    msgspec.to_builtins(policy), {"partitions": len(topic.partitions)}
-                )
-            found.append((topic, policy))
-        return found
+    def _topics_of(self, namespace: str) -> list[Topic]:
+        return [each for each in self._core.topics.values() if each.namespace == namespace]
 
-    def _reapply(self, policies: Sequence[tuple[Topic, TopicPolicy]], now_ms: int) -> None:
-        for topic, policy in policies:
-            if policy != topic.policy:
-                self._apply_policy(topic, policy, now_ms)
-            else:
-                # It may be another's who names the same target now.
-                self.references.judge(topic)
+    def _check_policies(
+        self, namespace: str, name: str, template: Template | None
+    ) -> Iterator[None]:
+        """Raises before anything is changed."""
+        templates = self._templates(namespace)
+        templates.pop(name, None)
+        if template is not None:
+            templates[name] = template
+        names = False
+        if template is not None and template.set_by:
+            self.references.require_template(namespace, template)
+            names = names_target(template.settings)
+        for topic in self._topics_of(namespace):
+            policy = self._policy_for(topic, templates)
+            if names and template is not None and template.matches(topic.name, topic.kind):
+                self.references.require_target(template.set_by, namespace, topic.name, policy)
+            yield
+
+    def _policy_for(self, topic: Topic, templates: dict[str, Template]) -> TopicPolicy:
+        policy = self._policy_under(templates, topic.name, topic.settings, topic.kind)
+        # A template never takes partitions away.
+        if policy.partitions < len(topic.partitions):
+            policy = make_policy(msgspec.to_builtins(policy), {"partitions": len(topic.partitions)})
+        return policy
+
+    def _reapply(self, namespace: str, now_ms: int) -> Iterator[None]:
+        for topic in self._topics_of(namespace):
+            if not topic.deleted:
+                # Others may have changed templates since the last step, or this topic.
+                self._follow_templates(topic, max(now_ms, self._core.wheel.now_ms))
+            yield
+
+    def _follow_templates(self, topic: Topic, now_ms: int) -> None:
+        try:
+            policy = self._policy_for(topic, self._templates(topic.namespace))
+        except IllegalPolicy:
+            logger.exception("a topic keeps its policy: what templates want of it is illegal")
+            return
+        if policy != topic.policy:
+            self._apply_policy(topic, policy, now_ms)
+        else:
+            # It may be another's who names the same target now.
+            self.references.judge(topic)
 
     def alternate_exchange(self, namespace: str, exchange: str) -> tuple[str, str] | None:
         """What a template gives an exchange that has no alternate of its own, and whose it is."""
@@ -537,6 +621,9 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+        if subscription.topic.is_quarantined:
+            error = subscription.topic.partitions[0].log.quarantined()
+            self._core.effects.append(ConsumerFailed(consumer, error))
         return consumer
 
     def detach(self, consumer: Consumer, now_ms: int, *, requeue: bool = True) -> None:
@@ -559,6 +646,20 @@ class Administration:
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._core.touch(subscription)
+
+
+def split_label(label: str) -> tuple[str, str, int]:
+    """Namespace, topic and number of a partition. Names may have slashes of their own: a namespace
+    ends at the first one that it does not begin with."""
+    rest, _, number = label.rpartition("/")
+    if not number.isdecimal():
+        return ROOT_NAMESPACE, label, 0
+    if rest.startswith(f"{ROOT_NAMESPACE}/"):
+        return ROOT_NAMESPACE, rest[2:], int(number)
+    cut = rest.find("/", 1)
+    if cut < 0:
+        return ROOT_NAMESPACE, rest, int(number)
+    return rest[:cut], rest[cut + 1 :], int(number)
 
 
 def _log_topic(what: str, topic: Topic) -> None:

@@ -8,12 +8,13 @@ from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import NotDelayed
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event, State
-from braidmq.engine.timing import expiry_of, live_prefix, timed_records
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId
 from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.partition_log import PartitionLog, Run
-from braidmq.storage.record import FLAG_TIMED, Record
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import DATED_DUE, DATED_EXPIRY, FLAG_TIMED, Record
 
 TIMERS_PER_TURN = 10_000
 """Timers handled in one go: a million that are due together must not stop the loop."""
@@ -57,7 +58,10 @@ class Clockwork:
     def advance(self, now_ms: int) -> None:
         """Do what is due by now. Call again at once if ``next_due_ms`` is not in the future."""
         for kind, owner, a, b in self._core.wheel.advance(now_ms, TIMERS_PER_TURN):
-            self._handlers[kind](owner, a, b, now_ms)
+            try:
+                self._handlers[kind](owner, a, b, now_ms)
+            except PartitionQuarantined:
+                continue  # the timers of its partition are set anew when that is over
 
     def _retry(self, owner: int, start: int, stop: int, now_ms: int) -> None:
         view = self._core.views.get(owner)
@@ -84,7 +88,8 @@ class Clockwork:
         if partition is None or offset < partition.log.start_offset:
             return
         for run in list(self._settling.runs(partition, offset, offset + 1)):
-            expires = expiry_of(run.batch, run.first, partition.topic.policy.ttl_ms)
+            clock = partition.clock_at(offset)
+            expires = clock.expiry_of(run.batch, run.first, partition.topic.policy.ttl_ms)
             if expires > now_ms:
                 self._core.wheel.schedule(expires, Timer.EXPIRY, owner, offset)
             elif expires:
@@ -117,19 +122,27 @@ class Clockwork:
         message that somebody holds must not make the way through all that came after it longer
         each time."""
         partition, settled = view.partition, view.state.settled
-        ttl_ms = partition.topic.policy.ttl_ms
         at = partition.log.start_offset
         while (at := settled.first_missing(at)) < partition.stable_offset:
             following = settled.first(at)
             stop = partition.stable_offset if following < 0 else following
-            for run in self._settling.runs(partition, at, min(stop, partition.stable_offset)):
-                living = min(max(run.batch.find_time(now_ms - ttl_ms + 1), run.first), run.stop)
-                for old in _expired(Run(run.batch, run.first, living), now_ms, ttl_ms):
-                    self._settling.expire(view, old, now_ms)
-                if living < run.stop:
-                    return max(run.batch.timestamp_at(living) + ttl_ms, now_ms + 1)
+            for found in self._settling.runs(partition, at, min(stop, partition.stable_offset)):
+                for clock, run in partition.by_clock(found):
+                    due = self._expire_run(view, run, clock, now_ms)
+                    if due:
+                        return due
             at = stop
         return TIME_MAX_MS
+
+    def _expire_run(self, view: PartitionView, run: Run, clock: RecordClock, now_ms: int) -> int:
+        """Returns when the first that is left will be too old; 0 when none is."""
+        ttl_ms = view.partition.topic.policy.ttl_ms
+        living = clock.first_since(run.batch, run.first, run.stop, now_ms - ttl_ms + 1)
+        for old in _expired(Run(run.batch, run.first, living), clock, now_ms, ttl_ms):
+            self._settling.expire(view, old, now_ms)
+        if living == run.stop:
+            return 0
+        return max(clock.stamp_of(run.batch, living) + ttl_ms, now_ms + 1)
 
     def _follow_delayed(self, partition: TopicPartition, now_ms: int) -> None:
         """The TTL is new: messages whose delay is over have no timer for it. Those still delayed
@@ -137,7 +150,7 @@ class Clockwork:
         if not partition.topic.policy.ttl_ms:
             return
         floor = min((view.state.settled.floor for view in partition.views), default=0)
-        for offset, due, _ in timed_between(partition.log, floor, partition.stable_offset):
+        for offset, due, _, _ in timed_between(partition, floor, partition.stable_offset):
             if 0 < due <= now_ms:
                 self._core.wheel.schedule(now_ms, Timer.EXPIRY, partition.log.id, offset)
 
@@ -158,6 +171,40 @@ class Clockwork:
     def _transaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_transaction(owner, now_ms)
 
+    # --- the wall clock ---
+
+    def clock_set(self, lead_ms: int, now_ms: int) -> None:
+        """The wall clock was set: it is so far ahead of the engine's time from now on. Durations
+        go on as they were; dates come when that clock says so."""
+        core = self._core
+        core.clock = RecordClock(lead_ms)
+        core.clocks.append(core.clock)
+        for clock in core.clocks:
+            clock.date_lead_ms = lead_ms
+        for partition in core.partitions.values():
+            partition.follow_clock(core.clock)
+            if partition.has_dates:
+                try:
+                    self.set_dates(partition, now_ms)
+                except PartitionQuarantined:
+                    partition.has_dates = True  # they are set when that is over
+
+    def set_dates(self, partition: TopicPartition, now_ms: int) -> None:
+        """Timers for all records whose time is a date; those set before find nothing to do."""
+        wheel, log = self._core.wheel, partition.log
+        floor = min((view.state.settled.floor for view in partition.views), default=0)
+        partition.has_dates = False
+        for offset, due, expires, dated in timed_between(partition, floor, log.next_offset):
+            if not dated:
+                continue
+            partition.has_dates = True
+            if due and dated & DATED_DUE:
+                for view in partition.views:
+                    view.state.delay(offset, due)
+                wheel.schedule(due, Timer.DUE, log.id, offset)
+            if expires and dated & DATED_EXPIRY:
+                wheel.schedule(expires, Timer.EXPIRY, log.id, offset)
+
     # --- delayed messages ---
 
     def delayed(
@@ -171,13 +218,16 @@ class Clockwork:
                 if stop <= first:
                     continue
                 start = max(start, first)
-                for record in self._settling.records(partition, start, stop):
-                    if record.due_at_ms > now_ms:
+                for run in self._settling.runs(partition, start, stop):
+                    for index in range(run.first, run.stop):
+                        if not self._is_due_after(now_ms, partition, run, index):
+                            continue
+                        record = run.batch.record(index)
                         found.append(
                             Delayed(partition.number, record.offset, record.due_at_ms, record)
                         )
-                    if len(found) == limit:
-                        return found
+                        if len(found) == limit:
+                            return found
         return found
 
     def _pending(self, partition: TopicPartition) -> list[tuple[int, int]]:
@@ -208,11 +258,18 @@ class Clockwork:
         if partition.views:
             return sum(stop - start for start, stop in ranges)
         return sum(
-            _count_due_after(now_ms, run)
+            self._is_due_after(now_ms, partition, run, index)
             for start, stop in ranges
             for run in self._settling.runs(partition, start, stop)
             if run.batch.summary & FLAG_TIMED
+            for index in range(run.first, run.stop)
         )
+
+    def _is_due_after(self, time_ms: int, partition: TopicPartition, run: Run, index: int) -> bool:
+        clock = partition.clock
+        if partition.older_clocks:
+            clock = partition.clock_at(run.batch.offset_at(index))
+        return clock.due_of(run.batch, index) > time_ms
 
     def cancel(self, topic: Topic, number: int, offset: int) -> None:
         """A delayed message is not delivered after all."""
@@ -238,8 +295,8 @@ class Clockwork:
             return any(each is not None and each[0] == State.DELAYED for each in found)
         cancelled = self._core.store.acknowledged.get((CANCELLED, partition.log.id), ())
         return offset not in cancelled and any(
-            record.due_at_ms > self._core.wheel.now_ms
-            for record in self._settling.records(partition, offset, offset + 1)
+            self._is_due_after(self._core.wheel.now_ms, partition, run, run.first)
+            for run in self._settling.runs(partition, offset, offset + 1)
         )
 
     def _cancel_in(self, view: PartitionView, offset: int) -> int:
@@ -249,8 +306,11 @@ class Clockwork:
         return count
 
 
-def timed_between(log: PartitionLog, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """``(offset, due, expires)`` of the records at ``at`` … ``end - 1`` that have either."""
+def timed_between(
+    partition: TopicPartition, at: int, end: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """``(offset, due, expires, dated)`` of the records at ``at`` … ``end - 1`` that have either."""
+    log = partition.log
     at = max(at, log.start_offset)
     while at < end:
         for segment in log.segments:
@@ -261,19 +321,16 @@ def timed_between(log: PartitionLog, at: int, end: int) -> Iterator[tuple[int, i
             return
         for run in found:
             if run.batch.summary & FLAG_TIMED:
-                for each in timed_records(run.batch):
-                    if at <= each[0] < end:
-                        yield each
+                for clock, part in partition.by_clock(run):
+                    first = max(at, part.batch.offset_at(part.first))
+                    last = min(end - 1, part.batch.offset_at(part.stop - 1))
+                    for each in clock.timed(part.batch):
+                        if first <= each[0] <= last:
+                            yield each
             at = run.batch.offset_at(run.stop - 1) + 1
 
 
-def _count_due_after(now_ms: int, run: Run) -> int:
-    first, last = run.batch.offset_at(run.first), run.batch.offset_at(run.stop - 1)
-    found = timed_records(run.batch)
-    return len([1 for offset, due, _ in found if first <= offset <= last and due > now_ms])
-
-
-def _expired(run: Run, now_ms: int, ttl_ms: int) -> Iterator[Run]:
+def _expired(run: Run, clock: RecordClock, now_ms: int, ttl_ms: int) -> Iterator[Run]:
     """The parts of a run that are expired: some of it may have been delayed."""
     if not run.batch.summary & FLAG_TIMED:
         if run.stop > run.first:
@@ -281,7 +338,7 @@ def _expired(run: Run, now_ms: int, ttl_ms: int) -> Iterator[Run]:
         return
     at = run.first
     while at < run.stop:
-        count = live_prefix(run.batch, at, run.stop, now_ms, ttl_ms)
+        count = clock.live_prefix(run.batch, at, run.stop, now_ms, ttl_ms)
         if count < 0:
             yield Run(run.batch, at, at - count)
         at += abs(count)

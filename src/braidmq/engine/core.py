@@ -13,7 +13,7 @@ from braidmq.engine.errors import UnknownPartition, UnknownSubscription, Unknown
 from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.timer_wheel import TimerWheel
-from braidmq.engine.timing import Ages
+from braidmq.engine.timing import Ages, RecordClock
 from braidmq.engine.topics import (
     Consumer,
     PartitionView,
@@ -23,14 +23,16 @@ from braidmq.engine.topics import (
 )
 from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.catalogue import Change
+from braidmq.storage.catalogue import COUNTERS, Change
 from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.store import COUNTERS, Store
+from braidmq.storage.store import Store
 
 TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
 GROUPS = "groups"
+DOOMED = "doomed"
+"""Topics that are being deleted with their namespace, which takes a while."""
 
 CANCELLED = SubscriptionId(0)
 """Stands for every subscription, those to come too: what it has settled is delivered to nobody."""
@@ -44,7 +46,7 @@ class Timer(IntEnum):
     VISIBILITY = 2
     """view; deliveries of offsets a … b-1 are overdue"""
     DUE = 3
-    """partition; the record at offset a becomes visible"""
+    """partition; the record at offset a becomes visible, if its date was not put off since"""
     EXPIRY = 4
     """partition; the record at offset a outlives its own time to live"""
     HEAD = 5
@@ -78,6 +80,10 @@ class Core:
         """Those that may be above a limit once their consumers have taken what they wait for."""
         self.effects: list[Effect] = []
         self.totals = Totals()
+        self.clock = RecordClock()
+        """Reads the times of records that are appended now."""
+        self.clocks = [self.clock]
+        """All that records may have been stamped by since the node was started."""
         self.ages = Ages()
         """Of messages when they were first delivered."""
         self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer", "group"), 1)
@@ -152,6 +158,10 @@ class Core:
             self.store.change(
                 [(SUBSCRIPTIONS, str(subscription.id), value), self._counter(SUBSCRIPTIONS)]
             )
+
+    def wall_ms(self, now_ms: int) -> int:
+        """What the wall clock says: for people, never for a duration."""
+        return now_ms + self.clock.lead_ms
 
     def cancelled(self, partition: TopicPartition) -> OffsetSet | None:
         """Offsets that are delivered to nobody, whoever comes; None when there are none."""

@@ -76,15 +76,17 @@ class Deduplication:
         return seen
 
     def _read(self, partition: TopicPartition, since_ms: int) -> list[tuple[int, bytes]]:
-        log = partition.log
-        start = log.find_time(since_ms)
+        start = partition.first_since(since_ms)
         found = []
-        for run in self.visible_runs(partition, start, partition.stable_offset):
-            for index in range(run.first, run.stop):
-                record = run.batch.record(index)
-                name = message_id(record) if record.timestamp_ms > since_ms else None
-                if name is not None:
-                    found.append((record.timestamp_ms, name))
+        for each in self.visible_runs(partition, start, partition.stable_offset):
+            for clock, run in partition.by_clock(each):
+                for index in range(run.first, run.stop):
+                    stamped_ms = clock.stamp_of(run.batch, index)
+                    name = None
+                    if stamped_ms > since_ms:
+                        name = message_id(run.batch.record(index))
+                    if name is not None:
+                        found.append((stamped_ms, name))
         return found
 
 
@@ -105,5 +107,6 @@ def picked(batch: RecordBatch, places: list[int]) -> RecordBatch:
             timestamp_ms=record.timestamp_ms,
             expires_at_ms=record.expires_at_ms,
             due_at_ms=record.due_at_ms,
+            dated=record.dated,
         )
     return chosen

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from braidmq.engine.entries cimport Block, Entry, EntryTable, RangeList
+from braidmq.engine.timing cimport RecordClock
 from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
 from braidmq.storage.record cimport RecordBatch, RecordHeader
 
@@ -17,6 +18,7 @@ cdef class DeliveryState(EntryTable):
     cdef public uint32_t nonce  # of the latest delivery
 
     cdef int64_t count_ready(self) noexcept
+    cdef bint first_ready(self, int lane, int64_t limit, int64_t *start, int64_t *stop) except -1
     cdef OffsetBits lane_bits(self, int lane)
     cdef int change_lane(self, int lane, int64_t base, uint64_t mask, bint ready) except -1
     cdef int move_to_lane(self, int64_t offset, uint8_t lane) except -1
@@ -35,5 +37,6 @@ cdef class DeliveryState(EntryTable):
     ) except -1
     cdef void skip_ahead(self) noexcept
     cdef int admit(
-        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
+        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of,
+        RecordClock clock,
     ) except -1

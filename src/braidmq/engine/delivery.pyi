@@ -1,4 +1,5 @@
 from braidmq.engine.entries import EntryTable
+from braidmq.engine.timing import RecordClock
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.record import RecordBatch
 
@@ -39,8 +40,14 @@ class DeliveryState(EntryTable):
     def ready_lanes(self) -> list[int]: ...
     def waits_below(self, offset: int) -> bool: ...
     def published(
-        self, batch: RecordBatch, base_offset: int, now_ms: int, lane_of: bytes | None = None
+        self,
+        batch: RecordBatch,
+        base_offset: int,
+        now_ms: int,
+        lane_of: bytes | None = None,
+        clock: RecordClock = ...,
     ) -> None: ...
+    def delay(self, offset: int, due_ms: int) -> None: ...
     def told(
         self,
         batch: RecordBatch,
@@ -48,6 +55,7 @@ class DeliveryState(EntryTable):
         stop: int,
         now_ms: int,
         lane_of: bytes | None = None,
+        clock: RecordClock = ...,
     ) -> None: ...
     def vacate(self, start: int, stop: int) -> None: ...
     def rebuild(
@@ -57,6 +65,7 @@ class DeliveryState(EntryTable):
         stop: int,
         now_ms: int,
         lane_of: bytes | None = None,
+        clock: RecordClock = ...,
     ) -> None: ...
     def recount(self) -> None: ...
     def rebuild_done(self) -> None: ...
@@ -71,6 +80,7 @@ class DeliveryState(EntryTable):
         deadline_ms: int,
         lane_of: bytes | None = None,
     ) -> None: ...
+    def next_to_drop(self) -> tuple[int, int, int] | None: ...
     def next_run(self, lane: int, limit: int) -> tuple[int, int, int] | None: ...
     def deliver(
         self, batch: RecordBatch, first: int, stop: int, consumer: int, deadline_ms: int

@@ -25,12 +25,11 @@ from braidmq.engine.entries cimport (
     BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, DELAYED, FIRST_TERMINAL, IN_FLIGHT, NO_STATE, READY,
     WAITING, Block, Entry, EntryTable, RangeList, bytes_in, entry_in, run_length, separate,
 )
+from braidmq.engine.timing cimport RecordClock
 from braidmq.storage.offset_set cimport (
     OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
 )
-from braidmq.storage.record cimport (
-    HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming,
-)
+from braidmq.storage.record cimport TIMED, RecordBatch, RecordHeader
 
 from braidmq.engine import states
 
@@ -39,6 +38,10 @@ cdef enum:
 
 cdef enum:
     DELIVER = 0
+
+cdef int64_t OFFSET_MAX = 0x7fffffffffffffff
+
+cdef RecordClock NO_LEAD = RecordClock()
 
 cdef uint8_t TABLE[256]
 
@@ -58,13 +61,6 @@ load_table()
 
 cdef inline uint8_t next_state(uint8_t state, int event) noexcept:
     return TABLE[16 * state + event]
-
-
-cdef inline int64_t due_at(const RecordHeader *header) noexcept:
-    """When a record may be delivered; 0: at once."""
-    if not header.flags & TIMED:
-        return 0
-    return (<const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)).due_at_ms
 
 
 cdef inline void hand_to(Entry *entry, const Entry *delivered) noexcept:
@@ -242,9 +238,9 @@ cdef class DeliveryState(EntryTable):
     # --- arriving ---
 
     def published(self, RecordBatch batch, int64_t base_offset, int64_t now_ms,
-                  bytes lane_of=None):
+                  bytes lane_of=None, RecordClock clock not None=NO_LEAD):
         """New records at the end, the first at ``base_offset``.
-        ``lane_of`` maps priorities to lanes where the topic has them.
+        ``lane_of`` maps priorities to lanes where the topic has them, ``clock`` reads their times.
         """
         cdef Py_ssize_t i
         cdef const uint8_t *lanes = NULL
@@ -260,11 +256,11 @@ cdef class DeliveryState(EntryTable):
         if lane_of is not None:
             lanes = <const uint8_t *>lane_of
         for i in range(batch.count):
-            self.admit(batch.header_at(i), base_offset + i, now_ms, lanes)
+            self.admit(batch.header_at(i), base_offset + i, now_ms, lanes, clock)
         self.skip_ahead()
 
     def told(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
-             bytes lane_of=None):
+             bytes lane_of=None, RecordClock clock not None=NO_LEAD):
         """As ``published``, for a part of a batch that stands at its own offsets, without gaps."""
         cdef Py_ssize_t i
         cdef const uint8_t *lanes = <const uint8_t *>lane_of if lane_of is not None else NULL
@@ -278,14 +274,15 @@ cdef class DeliveryState(EntryTable):
                 self.fresh_bytes += batch.value_bytes_between(first, stop)
             return
         for i in range(first, stop):
-            self.admit(batch.header_at(i), batch.offset_of(i), now_ms, lanes)
+            self.admit(batch.header_at(i), batch.offset_of(i), now_ms, lanes, clock)
         self.skip_ahead()
 
     cdef int admit(
-        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of
+        self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of,
+        RecordClock clock,
     ) except -1:
         """One record that may be delayed or prioritised: it gets an entry, or stays fresh."""
-        cdef int64_t due = due_at(header)
+        cdef int64_t due = clock.due(header)
         cdef uint8_t lane = lane_of[header.priority] if lane_of != NULL else 0
         cdef Entry *entry
         if due <= now_ms and lane_of == NULL:
@@ -314,7 +311,7 @@ cdef class DeliveryState(EntryTable):
             self.skip_ahead()
 
     def rebuild(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
-                bytes lane_of=None):
+                bytes lane_of=None, RecordClock clock not None=NO_LEAD):
         """Records found in the log at start-up, or when the lanes of a topic change.
         Those with an entry only get the lane they belong to. Of the others that are not settled,
         those below the cursor were ready or delayed before; above, they arrive.
@@ -332,8 +329,8 @@ cdef class DeliveryState(EntryTable):
                 continue
             if self.settled.covers(offset):
                 continue
-            if offset >= self.cursor or due_at(header) > now_ms:
-                self.admit(header, offset, now_ms, lanes)
+            if offset >= self.cursor or clock.due(header) > now_ms:
+                self.admit(header, offset, now_ms, lanes, clock)
                 if offset < self.cursor:
                     self.ahead.change(offset, offset + 1, False)
             else:
@@ -394,30 +391,57 @@ cdef class DeliveryState(EntryTable):
         first fresh message, so whatever has an entry at a lower offset comes before it, and a
         delayed one that has become ready behind it comes after.
         """
-        cdef OffsetBits bits
-        cdef int64_t start, stop, offset
+        cdef int64_t start = 0, stop = 0, offset
         cdef uint16_t attempts
+        if not self.first_ready(lane, limit, &start, &stop):
+            return None
+        if start >= self.cursor and lane == 0:
+            return start, stop, 0
+        attempts = self.peek(start).attempts
+        offset = start + 1
+        while offset < stop:
+            if self.peek(offset).attempts != attempts:
+                stop = offset
+                break
+            offset += 1
+        return start, stop, attempts
+
+    def next_to_drop(self):
+        """What goes first when there are too many, ``(lane, start, stop)``: the oldest messages of
+        the least important lane that has any; None when nothing is ready."""
+        cdef int lane
+        cdef int64_t start = 0, stop = 0
+        for lane in range(<int>len(self.lanes) - 1, -1, -1):
+            if self.first_ready(lane, OFFSET_MAX, &start, &stop):
+                return lane, start, stop
+        return None
+
+    cdef bint first_ready(
+        self, int lane, int64_t limit, int64_t *start, int64_t *stop
+    ) except -1:
+        """The first ready messages of a lane that stand together, however often delivered."""
+        cdef OffsetBits bits
+        cdef int64_t offset
         if lane < len(self.lanes) and self.lanes[lane] is not None:
             bits = self.lanes[lane]
-            start = bits.scan(0, True) if bits.size else -1
-            if start >= 0 and (lane or start < self.cursor):
-                stop = min(bits.scan(start, False), start + limit)
-                attempts = self.peek(start).attempts
-                offset = start + 1
-                while offset < stop:
-                    if self.peek(offset).attempts != attempts:
-                        stop = offset
-                        break
-                    offset += 1
-                return start, stop, attempts
+            offset = bits.scan(0, True) if bits.size else -1
+            if offset >= 0 and (lane or offset < self.cursor):
+                start[0] = offset
+                stop[0] = bits.scan(offset, False)
+                if stop[0] - offset > limit:
+                    stop[0] = offset + limit
+                return True
         if lane == 0 and self.end - self.cursor > self.ahead.size:
-            stop = min(self.end, self.cursor + limit)
+            start[0] = self.cursor
+            stop[0] = self.end
             if self.ahead.size:
                 offset = self.ahead.scan(self.cursor, True)
                 if offset >= 0:
-                    stop = min(stop, offset)
-            return self.cursor, stop, 0
-        return None
+                    stop[0] = min(stop[0], offset)
+            if stop[0] - self.cursor > limit:
+                stop[0] = self.cursor + limit
+            return True
+        return False
 
     def deliver(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint32_t consumer,
                 int64_t deadline_ms):
@@ -606,6 +630,13 @@ cdef class DeliveryState(EntryTable):
             # May give the block back, but only with its last message.
             self.set_state(entry, base + index, following)
         return 0
+
+    def delay(self, int64_t offset, int64_t due_ms):
+        """A delayed message has another time: the clock that decides its date was set."""
+        cdef Entry *entry
+        if self.peek(offset) != NULL and self.peek(offset).state == DELAYED:
+            entry = self.find(offset)
+            entry.deadline_ms = due_ms
 
     def hand_over(self, int64_t start, int64_t stop, uint32_t consumer, uint32_t holder):
         """What is in flight at ``consumer`` is ``holder``'s from now on, without a deadline.

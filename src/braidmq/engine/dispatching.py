@@ -13,8 +13,8 @@ from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import State
-from braidmq.engine.timing import live_prefix
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_TIMED
 
@@ -70,7 +70,8 @@ class Dispatching:
         """Hold what consumers left against the limits; who is not done serving has time."""
         crowded, self._core.crowded = self._core.crowded, {}
         for subscription in crowded:
-            if subscription in self._again:
+            gate = subscription.gate
+            if subscription in self._again or (gate is not None and gate.is_syncing):
                 self._core.crowded[subscription] = None
             else:
                 self._settling.drop_beyond_limits(subscription, now_ms)
@@ -203,6 +204,8 @@ class Dispatching:
     ) -> int:
         """One run of ready messages of a view; returns how many were handed out."""
         state = view.state
+        if view.log.damage is not None:
+            return 0
         while state.ready:
             limit = min(min(limit, consumer.room), RUN_MESSAGES_MAX)
             lane = 0
@@ -216,7 +219,16 @@ class Dispatching:
             found = state.next_run(lane, limit)
             if found is None or self._held_back(view, found[0]):
                 return 0
-            given = self._hand_out_run(view, consumer, found, now_ms, out, bytes_max)
+            gate = view.subscription.gate
+            if gate is not None:
+                ceiling = gate.ceiling(view, found[0], found[1])
+                if ceiling <= found[0]:
+                    return 0
+                found = (found[0], min(found[1], ceiling), found[2])
+            try:
+                given = self._hand_out_run(view, consumer, found, now_ms, out, bytes_max)
+            except PartitionQuarantined:
+                return 0  # what other partitions have is handed out all the same
             if given and view.lanes is not None:
                 view.lanes.served_from(lane, given, now_ms)
             if given:
@@ -279,15 +291,16 @@ class Dispatching:
             if not ttl_ms and not part.batch.summary & TIMED:
                 yield part
                 continue
-            at = part.first
-            while at < part.stop:
-                count = live_prefix(part.batch, at, part.stop, now_ms, ttl_ms)
-                piece = Run(part.batch, at, at + abs(count))
-                if count > 0:
-                    yield piece
-                else:
-                    self._settling.expire(view, piece, now_ms)
-                at = piece.stop
+            for clock, stamped in view.partition.by_clock(part):
+                at = stamped.first
+                while at < stamped.stop:
+                    count = clock.live_prefix(part.batch, at, stamped.stop, now_ms, ttl_ms)
+                    piece = Run(part.batch, at, at + abs(count))
+                    if count > 0:
+                        yield piece
+                    else:
+                        self._settling.expire(view, piece, now_ms)
+                    at = piece.stop
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
         if _is_unbroken(run):
@@ -321,7 +334,8 @@ class Dispatching:
         if attempts:
             subscription.redelivered += count
         else:
-            self._core.ages.observe(batch, first, stop, now_ms)
+            clock = view.partition.clock_at(start)
+            self._core.ages.observe(batch, first, stop, now_ms, clock)
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count
@@ -350,23 +364,35 @@ class Dispatching:
         if subscription.keys is None:
             subscription.keys = KeySlots()
             for view in subscription.views:
-                self._note_waiting_keys(view, subscription.keys)
+                if view.log.damage is None:
+                    self._note_waiting_keys(view, subscription.keys)
         candidates = [only] if only is not None else subscription.consumers
         able = [each for each in candidates if self._has_room(each)]
         if not able:
             return
         for view in _rotated(subscription.views, subscription.rotor):
-            self._materialise(view)
-            limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+            if view.log.damage is not None:
+                continue
+            try:
+                self._materialise(view)
+                limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+            except PartitionQuarantined:
+                continue
 
     def _note_waiting_keys(self, view: PartitionView, keys: KeySlots) -> None:
         """After a restart: what waits for its retry holds back its key as it did before."""
         for start, stop in view.state.in_state(State.WAITING):
-            for run in self._settling.runs(view.partition, start, stop):
-                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
-                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
-                    if slot != NO_SLOT:
-                        keys.noted(view.partition.number, run.batch.offset_at(index), slot)
+            try:
+                for run in self._settling.runs(view.partition, start, stop):
+                    self._note_keys(view, keys, run)
+            except PartitionQuarantined:
+                return
+
+    def _note_keys(self, view: PartitionView, keys: KeySlots, run: Run) -> None:
+        slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
+        for index, slot in zip(range(run.first, run.stop), slots, strict=True):
+            if slot != NO_SLOT:
+                keys.noted(view.partition.number, run.batch.offset_at(index), slot)
 
     def _materialise(self, view: PartitionView) -> None:
         while view.state.fresh and view.state.ready - view.state.fresh < KEY_WINDOW:

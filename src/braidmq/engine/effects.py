@@ -5,6 +5,7 @@ from enum import IntEnum
 
 from braidmq.engine.envelope import Death
 from braidmq.engine.topics import Consumer, Subscription, Topic
+from braidmq.model.errors import PartitionQuarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,14 @@ class ConsumerCancelled:
     """Its subscription is gone."""
 
     consumer: Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFailed:
+    """It gets nothing any more: what it reads is quarantined."""
+
+    consumer: Consumer
+    error: PartitionQuarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class DeadLettered:
 
 Effect = (
     ConsumerCancelled
+    | ConsumerFailed
     | ActiveConsumerChanged
     | TopicDeleted
     | SubscriptionReady

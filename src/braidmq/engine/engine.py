@@ -5,13 +5,15 @@ to be done outside comes back as deliveries (``dispatch``) and effects (``take_e
 keeps durably goes through the store's journal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from braidmq.engine import receipts
 from braidmq.engine.administration import Administration, Position
 from braidmq.engine.clockwork import Clockwork, Delayed
-from braidmq.engine.core import Core
+from braidmq.engine.core import DOOMED, TEMPLATES, Core
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
 from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
@@ -24,6 +26,7 @@ from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
+from braidmq.engine.quarantine import Quarantine
 from braidmq.engine.recovery import DeliveryNotes, Recovery
 from braidmq.engine.references import References
 from braidmq.engine.retention import Retainer
@@ -106,6 +109,13 @@ class Engine:
         self._administration.on_policy = self._stability.policy_changed
         self._administration.on_resized = self.groups.resized
         self._administration.on_deleted = self._deleted
+        self.quarantine = Quarantine(
+            self.core,
+            self._settling,
+            self.retainer,
+            self._recovery,
+            self._stability.count_undecided,
+        )
         notes.core = self.core
 
     @classmethod
@@ -116,19 +126,22 @@ class Engine:
         settings: StorageSettings | None = None,
         marks: Watermarks | None = None,
         progress: Progress = lambda what, done, total: None,
+        *,
+        rebuild: bool = False,
     ) -> "Engine":
-        """Recover a data directory and go on where it stopped."""
+        """Recover a data directory and go on where it stopped; with ``rebuild``, where no snapshot
+        can be read, with what segments and journal say of themselves."""
         notes, ledger = DeliveryNotes(), Ledger()
-        store = Store.open(disk, settings, [notes, ledger], progress)
+        store = Store.open(disk, settings, [notes, ledger], progress, rebuild=rebuild)
         try:
             engine = cls(store, notes, ledger, now_ms, marks)
-            engine._restore(now_ms, progress)
+            engine._restore(now_ms, progress, rebuild=rebuild)
         except BaseException:
             store.close()
             raise
         return engine
 
-    def _restore(self, now_ms: int, progress: Progress) -> None:
+    def _restore(self, now_ms: int, progress: Progress, *, rebuild: bool) -> None:
         self.core.restore_ids()
         self.exchanges.restore()
         self._recovery.run(now_ms, progress)
@@ -136,6 +149,9 @@ class Engine:
         self.groups.restore()
         self.leases.restore(now_ms)
         self.transactions.resume(now_ms)
+        self._finish_deletions()
+        if rebuild:
+            self._administration.adopt_orphans(now_ms)
         self._administration.drop_orphans()
         for topic in self.core.topics.values():
             # When it was last used is not kept: its time begins anew.
@@ -199,14 +215,18 @@ class Engine:
         self._administration.delete_topic(topic)
 
     def _deleted(self, topic: Topic) -> None:
-        self.exchanges.forget_topic(topic.namespace, topic.name)
-        self.groups.deleted(topic)
+        if (topic.namespace, topic.name) not in self.core.topics:
+            # Else there is another one of that name already, which has bindings and groups.
+            self.exchanges.forget_topic(topic.namespace, topic.name)
+            self.groups.deleted(topic)
         self.retainer.forget(topic)
         self.transactions.forget_topic(topic)
         self._publishing.deduplication.forget(topic)
 
     def purge(self, topic: Topic) -> int:
         self._administration.require(topic)
+        if topic.quarantined:
+            raise self.quarantine.error(topic)
         return self.retainer.purge(topic)
 
     def set_template(
@@ -233,13 +253,24 @@ class Engine:
             attributes or {},
             set_by,
         )
-        self._administration.set_template(namespace, template, now_ms)
-        self._publishing.deduplication.forget()
-        self.exchanges.set_alternates(namespace)
+        all_of(self.setting_template(namespace, template, now_ms=now_ms))
         return template
 
+    def setting_template(
+        self, namespace: str, template: Template, *, now_ms: int
+    ) -> Iterator[None]:
+        """``set_template`` in steps, for who has others to serve between them."""
+        yield from self._administration.set_template(namespace, template, now_ms)
+        self._templates_changed(namespace)
+
     def delete_template(self, namespace: str, name: str, *, now_ms: int) -> None:
-        self._administration.delete_template(namespace, name, now_ms)
+        all_of(self.deleting_template(namespace, name, now_ms=now_ms))
+
+    def deleting_template(self, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:
+        yield from self._administration.delete_template(namespace, name, now_ms)
+        self._templates_changed(namespace)
+
+    def _templates_changed(self, namespace: str) -> None:
         self._publishing.deduplication.forget()
         self.exchanges.set_alternates(namespace)
 
@@ -250,12 +281,39 @@ class Engine:
 
     def delete_namespace(self, namespace: str, *, now_ms: int) -> None:
         """With all that is in it."""
-        for topic in self.topics(namespace):
-            self.delete_topic(topic)
-        for _, template in self.templates(namespace):
-            self.delete_template(namespace, template.name, now_ms=now_ms)
-        self.transactions.forget_namespace(namespace, now_ms=now_ms)
+        all_of(self.deleting_namespace(namespace, now_ms=now_ms))
+
+    def deleting_namespace(self, namespace: str, *, now_ms: int) -> Iterator[None]:
+        """The same in steps of a topic each. Nobody finds any of them from the first step on, and
+        what a crash leaves of them is removed at the next start."""
+        topics, templates = self.topics(namespace), self.templates(namespace)
+        doomed = f"{namespace}\0{self.store.journal.next_lsn}"
+        numbers = msgspec.msgpack.encode([topic.id for topic in topics if topic.durable])
+        gone = [(TEMPLATES, f"{namespace}\0{each.name}", None) for _, each in templates]
+        self.store.change([(DOOMED, doomed, numbers), *gone])
+        for _, template in templates:
+            del self.core.templates[namespace, template.name]
+        for topic in topics:
+            self._administration.hide(topic)
         self.exchanges.forget_namespace(namespace)
+        self.transactions.forget_namespace(namespace, now_ms=now_ms)
+        self._publishing.deduplication.forget()
+        for topic in topics:
+            self._administration.remove(topic)
+            yield
+        self.store.change([(DOOMED, doomed, None)])
+
+    def _finish_deletions(self) -> None:
+        """Topics of namespaces that were being deleted when the node went down."""
+        for key, value in list(self.store.catalogue.items(DOOMED)):
+            for number in msgspec.msgpack.decode(value, type=list[int]):
+                topic = self.core.topics_by_id.get(number)
+                if topic is not None:
+                    self.delete_topic(topic)
+            self.store.change([(DOOMED, key, None)])
+            # Another one may have had the name by then.
+            for topic in self.core.topics_by_id.values():
+                self.core.topics.setdefault((topic.namespace, topic.name), topic)
 
     # --- publishing ---
 
@@ -392,7 +450,11 @@ class Engine:
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
     ) -> list[Delivery]:
-        return self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        """Raises PartitionQuarantined where nothing can be had any more."""
+        found = self._dispatching.pull(consumer, limit, now_ms, bytes_max)
+        if not found and consumer.subscription.topic.quarantined:
+            self.quarantine.require(consumer.subscription.topic)
+        return found
 
     def watch(self, subscription: Subscription) -> None:
         """Say once (``SubscriptionReady``) when a pull may find something."""
@@ -508,6 +570,10 @@ class Engine:
         self._clockwork.advance(now_ms)
         self.retainer.run_due(now_ms)
 
+    def clock_set(self, lead_ms: int, *, now_ms: int) -> None:
+        """The wall clock was set, and is so far ahead of the engine's time from now on."""
+        self._clockwork.clock_set(lead_ms, now_ms)
+
     def next_due_ms(self) -> int | None:
         """When ``advance`` next has something to do; a time that has passed means now."""
         if self.retainer.has_due():
@@ -518,6 +584,11 @@ class Engine:
         changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)
+
+    def reclaim(self) -> None:
+        """Free what can be freed at once while the disk is short of room."""
+        if self.pressure.disk_is_low:
+            self.store.reclaim()
 
     def take_effects(self) -> list[Effect]:
         effects, self.core.effects = self.core.effects, []
@@ -549,3 +620,9 @@ class Engine:
                 topic.namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms, durable=topic.durable
             )
         return [existing]
+
+
+def all_of(steps: Iterator[None]) -> None:
+    """Work that is done in steps, without a pause between them."""
+    for _ in steps:
+        pass

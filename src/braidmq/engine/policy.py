@@ -82,6 +82,11 @@ class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.alert_webhook is not None:
             check_webhook(self.alert_webhook)
 
+    @property
+    def has_place(self) -> bool:
+        """Whether there is anywhere for them to go."""
+        return bool(self.topic) or self.exchange is not None
+
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long records stay; 0 means without limit."""

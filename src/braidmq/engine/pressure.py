@@ -58,6 +58,11 @@ class Pressure:
         self._memory = self._disk = Level.NORMAL
 
     @property
+    def disk_is_low(self) -> bool:
+        """Whether publishers are slowed or blocked because of the disk."""
+        return self._disk is not Level.NORMAL
+
+    @property
     def disk_is_blocked(self) -> bool:
         """Whether it is the disk that holds publishers back; memory may, too."""
         return self._disk is Level.BLOCKED

@@ -7,12 +7,13 @@ from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
 from braidmq.engine.settling import OFFSET_MAX, Settling
-from braidmq.engine.timing import timed_records
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
+from braidmq.storage.entries import Settled
 from braidmq.storage.record import FLAG_TIMED, RecordBatch
-from braidmq.storage.store import Settled
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
@@ -30,6 +31,11 @@ class Published:
         """Records taken, from the first; fewer than given when the topic became full."""
         self.placed = placed
         """Where those of one topic went."""
+
+
+def require_writable(target: TopicPartition) -> None:
+    if target.log.damage is not None:
+        raise target.log.quarantined()
 
 
 class Publishing:
@@ -54,6 +60,8 @@ class Publishing:
     ) -> Published:
         """Take a batch for a topic. Raises TopicFull when not even one record fits."""
         self.check_size(topic, batch)
+        if topic.is_quarantined:
+            raise topic.partitions[0].log.quarantined()
         if topic.deduplicates:
             return self._publish_new(topic, batch, now_ms, partition, durable)
         return self._publish(topic, batch, now_ms, partition, durable)
@@ -93,7 +101,8 @@ class Publishing:
     ) -> Published:
         """One batch for many topics, its bytes written once.
 
-        Topics that are full refuse it for themselves; ``accepted`` is the least any topic took.
+        Topics that are full or quarantined refuse it for themselves; ``accepted`` is the least any
+        topic took.
         """
         targets: list[TopicPartition] = []
         accepted = batch.count
@@ -102,7 +111,8 @@ class Publishing:
             self.check_size(topic, batch)
         for topic in topics:
             fits = not topic.bounded or self.room(topic, batch) == batch.count
-            if len(topic.partitions) == 1 and fits and not topic.deduplicates:
+            plain = fits and not topic.deduplicates and not topic.quarantined
+            if len(topic.partitions) == 1 and plain:
                 targets.append(topic.partitions[0])
                 continue
             # Its records part ways, or not all are written: it needs a batch of its own.
@@ -111,6 +121,9 @@ class Publishing:
                 one = self.publish(topic, copy, now_ms, durable=durable)
                 accepted, lsn = min(accepted, one.accepted), one.lsn or lsn
             except TopicFull:
+                accepted = 0
+            except PartitionQuarantined:
+                self._core.totals.of(topic.namespace).dropped["quarantined"] += batch.count
                 accepted = 0
         if targets:
             lsn = self.append(targets, batch, now_ms, durable=durable) or lsn
@@ -141,8 +154,8 @@ class Publishing:
             fitting = min(fitting, max(0, policy.max_messages - count))
         if policy.max_bytes is not None:
             room = policy.max_bytes - size
-            while fitting and batch.value_bytes_between(0, fitting) > room:
-                fitting -= 1
+            if batch.value_bytes_between(0, fitting) > room:
+                fitting = max(batch.reach(0, fitting, room + 1) - 1, 0) if room >= 0 else 0
         return fitting
 
     def _load(self, topic: Topic) -> tuple[int, int]:
@@ -184,12 +197,18 @@ class Publishing:
         self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
-            return [(self._core.partition(topic, partition), batch)]
+            target = self._core.partition(topic, partition)
+            require_writable(target)
+            return [(target, batch)]
         if len(topic.partitions) == 1:
             return [(topic.partitions[0], batch)]
         parts, topic.round_robin = split(batch, len(topic.partitions), topic.round_robin)
         pairs = zip(topic.partitions, parts, strict=True)
-        return [(target, part) for target, part in pairs if part is not None]
+        found = [(target, part) for target, part in pairs if part is not None]
+        if topic.quarantined:
+            for target, _ in found:
+                require_writable(target)
+        return found
 
     # --- appending ---
 
@@ -205,6 +224,9 @@ class Publishing:
     ) -> Lsn | None:
         """Append to partitions and tell their subscriptions. No limits are checked."""
         store = self._core.store
+        if self._core.clock.lead_ms:
+            # Stamped with the engine's time; people are shown the wall clock's.
+            batch = batch.shifted(self._core.clock.lead_ms)
         on_disk: list[TopicPartition] = []
         in_memory: list[TopicPartition] = []
         waits = False
@@ -251,7 +273,7 @@ class Publishing:
             if batch.summary & FLAG_TIMED:
                 self.schedule(target, batch, base_offset, now_ms)
             for view in target.views:
-                view.state.published(batch, base_offset, now_ms, topic.lane_of)
+                view.state.published(batch, base_offset, now_ms, topic.lane_of, target.clock)
                 core.touch(view.subscription)
         policy = topic.policy
         if policy.ttl_ms and not target.head_timer:
@@ -268,16 +290,17 @@ class Publishing:
         now_ms: int,
         start: int = 0,
         stop: int = OFFSET_MAX,
+        clock: RecordClock | None = None,
     ) -> None:
         """Timers for records that become visible or expire at times of their own, in so far as
         they stand at offsets ``start`` … ``stop - 1``."""
-        for offset, due, expires in timed_records(batch):
-            offset += base_offset - batch.base_offset
+        wheel, ahead = self._core.wheel, base_offset - batch.base_offset
+        for offset, due, expires, dated in (clock or target.clock).timed(batch):
+            offset += ahead
             if start <= offset < stop:
-                self.set_timers(target, offset, due if due > now_ms else 0, expires)
-
-    def set_timers(self, target: TopicPartition, offset: int, due: int, expires: int) -> None:
-        if due:
-            self._core.wheel.schedule(due, Timer.DUE, target.log.id, offset)
-        if expires:
-            self._core.wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+                if due > now_ms:
+                    wheel.schedule(due, Timer.DUE, target.log.id, offset)
+                if expires:
+                    wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+                if dated:
+                    target.has_dates = True

@@ -16,9 +16,12 @@ from braidmq.engine.policy import Template
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
 from braidmq.engine.states import State
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.journal import Kind, Progress
+from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_TIMED
 
 Note = tuple[int, int, int, int, int]
@@ -43,6 +46,8 @@ class DeliveryNotes:
     runs: defaultdict[tuple[int, int], list[Note]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    kept: dict[tuple[int, int], list[Note]] = field(default_factory=dict)
+    """Of quarantined partitions, whose messages the kernels could not be told of."""
 
     def restore(self, data: bytes) -> None:
         at = 0
@@ -70,16 +75,22 @@ class DeliveryNotes:
         for view in self.core.views.values():
             if not view.subscription.durable:
                 continue
-            notes = view.state.notes()
+            key = (view.subscription.id, view.partition_id)
+            notes = self.kept.get(key) or view.state.notes()
             parts.append(
                 _HEAD.pack(view.subscription.id, view.partition_id, view.state.cursor, len(notes))
             )
-            parts += [_RUN.pack(*note) for note in notes]
+            lead_ms = self.core.clock.lead_ms
+            parts += [_RUN.pack(*note[:4], note[4] and note[4] + lead_ms) for note in notes]
         return b"".join(parts)
 
     def forget(self) -> None:
         self.cursors.clear()
         self.runs.clear()
+
+    def keep(self, subscription: int, partition: int, notes: list[Note]) -> None:
+        """Of messages that can't be read for now."""
+        self.kept[subscription, partition] = notes
 
 
 class Recovery:
@@ -99,7 +110,7 @@ class Recovery:
             self._core.templates[namespace, name] = template
         self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
-            self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord))
+            self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord), now_ms)
         self.before_subscriptions()
         subscriptions = list(catalogue.items(SUBSCRIPTIONS))
         for done, (_, value) in enumerate(subscriptions):
@@ -109,7 +120,7 @@ class Recovery:
             )
         self._forget_strangers()
         for partition in self._core.partitions.values():
-            self._set_timers(partition, now_ms)
+            self.set_timers(partition, now_ms)
         self._notes.forget()
 
     def _pass_lost_records(self) -> None:
@@ -125,7 +136,13 @@ class Recovery:
                 highest = above[-1][1] if above else settled.floor
                 log.next_offset = max(log.next_offset, highest)
 
-    def _restore_topic(self, record: TopicRecord) -> None:
+    def _clock_ahead(self, now_ms: int) -> RecordClock:
+        """Reads records that are stamped with times to come as if it had been now."""
+        if len(self._core.clocks) == 1:
+            self._core.clocks.append(RecordClock(0, now_ms))
+        return self._core.clocks[1]
+
+    def _restore_topic(self, record: TopicRecord, now_ms: int) -> None:
         administration = self.administration
         topic = Topic(
             record.id,
@@ -139,7 +156,11 @@ class Recovery:
             attributes=record.attributes,
         )
         for number in record.partitions:
-            administration.add_partition(topic, self._core.store.log(PartitionId(number)))
+            log = self._core.store.log(PartitionId(number))
+            partition = administration.add_partition(topic, log)
+            if log.latest_ms > now_ms:
+                # The clock was set back while the node was down. Nothing takes longer for that.
+                partition.older_clocks.append((log.next_offset, self._clock_ahead(now_ms)))
         administration.register(topic)
 
     def _restore_subscription(self, record: SubscriptionRecord, now_ms: int) -> None:
@@ -176,8 +197,20 @@ class Recovery:
         view = self.administration.attach_view(subscription, partition, state, now_ms)
         self.rebuild(view, now_ms, self._notes.runs.get(key, []))
 
+    def kept_notes(self, view: PartitionView) -> list[Note]:
+        """What was noted of deliveries before its partition was quarantined at start-up."""
+        return self._notes.kept.pop((view.subscription.id, view.partition_id), [])
+
     def rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None = None) -> None:
-        """Count the messages of a view again, from the log and what was noted of deliveries."""
+        """Count the messages of a view again, from the log and what was noted of deliveries. Of
+        what is quarantined that is done when it can be read."""
+        try:
+            self._rebuild(view, now_ms, notes)
+        except PartitionQuarantined:
+            if notes:
+                self._notes.keep(view.subscription.id, view.partition_id, notes)
+
+    def _rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None) -> None:
         state, log = view.state, view.log
         lane_of = view.partition.topic.lane_of
         if view.partition.topic.policy.retention.until_acked:
@@ -191,6 +224,8 @@ class Recovery:
             self._schedule_timed(view.partition, state.settled.floor, timed_from, now_ms)
         self.administration.set_lanes(view, now_ms)
         for start, stop, attempts, was, deadline in notes or ():
+            if view.partition.older_clocks:
+                deadline -= max(log.latest_ms - now_ms, 0)
             waits = was == State.WAITING and deadline > now_ms
             self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
         state.settle_early(state.cursor, state.settled.floor)
@@ -211,7 +246,8 @@ class Recovery:
                     break
                 first = run.batch.offset_at(run.first)
                 leave_out(state, at, first)
-                state.rebuild(run.batch, run.first, stop, now_ms, lane_of)
+                for clock, part in view.partition.by_clock(Run(run.batch, run.first, stop)):
+                    state.rebuild(run.batch, part.first, part.stop, now_ms, lane_of, clock)
                 last = run.batch.offset_at(stop - 1) + 1
                 if last - first != stop - run.first:
                     for index in range(run.first + 1, stop):
@@ -269,8 +305,14 @@ class Recovery:
                     return segment.end_offset
         return 0
 
-    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
+    def set_timers(self, partition: TopicPartition, now_ms: int) -> None:
         """Timers of records that have times of their own, and of the topic's TTL."""
+        try:
+            self._set_timers(partition, now_ms)
+        except PartitionQuarantined:
+            return  # they are set when it is over
+
+    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
         log = partition.log
         if log.next_offset > log.start_offset:
             self.administration.arm_head(partition, now_ms)
@@ -281,7 +323,9 @@ class Recovery:
 
     def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
         log, wheel = partition.log, self._core.wheel
-        for offset, due, expires in timed_between(log, at, end):
+        for offset, due, expires, dated in timed_between(partition, at, end):
+            if dated:
+                partition.has_dates = True
             if due > now_ms:
                 wheel.schedule(due, Timer.DUE, log.id, offset)
             elif due and partition.topic.policy.ttl_ms:

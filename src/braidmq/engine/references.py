@@ -83,23 +83,15 @@ class References:
     def require_target(self, user: str, namespace: str, topic: str, policy: TopicPolicy) -> None:
         self.require(user, namespace, self._needs(namespace, topic, policy.dead_letter))
 
-    def require_template(
-        self, namespace: str, template: Template, topics: Iterable[tuple[Topic, TopicPolicy]]
-    ) -> None:
-        """What it names, and for the topics it would change as of now."""
-        user = template.set_by
-        dead = template.settings.get("dead_letter")
-        if names_target(template.settings):
-            assert isinstance(dead, dict)
-            for key in ("exchange", "topic"):
-                target = dead.get(key)
-                if isinstance(target, str) and "{topic}" not in target:
-                    self.require(user, namespace, [("write", target)])
-            for topic, policy in topics:
-                if template.matches(topic.name, topic.kind):
-                    self.require_target(user, namespace, topic.name, policy)
-        if template.alternate_exchange is not None:
-            self.require(user, namespace, [("write", template.alternate_exchange)])
+    def require_template(self, namespace: str, template: Template) -> None:
+        """What it names outright; for the topics it changes there is ``require_target``."""
+        user, dead = template.set_by, template.settings.get("dead_letter")
+        targets = [template.alternate_exchange]
+        if isinstance(dead, dict):
+            targets += [dead.get("exchange"), dead.get("topic")]
+        for target in targets:
+            if isinstance(target, str) and "{topic}" not in target:
+                self.require(user, namespace, [("write", target)])
 
     def adopt(self, topic: Topic, user: str) -> None:
         """Somebody sets again what is disabled: it holds, if they may."""

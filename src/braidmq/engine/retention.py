@@ -13,6 +13,7 @@ from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import RESET_NOTE, Settling
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
@@ -52,8 +53,8 @@ class Retainer:
         for topic in due:
             if not topic.deleted and topic.limited:
                 for partition in topic.partitions:
-                    if partition.may_exceed(now_ms):
-                        self._advance(partition, self._start_if_grown(partition, now_ms))
+                    if partition.may_exceed(now_ms) and partition.log.damage is None:
+                        self._enforce(partition, self._start_if_grown, now_ms)
 
     def _start_if_grown(self, partition: TopicPartition, now_ms: int) -> int:
         """As ``_wanted_start``, but a look is taken only where it is worth its price: publishing
@@ -62,7 +63,7 @@ class Retainer:
         rule, log = partition.topic.policy.retention, partition.log
         start = log.start_offset
         if rule.time_ms and now_ms >= partition.look_ms:
-            start = max(start, log.find_time(now_ms - rule.time_ms))
+            start = max(start, partition.first_since(now_ms - rule.time_ms))
         if rule.messages and log.next_offset >= partition.look_offset:
             start = max(start, log.next_offset - rule.messages)
         if rule.bytes and log.appended_bytes >= partition.look_size:
@@ -100,13 +101,27 @@ class Retainer:
         if not topic.limited:
             return
         for partition in topic.partitions:
-            self._advance(partition, self._wanted_start(partition, now_ms))
+            self._enforce(partition, self._wanted_start, now_ms)
+
+    def _enforce(
+        self,
+        partition: TopicPartition,
+        wanted_start: Callable[[TopicPartition, int], int],
+        now_ms: int,
+    ) -> None:
+        """Nothing of a quarantined partition goes, whatever its age."""
+        if partition.log.damage is not None:
+            return
+        try:
+            self._advance(partition, wanted_start(partition, now_ms))
+        except PartitionQuarantined:
+            return  # whoever met the damage has said so
 
     def unpinned(self, partition: TopicPartition, now_ms: int) -> None:
         """Nobody, or somebody further on, reads a partition in bulk: what had its time may go."""
         self._settling.release(partition)
         if partition.topic.limited:
-            self._advance(partition, self._wanted_start(partition, now_ms))
+            self._enforce(partition, self._wanted_start, now_ms)
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
         # What is not decided stays, or a transaction would not be whole; so does what is leased.
@@ -118,7 +133,7 @@ class Retainer:
         rule, log = partition.topic.policy.retention, partition.log
         start = log.start_offset
         if rule.time_ms:
-            start = max(start, log.find_time(now_ms - rule.time_ms))
+            start = max(start, partition.first_since(now_ms - rule.time_ms))
         if rule.messages:
             start = max(start, log.next_offset - rule.messages)
         if rule.bytes:
@@ -129,6 +144,8 @@ class Retainer:
         """Forget a partition's records below ``start``, read or not."""
         for view in partition.views:
             self._leave_behind(view, start)
+        if partition.log.damage is not None:
+            return  # nothing of it goes
         self.records_retired += start - partition.log.start_offset
         self._core.store.advance_start(partition.log, start)
 
@@ -136,14 +153,17 @@ class Retainer:
         state, log = view.state, view.log
         low = max(state.settled.floor, log.start_offset)
         for first, stop in state.in_state(State.IN_FLIGHT):
-            self._take_back(view, first, min(stop, start))
-        for run in self._settling.runs(view.partition, low, start):
-            state.take_out(Event.DROP, run.batch, run.first, run.stop)
+            self.take_back(view, first, min(stop, start))
+        try:
+            for run in self._settling.runs(view.partition, low, start):
+                state.take_out(Event.DROP, run.batch, run.first, run.stop)
+        except PartitionQuarantined:
+            pass  # they are settled all the same, and counted again when that is over
         if low < start:
             state.settle_early(low, start)
             self._settling.settle(view, [(low, start)])
 
-    def _take_back(self, view: PartitionView, start: int, stop: int) -> None:
+    def take_back(self, view: PartitionView, start: int, stop: int) -> None:
         """Nobody may answer for a message that is no longer there."""
         for offset in range(start, stop):
             found = view.state.look(offset)
@@ -168,7 +188,7 @@ class Retainer:
         The caller counts the messages again.
         """
         for first, stop in view.state.in_state(State.IN_FLIGHT):
-            self._take_back(view, first, stop)
+            self.take_back(view, first, stop)
         if view.subscription.durable:
             self._core.store.reset_offsets(view.subscription.id, view.partition_id, offset)
             self._settling.note(view, offset, offset, 0, RESET_NOTE, 0)
@@ -207,7 +227,11 @@ class Retainer:
 
     def compact(self, topic: Topic, now_ms: int) -> None:
         for partition in topic.partitions:
-            self._compact(partition, now_ms - topic.policy.compaction.lag_ms)
+            stamped_ms = self._core.wall_ms(now_ms - topic.policy.compaction.lag_ms)
+            try:
+                self._compact(partition, stamped_ms)
+            except PartitionQuarantined:
+                continue
 
     def _compact(self, partition: TopicPartition, stamped_until_ms: int) -> None:
         log = partition.log

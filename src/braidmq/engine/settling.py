@@ -16,11 +16,13 @@ from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.effects import DeadLettered
 from braidmq.engine.envelope import Death
 from braidmq.engine.states import Event, State
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import Record, RecordBatch
-from braidmq.storage.store import Settled
 
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets
@@ -41,11 +43,13 @@ DROP: Final = int(Event.DROP)
 DELIVERY: Final = Kind.DELIVERY
 
 READ_BYTES = 1 << 20
-OFFSET_MAX = (1 << 63) - 1
 
 Ranges = Iterable[tuple[int, int]]
-Head = tuple[int, int, int, Run]
-"""What is first to go of a view: lane, time, partition, records."""
+Head = tuple[int, int, int, int, int]
+"""What is first to go of a view: lane, time, partition, offsets from and to."""
+
+OFFSET_MAX = (1 << 63) - 1
+EVERY_OFFSET: Final = ((0, OFFSET_MAX, 0),)
 
 
 class Settling:
@@ -115,8 +119,11 @@ class Settling:
     def disconnect(self, consumer: Consumer, now_ms: int) -> None:
         """Everything in flight at a consumer becomes ready again, in its old place."""
         for view in consumer.subscription.views:
-            for start, stop in view.state.held_by(consumer.id):
-                self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            try:
+                for start, stop in view.state.held_by(consumer.id):
+                    self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+            except PartitionQuarantined:
+                continue  # what it had of that is counted again when the quarantine is over
 
     def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
@@ -190,10 +197,11 @@ class Settling:
 
     def _first_stamped_after(self, view: PartitionView, start: int, stop: int, time_ms: int) -> int:
         """The first of some offsets whose record is younger than a time; ``stop`` for none."""
-        for run in self.runs(view.partition, start, stop):
-            young = max(run.batch.find_time(time_ms + 1), run.first)
-            if young < run.stop:
-                return run.batch.offset_at(young)
+        for found in self.runs(view.partition, start, stop):
+            for clock, run in view.partition.by_clock(found):
+                young = clock.first_since(run.batch, run.first, run.stop, time_ms + 1)
+                if young < run.stop:
+                    return run.batch.offset_at(young)
         return stop
 
     def give_back(self, consumer: Consumer, count: int, size: int) -> None:
@@ -228,6 +236,9 @@ class Settling:
             floor = min(view.state.settled.floor for view in views)
         if floor > partition.log.start_offset:
             self._core.store.release(partition.log, floor)
+            for view in views:
+                if view.subscription.gate is not None:
+                    self._core.touch(view.subscription)
 
     def note(
         self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int
@@ -235,6 +246,7 @@ class Settling:
         """Journal how a message was last handed out, so that a restart goes on from there."""
         subscription = view.subscription
         if subscription.durable:
+            due = self._core.wall_ms(due) if due else 0
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
             self._core.store.note(DELIVERY, meta)
 
@@ -297,22 +309,24 @@ class Settling:
         *,
         dead_letter: bool,
     ) -> int:
-        state, batch = view.state, run.batch
-        # Asked before they are out, because then nobody knows any more.
-        delivered = state.delivery_runs(batch, run.first, run.stop) if dead_letter else []
-        ranges, count, _ = state.take_out(event, batch, run.first, run.stop)
-        if not count:
-            return 0
-        if dead_letter:
-            for start, stop in ranges:
-                for low, high, attempts in delivered:
-                    if low < stop and start < high:
-                        part = (max(start, low), min(stop, high))
-                        self._bury(view, [part], reason, attempts, "", now_ms)
-        else:
-            self._core.totals.of(view.partition.topic.namespace).dropped[reason] += count
-            self.settle(view, ranges)
+        out = TakenOut(view, dead_letter=dead_letter)
+        count, _ = out.take(event, run)
+        self._put_away(out, reason, now_ms)
         return count
+
+    def _put_away(self, out: "TakenOut", reason: str, now_ms: int) -> None:
+        """What was taken out of a view becomes durably gone, in one step for all of it; dead
+        letters in one for each run that was delivered equally often."""
+        if not out.parts:
+            return
+        if out.dead_letter:
+            for start, stop, attempts in out.parts:
+                self._bury(out.view, [(start, stop)], reason, attempts, "", now_ms)
+        else:
+            ranges = [(start, stop) for start, stop, _ in out.parts]
+            topic = out.view.partition.topic
+            self._core.totals.of(topic.namespace).dropped[reason] += out.count
+            self.settle(out.view, ranges)
 
     def _bury(
         self,
@@ -326,6 +340,14 @@ class Settling:
         """Move messages to where the topic wants its dead, in one step with settling them."""
         topic = view.partition.topic
         totals = self._core.totals.of(topic.namespace)
+        if not topic.policy.dead_letter.has_place:
+            # Nobody reads what goes nowhere.
+            for start, stop in ranges:
+                totals.dropped[reason] += stop - start
+                if logger.isEnabledFor(logging.DEBUG):
+                    _log_deaths(view, start, stop, reason, buried=False)
+            self.settle(view, ranges)
+            return
         death = Death(
             reason=reason,
             namespace=topic.namespace,
@@ -333,7 +355,7 @@ class Settling:
             partition=view.partition.number,
             attempts=attempts,
             subscription=view.subscription.name,
-            at_ms=now_ms,
+            at_ms=self._core.wall_ms(now_ms),
             error=error,
         )
         for start, stop in ranges:
@@ -394,7 +416,7 @@ class Settling:
             partition=-1,
             attempts=0,
             subscription="",
-            at_ms=now_ms,
+            at_ms=self._core.wall_ms(now_ms),
         )
         records = [batch.record(index) for index in range(first, batch.count)]
         if self.move_dead(topic, records, death, now_ms, [], None):
@@ -408,7 +430,7 @@ class Settling:
     def runs(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Run]:
         """What the log still has of offsets ``start`` … ``stop - 1``."""
         while start < stop:
-            found = partition.log.read(start, READ_BYTES)
+            found = partition.log.read(start, READ_BYTES, stop)
             if not found:
                 return
             for run in found:
@@ -435,38 +457,168 @@ class Settling:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
-        policy, views = subscription.topic.policy, subscription.views
-        has_place = bool(policy.dead_letter.topic or policy.dead_letter.exchange is not None)
-        # From one partition as many at once as have to go; of several, the oldest each time.
-        alone = len(views) == 1
-        heads: list[Head] = []
-        while excess := over_limit(subscription):
-            if not heads:
-                limit = excess if alone else 1
-                heads = [head for view in views for head in self._droppable(view, limit)]
-                heapify(heads)
-                if not heads:
-                    return
-            _, _, number, run = heappop(heads)
-            view = views[number]
-            self.drop(view, run, now_ms, "maxlen", dead_letter=has_place)
-            if not alone:
-                for head in self._droppable(view, 1):
-                    heappush(heads, head)
+        """Nothing of a topic that is quarantined: nobody knows what its oldest messages are."""
+        if subscription.topic.quarantined:
+            return
+        try:
+            self._drop_beyond_limits(subscription, now_ms)
+        except PartitionQuarantined:
+            return
 
-    def _droppable(self, view: PartitionView, limit: int) -> list[Head]:
-        """What of a view is dropped first, if anything, at most ``limit`` records: in the order in
-        which views are asked, the least important lane, then the oldest, then the partition."""
-        state = view.state
-        while state.ready:
-            lane = state.ready_lanes()[-1]
-            found = state.next_run(lane, limit)
-            assert found is not None
-            for run in self.runs(view.partition, found[0], found[1]):
-                stamped = run.batch.timestamp_at(run.first)
-                return [(-lane, stamped, view.partition.number, run)]
-            self.skip(view, found[0], found[1])
-        return []
+    def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
+        """Take out what is too much, oldest first, and settle it in one step a partition.
+
+        Only what goes is looked at, so that a message costs at the limit what it costs below it:
+        the heads are known by their offsets, and the log is read as far as has to be dropped.
+        """
+        excess = Excess(subscription)
+        if not excess.remains:
+            return
+        policy, views = subscription.topic.policy, subscription.views
+        out: dict[int, TakenOut] = {}
+        heads = [head for view in views if (head := self._first_to_drop(view)) is not None]
+        heapify(heads)
+        try:
+            while heads and excess.remains:
+                head = heappop(heads)
+                view = views[head[2]]
+                taken = out.get(head[2])
+                if taken is None:
+                    taken = out[head[2]] = TakenOut(view, dead_letter=policy.dead_letter.has_place)
+                self._drop_head(taken, head, heads[0] if heads else None, excess)
+                following = self._first_to_drop(view) if excess.remains else None
+                if following is not None:
+                    heappush(heads, following)
+        finally:
+            # Also what was taken out before a read failed: nobody else would settle it.
+            for each in out.values():
+                self._put_away(each, "maxlen", now_ms)
+
+    def _first_to_drop(self, view: PartitionView) -> Head | None:
+        """What of a view is dropped first, in the order in which views are asked: the least
+        important lane, then the oldest, then the partition."""
+        found = view.state.next_to_drop()
+        if found is None:
+            return None
+        lane, start, stop = found
+        if view.oldest_offset != start and len(view.subscription.views) > 1:
+            view.oldest_offset, view.oldest_ms = start, self._stamp_at(view, start)
+        return -lane, view.oldest_ms, view.partition.number, start, stop
+
+    def _stamp_at(self, view: PartitionView, offset: int) -> int:
+        for run in self.runs(view.partition, offset, offset + 1):
+            return view.partition.clock_at(offset).stamp_of(run.batch, run.first)
+        return 0  # no record stands there: it is out of the way first
+
+    def _drop_head(
+        self, out: "TakenOut", head: Head, following: Head | None, excess: "Excess"
+    ) -> None:
+        """Take messages out of one view, as many as are too much and come before the head of the
+        next view."""
+        _, _, _, start, stop = head
+        stop = min(stop, start + excess.step())
+        found = False
+        for run in self.runs(out.view.partition, start, stop):
+            found = True
+            end = excess.end_of(run)
+            if following is not None:
+                clock = out.view.partition.clock_at(run.batch.offset_at(run.first))
+                end = min(end, _end_before(run, clock, head, following))
+            excess.dropped(*out.take(DROP, Run(run.batch, run.first, end)))
+            if end < run.stop or not excess.remains:
+                break
+        if not found:
+            self.skip(out.view, start, stop)
+            excess.count_again()
+
+
+class TakenOut:
+    """Messages of a view that are in no state any more, but not yet settled in the journal."""
+
+    __slots__ = ("count", "dead_letter", "parts", "view")
+
+    def __init__(self, view: PartitionView, *, dead_letter: bool) -> None:
+        self.view = view
+        self.dead_letter = dead_letter
+        self.count = 0
+        self.parts: list[tuple[int, int, int]] = []
+        """Offsets from, to, and how often they were delivered: known only to dead letters."""
+
+    def take(self, event: int, run: Run) -> tuple[int, int]:
+        """Those of a run that nobody has; returns how many they were, and their bytes."""
+        state, batch = self.view.state, run.batch
+        # Asked before they are out, because then nobody knows any more.
+        delivered = (
+            state.delivery_runs(batch, run.first, run.stop) if self.dead_letter else EVERY_OFFSET
+        )
+        ranges, count, size = state.take_out(event, batch, run.first, run.stop)
+        for start, stop in ranges:
+            for low, high, attempts in delivered:
+                if low < stop and start < high:
+                    self._add(max(start, low), min(stop, high), attempts)
+        self.count += count
+        return count, size
+
+    def _add(self, start: int, stop: int, attempts: int) -> None:
+        """What follows on the part before it is one with it."""
+        if self.parts:
+            first, end, before = self.parts[-1]
+            if end == start and before == attempts:
+                self.parts[-1] = (first, stop, attempts)
+                return
+        self.parts.append((start, stop, attempts))
+
+
+class Excess:
+    """How far a subscription is above its topic's limits.
+
+    Each for itself: one that keeps up loses nothing because another does not.
+    """
+
+    __slots__ = ("_probe", "_subscription", "count", "size")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._probe = 1
+        self.count_again()
+
+    def count_again(self) -> None:
+        policy = self._subscription.topic.policy
+        count, size = self._subscription.load
+        self.count = count - policy.max_messages if policy.max_messages is not None else 0
+        self.size = size - policy.max_bytes if policy.max_bytes is not None else 0
+
+    @property
+    def remains(self) -> bool:
+        return self.count > 0 or self.size > 0
+
+    def dropped(self, count: int, size: int) -> None:
+        self.count -= count
+        self.size -= size
+
+    def step(self) -> int:
+        """How many messages to look at next. What bytes come to is found by doubling, so that the
+        last look is no longer than all before it."""
+        if self.count > 0:
+            return self.count
+        probe, self._probe = self._probe, 2 * self._probe
+        return probe
+
+    def end_of(self, run: Run) -> int:
+        """The index behind the records of a run that have to go."""
+        end = run.first + max(self.count, 0)
+        if self.size > 0:
+            end = max(end, run.batch.reach(run.first, run.stop, self.size))
+        return min(end, run.stop)
+
+
+def _end_before(run: Run, clock: RecordClock, head: Head, following: Head) -> int:
+    """The index behind the records of a run that come before the head of another view: at least
+    one does, or that would have been first."""
+    if following[0] != head[0]:
+        return run.stop
+    later = following[1] + (head[2] < following[2])
+    return max(clock.first_since(run.batch, run.first, run.stop, later), run.first + 1)
 
 
 def _log_deaths(view: PartitionView, start: int, stop: int, reason: str, buried: bool) -> None:
@@ -491,18 +643,6 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
             for subscription, partition, start, stop in settled
             if start < high and low < stop
         ]
-
-
-def over_limit(subscription: Subscription) -> int:
-    """How many messages have to go at least; 0: it is within its limits.
-
-    Each for itself: one that keeps up loses nothing because another does not.
-    """
-    policy = subscription.topic.policy
-    count, size = subscription.load
-    if policy.max_messages is not None and count > policy.max_messages:
-        return count - policy.max_messages
-    return int(policy.max_bytes is not None and size > policy.max_bytes)
 
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:

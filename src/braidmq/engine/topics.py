@@ -8,15 +8,17 @@ together.
                   └─ Consumer …
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
+from braidmq.engine.timing import RecordClock
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.storage.key_hash import partition_for
-from braidmq.storage.partition_log import PartitionLog
+from braidmq.storage.partition_log import PartitionLog, Run
 from braidmq.storage.record import RecordBatch
 
 UNLIMITED = 1 << 62
@@ -62,6 +64,7 @@ class Topic:
         "partitions",
         "policy",
         "published",
+        "quarantined",
         "round_robin",
         "settings",
         "subscriptions",
@@ -97,6 +100,8 @@ class Topic:
         self.created_ms = self.last_used_ms = now_ms
         self.idle_timer = 0
         self.deleted = False
+        self.quarantined = 0
+        """How many of its partitions are."""
         self.set_policy(policy)
 
     def set_policy(self, policy: TopicPolicy) -> None:
@@ -112,11 +117,21 @@ class Topic:
         self.until_acked = rule.until_acked
         self.deduplicates = policy.deduplication_window_ms > 0
         refuses = self.bounded and policy.overflow != "drop-head"
-        self.takes_any = not refuses and not self.deduplicates
+        self.takes_any = not refuses and not self.deduplicates and not self.quarantined
         """No message is refused or passed over because of those before it."""
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()
+
+    def look_at_quarantine(self) -> None:
+        """The quarantine of one of its partitions has begun, or is over."""
+        self.quarantined = len([1 for each in self.partitions if each.log.damage is not None])
+        self.set_policy(self.policy)
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether none of its partitions can be read or written."""
+        return 0 < self.quarantined == len(self.partitions)
 
     @property
     def depth(self) -> int:
@@ -150,12 +165,15 @@ class Topic:
 
 class TopicPartition:
     __slots__ = (
+        "clock",
+        "has_dates",
         "head_timer",
         "log",
         "look_ms",
         "look_offset",
         "look_size",
         "number",
+        "older_clocks",
         "open_transactions",
         "topic",
         "undecided",
@@ -163,10 +181,16 @@ class TopicPartition:
         "views",
     )
 
-    def __init__(self, topic: Topic, number: int, log: PartitionLog) -> None:
+    def __init__(self, topic: Topic, number: int, log: PartitionLog, clock: RecordClock) -> None:
         self.topic = topic
         self.number = number
         self.log = log
+        self.clock = clock
+        """Reads the times of its records."""
+        self.older_clocks: list[tuple[int, RecordClock]] = []
+        """Offsets, and what reads the times of records below each: the wall clock was set."""
+        self.has_dates = False
+        """Whether it may hold records whose time somebody named as a date."""
         self.views: list[PartitionView] = []
         self.head_timer = 0
         """The timer for the topic's TTL; 0: not set."""
@@ -177,6 +201,42 @@ class TopicPartition:
         """Messages behind the stable offset that subscriptions may be told of, and their bytes:
         kept only where the topic has limits."""
         self.look_at_retention()
+
+    def follow_clock(self, clock: RecordClock) -> None:
+        """Records from here on are stamped by another clock than those that are there."""
+        log = self.log
+        self.older_clocks = [each for each in self.older_clocks if each[0] > log.start_offset]
+        if log.next_offset > log.start_offset:
+            self.older_clocks.append((log.next_offset, self.clock))
+        self.clock = clock
+
+    def clock_at(self, offset: int) -> RecordClock:
+        for end, clock in self.older_clocks:
+            if offset < end:
+                return clock
+        return self.clock
+
+    def by_clock(self, run: Run) -> Iterator[tuple[RecordClock, Run]]:
+        """A run in parts that one clock each reads: nearly always one."""
+        first = run.first
+        for end, clock in self.older_clocks:
+            stop = min(run.stop, run.batch.find(end))
+            if first < stop:
+                yield clock, Run(run.batch, first, stop)
+                first = stop
+        if first < run.stop:
+            yield self.clock, run if first == run.first else Run(run.batch, first, run.stop)
+
+    def first_since(self, time_ms: int) -> int:
+        """The offset of the first record stamped at or after a time of the engine."""
+        low = self.log.start_offset
+        for end, clock in [*self.older_clocks, (self.log.next_offset, self.clock)]:
+            if low < end:
+                found = self.log.find_time(clock.reading(time_ms))
+                if found < end:
+                    return max(found, low)
+                low = end
+        return self.log.next_offset
 
     def look_at_retention(self) -> None:
         """Until when retention has nothing to do: a time, an offset and bytes appended. Whoever
@@ -280,6 +340,17 @@ class Consumer:
             credit.bytes_used -= size
 
 
+class Gate(Protocol):
+    """Of a subscription whose messages may have to wait although a consumer has room for them."""
+
+    is_syncing: bool
+    """Whether they wait for nothing but the disk: then limits do not count them yet."""
+
+    def ceiling(self, view: "PartitionView", start: int, stop: int) -> int:
+        """From this offset on nothing goes out now; asked for messages ``start`` … ``stop - 1``.
+        Who holds some back touches the subscription when that may be over."""
+
+
 class Subscription:
     """The delivery state of one group on one topic."""
 
@@ -293,6 +364,7 @@ class Subscription:
         "durable",
         "exclusive",
         "expired",
+        "gate",
         "id",
         "keeps_sent",
         "keys",
@@ -335,6 +407,8 @@ class Subscription:
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keeps_sent = False
         """Whether a message that a consumer once had does not expire any more."""
+        self.gate: Gate | None = None
+        """What holds messages back from its consumers; settling some asks it again."""
         self.keys: KeySlots | None = None
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""
@@ -359,6 +433,9 @@ class Subscription:
     def load(self) -> tuple[int, int]:
         """Messages and bytes that count towards the topic's limits."""
         if self.topic.policy.limits_count == "unsettled":
+            if len(self.views) == 1:
+                state = self.views[0].state
+                return state.depth, state.depth_bytes
             return self.depth, self.depth_bytes
         return (
             sum(view.state.ready for view in self.views),
@@ -427,7 +504,15 @@ class KeySlots:
 class PartitionView:
     """One subscription's view of one partition."""
 
-    __slots__ = ("id", "lanes", "partition", "state", "subscription")
+    __slots__ = (
+        "id",
+        "lanes",
+        "oldest_ms",
+        "oldest_offset",
+        "partition",
+        "state",
+        "subscription",
+    )
 
     def __init__(
         self,
@@ -442,6 +527,9 @@ class PartitionView:
         self.state = state
         self.lanes: LaneScheduler | None = None
         """Only where the topic has priorities."""
+        self.oldest_offset = -1
+        self.oldest_ms = 0
+        """When the record at that offset was stamped: where limits compare partitions."""
 
     @property
     def log(self) -> PartitionLog:

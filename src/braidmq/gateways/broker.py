@@ -19,8 +19,10 @@ from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
 from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
+from braidmq.gateways.slicing import SlicedWork, Steps
 from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
+from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.storage.journal import Waiter
 from braidmq.storage.record import RecordBatch
@@ -36,6 +38,9 @@ NOTED_S = 0.005
 """So long may wait what nobody waits for, if no turn comes before."""
 
 PRESSURE_EVERY_S = 0.5
+
+CLOCK_SET_MS = 200
+"""Less is two clocks read one after the other. They run at one speed: NTP slews both."""
 
 QUICK_WRITES_MAX = 8
 """So many writes take no longer than waking the committer does, and go before it. More are better
@@ -76,6 +81,7 @@ class Broker:
         self._context = Context()
         self._workers = Workers(engine.store, loop)
         self._gathering = Gathering(engine)
+        self._work = SlicedWork()
         self.turns = Turns()
         self._turn_due = False
         """As ``turns`` has it, where it is asked for often."""
@@ -98,6 +104,10 @@ class Broker:
         """One time for all that happens in a turn: a message that lives for a millisecond is not
         expired by how long the turn takes."""
         return self._now_ms if self._turn_due else self.clock.now_ms()
+
+    def wall_ms(self) -> int:
+        """What people call the time: for what is shown, and for dates. Never for a duration."""
+        return self.clock.wall_ms()
 
     def touch(self) -> None:
         """Something is done with the engine: a turn is due."""
@@ -154,12 +164,9 @@ class Broker:
             who.take_notes()
 
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
-        """Call back once an entry is on disk; at once for what needs no disk, or is there."""
-        journal = self.engine.store.journal
-        if lsn is None:
-            waiter(None)
-        elif lsn <= journal.durable_lsn and not journal.waiting and journal.failure is None:
-            # An idle journal commits nothing more: who waits for what it has would wait for ever.
+        """Call back once an entry is on disk, or can't be; at once for what needs no disk, or is
+        there. Who has to keep an order among its answers has ``Answers`` for it."""
+        if lsn is None or lsn <= self.engine.store.journal.durable_lsn:
             waiter(None)
         else:
             self.engine.store.wait(lsn, waiter)
@@ -171,6 +178,15 @@ class Broker:
         if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
             return journal.last_lsn
         return None
+
+    def let_go(self, release: Callable[[], None]) -> None:
+        """Give back what a peer had that is gone. A journal that has failed takes no note of it;
+        then the peer is gone all the same, and the restart that the node needs gives it back."""
+        try:
+            release()
+        except StorageFailed:
+            if self.engine.store.failure() is None:
+                raise
 
     async def durable(self, lsn: Lsn | None) -> None:
         """Wait until an entry is on disk."""
@@ -186,6 +202,32 @@ class Broker:
 
         self.when_durable(lsn, done)
         await future
+
+    async def work(self, steps: Steps) -> None:
+        """Have work done that may take long, a slice in each turn; raises what it raises."""
+        future: asyncio.Future[None] = self.loop.create_future()
+
+        def done(failure: Exception | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        self._work.add(steps, done)
+        self.touch()
+        await future
+
+    def work_unawaited(self, steps: Steps, what: str) -> None:
+        """The same where nobody waits for it."""
+
+        def done(failure: Exception | None) -> None:
+            if failure is not None:
+                logger.error("%s failed", what, exc_info=failure)
+
+        self._work.add(steps, done)
+        self.touch()
 
     def hurry(self) -> None:
         """Instead of ``end``: have the turn now, unless it is one of many."""
@@ -209,6 +251,8 @@ class Broker:
             if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
             engine.advance(now_ms)
+            if len(self._work):
+                self._work.run()
             self._dispatch(now_ms)
             if len(self._flushable) > QUICK_WRITES_MAX:
                 self._commit()
@@ -220,7 +264,8 @@ class Broker:
         finally:
             self._turn_due = False
             self.turns.end()
-        if engine.has_more or engine.core.effects or self._flushable or self._gathering.is_open:
+        waiting = self._flushable or self._gathering.is_open or len(self._work)
+        if waiting or engine.has_more or engine.core.effects:
             self.touch()
         self._arm(now_ms)
 
@@ -268,9 +313,22 @@ class Broker:
         self._timer = None
         self.touch()
 
+    def _check_clock(self) -> None:
+        """Tell the engine when the wall clock was set: dates are by that one."""
+        lead_ms = self.clock.wall_ms() - self.clock.now_ms()
+        by_ms = lead_ms - self.engine.core.clock.lead_ms
+        if abs(by_ms) >= CLOCK_SET_MS:
+            logger.warning("the wall clock was set", extra={"by_ms": by_ms})
+            self.engine.clock_set(lead_ms, now_ms=self.now_ms())
+            self.touch()
+
     def _check_pressure(self) -> None:
+        self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
         self.engine.check_pressure(self._disk_free_bytes)
+        self.engine.reclaim()
+        if self.engine.store.wants_checkpoint():
+            self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         if self.engine.core.effects:
             self.touch()

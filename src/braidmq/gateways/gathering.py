@@ -10,7 +10,7 @@ from typing import Protocol
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Topic
-from braidmq.model.errors import BraidError, StorageFailed
+from braidmq.model.errors import BraidError, StorageError
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 
@@ -26,7 +26,7 @@ class Publisher(Protocol):
     def expect_more(self, ticket: object, count: int) -> None:
         """Further messages, right behind those of the ticket."""
 
-    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None: ...
+    def confirmed(self, ticket: object, failure: StorageError | None) -> None: ...
 
 
 class Gathered:
@@ -50,7 +50,7 @@ class Gathered:
         else:
             self.tickets.append((publisher, publisher.expect(count)))
 
-    def confirmed(self, failure: StorageFailed | None) -> None:
+    def confirmed(self, failure: StorageError | None) -> None:
         for publisher, ticket in self.tickets:
             publisher.confirmed(ticket, failure)
 
@@ -103,7 +103,7 @@ class Gathering:
             published = self._engine.publish(
                 gathered.topic, gathered.batch, now_ms=now_ms, durable=gathered.durable
             )
-        except StorageFailed as failure:
+        except StorageError as failure:
             gathered.confirmed(failure)
             return None
         except BraidError:

@@ -5,7 +5,7 @@ and how large a stream's segments are, which is the node's setting.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -63,24 +63,36 @@ class Policy(msgspec.Struct, frozen=True):
 
 def set_policy(engine: Engine, policy: Policy, *, now_ms: int, set_by: str = "") -> None:
     """Make or replace a policy; queues and exchanges follow at once. Raises IllegalPolicy."""
+    for _ in setting_policy(engine, policy, now_ms=now_ms, set_by=set_by):
+        pass
+
+
+def setting_policy(
+    engine: Engine, policy: Policy, *, now_ms: int, set_by: str = ""
+) -> Iterator[None]:
+    """The same in steps, for who has others to serve between them."""
     check(policy)
-    engine.set_template(
-        policy.namespace,
+    template = Template(
         policy.name,
         policy.pattern,
         settings_of(policy.definition),
-        now_ms=now_ms,
-        priority=policy.priority,
-        kinds=kinds_of(policy),
-        alternate_exchange=policy.definition.get("alternate-exchange"),
-        attributes={"amqp": {"definition": policy.definition, "apply_to": policy.apply_to}},
-        set_by=set_by,
+        policy.priority,
+        tuple(kinds_of(policy)),
+        policy.definition.get("alternate-exchange"),
+        {"amqp": {"definition": policy.definition, "apply_to": policy.apply_to}},
+        set_by,
     )
+    yield from engine.setting_template(policy.namespace, template, now_ms=now_ms)
 
 
 def delete_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> None:
+    for _ in deleting_policy(engine, namespace, name, now_ms=now_ms):
+        pass
+
+
+def deleting_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:
     find_policy(engine, namespace, name)
-    engine.delete_template(namespace, name, now_ms=now_ms)
+    yield from engine.deleting_template(namespace, name, now_ms=now_ms)
 
 
 def find_policy(engine: Engine, namespace: str, name: str) -> Policy:

@@ -35,5 +35,8 @@ class AmqpConsuming(Consuming):
             if acks:
                 self._client.send(acks)
 
+    def close(self) -> None:
+        self._client.close()
+
     def acknowledge_rest(self) -> None:
         self._client.send(self._consumer.acks(True))

@@ -21,6 +21,12 @@ class MqttProducing(Producing):
         if self._publisher.qos == 2:
             self._client.send(self._publisher.answers())
 
+    def go_on_with(self, client: MqttClient) -> "MqttProducing":
+        """The same account on another connection, when nothing is unanswered."""
+        other = MqttProducing(client, self._publisher)
+        other.limit = self.limit
+        return other
+
 
 class MqttConsuming(Consuming):
     def __init__(self, client: MqttClient, subscriber: Subscriber) -> None:
@@ -37,6 +43,12 @@ class MqttConsuming(Consuming):
         if answers:
             self._client.send(answers)
 
+    def go_on_with(self, client: MqttClient) -> "MqttConsuming":
+        """The same account on another connection, with what came with its CONNACK."""
+        client.read_rest(self._subscriber)
+        client.send(self._subscriber.answers())
+        return MqttConsuming(client, self._subscriber)
+
 
 class MqttRun(Run):
     def __init__(self, workload: MqttWorkload, url: str, on_progress: OnProgress) -> None:
@@ -50,7 +62,7 @@ class MqttRun(Run):
         stack.callback(admin.close)
         for number in range(work.subscribers):
             client = self._client(stack, f"{self._prefix}-s{number}")
-            client.subscribe(self._topic, work.qos)
+            self._subscribe(client)
             subscriber = Subscriber(self._new_arrivals(), work.version)
             self._add(consumer := MqttConsuming(client, subscriber))
             self._consumers.append(consumer)
@@ -73,6 +85,9 @@ class MqttRun(Run):
     @property
     def _topic(self) -> str:
         return f"{self._prefix}/load"
+
+    def _subscribe(self, client: MqttClient) -> None:
+        client.subscribe(self._topic, self._work.qos)
 
     def _client(self, stack: ExitStack, client_id: str) -> MqttClient:
         work = self._work

@@ -83,8 +83,8 @@ class MqttClient(Link):
 
     # --- set-up, blocking ---
 
-    def subscribe(self, pattern: str, qos: int) -> None:
-        answer = self._ask(Subscribe(1, (Request(pattern, qos),)), SubAck)
+    def subscribe(self, pattern: str, qos: int, options: Properties = NO_PROPERTIES) -> None:
+        answer = self._ask(Subscribe(1, (Request(pattern, qos),), options), SubAck)
         if answer.reasons[0] >= ERROR:
             raise LoadFailed(f"the broker refused the subscription: {answer.reasons[0]:#x}")
 
@@ -130,6 +130,13 @@ class MqttClient(Link):
         took, others = scan(buffer, size, publisher, subscriber, time.perf_counter_ns())
         self._keep(took, size)
         return [self._read(*each) for each in others]
+
+    def read_rest(self, subscriber: Subscriber) -> None:
+        """Deliveries that came together with the answer to a call."""
+        unread, self._unread = self._unread, []
+        data = b"".join(encode(each, self.version) for each in unread)
+        if data:
+            scan(bytearray(data), len(data), None, subscriber, time.perf_counter_ns())
 
     def _read(self, kind: int, flags: int, body: bytes) -> Packet:
         packet = decode(self.version, kind, flags, body)

@@ -24,6 +24,10 @@ from braidmq.gateways.alerts.sending import AlertCounts
 from braidmq.gateways.pipelines import PipelineRun
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import TopicSeries
+from braidmq.storage import aside
+
+QUARANTINED_MAX = 20
+"""So many are named each for itself."""
 
 NAMESPACE_COUNTERS = {
     "published": ("braid_published_messages", "Messages appended to topics."),
@@ -182,6 +186,7 @@ class NodeCollector(Collector):
         yield from self._transactions()
         yield from self._connections()
         yield from self._journal()
+        yield from self._damage()
         yield from self._background_work()
         yield from self._pressure()
 
@@ -312,6 +317,30 @@ class NodeCollector(Collector):
             "braid_storage_failed",
             "1 once a write or sync has failed: nothing is confirmed any more.",
             int(self._store.failure() is not None),
+        )
+
+    def _damage(self) -> Iterator[Metric]:
+        found = self._engine.quarantine.partitions()
+        yield _gauge(
+            "braid_quarantined_partitions",
+            "Partitions that are not served because a file of theirs is damaged.",
+            len(self._store.quarantined()),
+        )
+        info = GaugeMetricFamily(
+            "braid_quarantined_partition",
+            f"1 for each that is quarantined, the first {QUARANTINED_MAX}.",
+            labels=("namespace", "topic", "partition", "file"),
+        )
+        for each in found[:QUARANTINED_MAX]:
+            damage, topic = each.log.damage, each.topic
+            if damage is not None:
+                labels = (topic.namespace, topic.name, str(each.number), damage.file)
+                info.add_metric(labels, 1)
+        yield info
+        yield _gauge(
+            "braid_set_aside_files",
+            "Files in aside/: not in use any more, not removed.",
+            len(aside.found(self._store.disk)),
         )
 
     def _background_work(self) -> Iterator[Metric]:

@@ -68,6 +68,36 @@ class CorruptData(StorageError):
         self.reason = reason
 
 
+class NoSnapshot(CorruptData):
+    """The state is gone, the records may not be: starting empty would be worse than not at all."""
+
+    code = "no-snapshot"
+    remedy = (
+        "Nothing was changed. Restore the snapshots from a backup, or go on with what segments and"
+        " journal say of themselves: `braid storage rebuild`"
+    )
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(file, position, reason)
+        self.args = (f"no snapshot can be read: {self.args[0]}",)
+
+
+class PartitionQuarantined(CorruptData):
+    """A partition with a damaged file: neither read nor written until an operator decides. All
+    others go on."""
+
+    code = "partition-quarantined"
+    remedy = (
+        "An operator has to restore the file and lift the quarantine, skip what is damaged, or"
+        " delete the topic: see `braid storage`"
+    )
+
+    def __init__(self, label: str, file: str, position: int, reason: str) -> None:
+        super().__init__(file, position, reason)
+        self.args = (f"{label} is quarantined: {file} is damaged at byte {position}: {reason}",)
+        self.label = label
+
+
 # --- the operator was wrong: the node does not start ---
 
 

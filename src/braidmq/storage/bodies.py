@@ -55,7 +55,11 @@ def fetch_from(files: OpenFiles) -> Fetch:
     """From the disk of a store."""
 
     def fetch(number: int, position: int, length: int) -> bytes:
-        return _open(files, number).read(length, position)
+        file = _open(files, number)
+        try:
+            return file.read(length, position)
+        except OSError as error:
+            raise CorruptData(file.path, position, f"it can't be read: {error}") from error
 
     return fetch
 
@@ -68,7 +72,10 @@ def _open(files: OpenFiles, number: int) -> File:
     except FileNotFoundError:
         raise CorruptData(path, 0, "the body file is missing") from None
     if not known:
-        check_header(path, file.read(START, 0), number)
+        try:
+            check_header(path, file.read(START, 0), number)
+        except ForeignFile as error:
+            raise CorruptData(path, 0, str(error.args[0])) from None
     return file
 
 
@@ -98,15 +105,19 @@ class BodyFiles:
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
 
-    def check(self, disk: Disk, segments: Sequence[Segment], present: set[str]) -> None:
-        """Every file that segments refer to must be there; takes their names out of ``present``."""
+    def find(self, disk: Disk, segments: Sequence[Segment], present: set[str]) -> set[int]:
+        """Take the names of the files that segments refer to out of ``present``; returns the
+        numbers of those that are missing."""
+        missing = set()
         for number in _referenced(segments):
             path = bodies_path(number)
             name = path.rpartition("/")[2]
-            if name not in present:
-                raise CorruptData(path, 0, "the body file is missing")
-            present.discard(name)
-            self.sizes[number] = disk.size(path)
+            if name in present:
+                present.discard(name)
+                self.sizes[number] = disk.size(path)
+            else:
+                missing.add(number)
+        return missing
 
     def unwanted(self, segments: Sequence[Segment]) -> list[int]:
         """Those that none of the segments refers to."""
@@ -125,7 +136,7 @@ class BodyFiles:
         if size:
             self.sizes[number] = size
         for each in gone:
-            del self.sizes[each]
+            self.sizes.pop(each, None)
 
 
 def _referenced(segments: Sequence[Segment]) -> set[int]:

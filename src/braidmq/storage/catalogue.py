@@ -8,6 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+PARTITIONS = "partitions"
+"""The table of partitions: number → label."""
+COUNTERS = "counters"
+"""The table of numbers given out: what for → the next."""
+
 Change = tuple[str, str, bytes | None]
 """Table, key, and the new value; None deletes."""
 

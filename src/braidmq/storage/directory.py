@@ -6,6 +6,7 @@
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
     segments/           0000002a-00000000000000001000.segment, .index, .keys
                         00000000000004d2.bodies
+    aside/              what the state does not know any more, in directories as above
 
 Anything else is somebody else's: the node refuses to start and leaves it as it is.
 """
@@ -15,13 +16,24 @@ import re
 import msgspec
 
 from braidmq.model.errors import ForeignFile
-from braidmq.storage import journal, segment, snapshot
+from braidmq.storage import aside, journal, segment, snapshot
 from braidmq.storage.disk import DirectoryLock, Disk
 
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
 FORMAT = 1
-KNOWN = {FORMAT_FILE, LOCK_FILE, journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY}
+KNOWN = {
+    FORMAT_FILE,
+    LOCK_FILE,
+    journal.DIRECTORY,
+    snapshot.DIRECTORY,
+    segment.DIRECTORY,
+    aside.DIRECTORY,
+}
+FORMAT_REMEDY = (
+    "Give the node a directory of its own with --data-dir. If it is BraidMQ's and only this file is"
+    " damaged, delete the file: it is made again"
+)
 FORMAT_UNFINISHED = "FORMAT.new"
 IGNORED = {"lost+found", FORMAT_UNFINISHED}  # the first belongs to the file system
 
@@ -85,15 +97,18 @@ def _check_format(disk: Disk) -> None:
     file = disk.open(FORMAT_FILE)
     try:
         found = msgspec.json.decode(file.read(file.size(), 0), type=FormatFile)
-    except msgspec.DecodeError as error:
-        raise ForeignFile(f"{FORMAT_FILE} can't be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ForeignFile(f"{FORMAT_FILE} can't be read: {error}", remedy=FORMAT_REMEDY) from None
     finally:
         file.close()
     if found.product != "braidmq":
-        raise ForeignFile(f"the data directory belongs to {found.product!r}")
+        raise ForeignFile(
+            f"{FORMAT_FILE} says that the data directory belongs to {found.product!r}",
+            remedy=FORMAT_REMEDY,
+        )
     if found.format > FORMAT:
         raise ForeignFile(
-            f"the data directory has format {found.format}, this BraidMQ reads {FORMAT}",
+            f"{FORMAT_FILE} says format {found.format}, this BraidMQ reads {FORMAT}",
             remedy="It was written by a newer BraidMQ: use that one",
         )
 

@@ -4,6 +4,10 @@ This touches only the disk and the plan's own copies, so it may run beside the t
 logs. Nothing it writes counts before a snapshot names it: a crash half-way leaves bytes behind a
 segment's known size, or a file nobody refers to.
 
+It may have to read segments: to seal one, to write one anew. Damage that it meets there is the
+affair of that partition alone (``damages``), whose old files stay as they are; everybody else's
+records, and what this partition had in memory, are written all the same.
+
 A message that went to many partitions is written once for all that still want it: its body to the
 checkpoint's body file, a reference to each of their segments.
 """
@@ -11,11 +15,14 @@ checkpoint's body file, a reference to each of their segments.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import KIB
+from braidmq.storage.aside import free_name
 from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
+from braidmq.storage.quarantine import Damage, Skipped, damage_of, pieces_of
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
@@ -55,6 +62,20 @@ class Rewritten(NamedTuple):
     """None when nothing was left of it."""
 
 
+class Salvage(NamedTuple):
+    """A segment to be written anew with what of it is intact, sealed or not."""
+
+    log: PartitionLog
+    segment: Segment
+
+
+class Salvaged(NamedTuple):
+    salvage: Salvage
+    segment: Segment | None
+    """None when it was whole: then it stays."""
+    skipped: Skipped | None
+
+
 def first_offset(data: bytes) -> int:
     return RecordBatch.scan(data, verify=False).base_offset
 
@@ -75,6 +96,8 @@ class SegmentWriter:
         self._shared: SharedBodies | None = None
         self.bytes_written = 0
         self.bodies_written = 0
+        self.damages: list[tuple[PartitionLog, Damage]] = []
+        """What it met on its way, by partition."""
 
     def find_shared(self, plans: Sequence[FlushPlan]) -> None:
         """Learn which bodies several of the plans want, before the first is carried out."""
@@ -101,8 +124,12 @@ class SegmentWriter:
             if not whole:
                 continue
             last = result.segments[-1] if result.segments else None
-            if last is not None and (
-                last.whole_size + waiting_whole + whole > self._segment_bytes_max
+            if last is not None and last is plan.last and self._segment_file is None:
+                self._open_last(plan, last)
+            if (
+                last is not None
+                and not last.sealed
+                and (last.whole_size + waiting_whole + whole > self._segment_bytes_max)
             ):
                 self._write(result, pieces)
                 pieces, waiting, waiting_whole = [], 0, 0
@@ -122,14 +149,29 @@ class SegmentWriter:
             self._sync()
         return result
 
+    def _open_last(self, plan: FlushPlan, last: Segment) -> None:
+        """Go on in the segment of the last flush, unless it is not there any more as it was."""
+        try:
+            file = self._disk.open(last.path)
+        except FileNotFoundError:
+            problem = Damage(last.path, 0, "the segment is missing")
+        else:
+            size = file.size()
+            if size >= last.size:
+                self._segment_file = self._opened(file)
+                return
+            file.close()
+            problem = Damage(last.path, size, f"the file ends here, before byte {last.size}")
+        last.sealed = True
+        self.damages.append((plan.log, problem))
+
     def _write(self, result: FlushResult, pieces: list[bytes]) -> None:
         """Add records to the last segment."""
         if not pieces:
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         segment = result.segments[-1]
-        if self._segment_file is None:
-            self._segment_file = self._opened(self._disk.open(segment.path))
+        assert self._segment_file is not None
         self._segment_file.write(data, segment.size)
         self.bytes_written += len(data)
         stamped = RecordBatch.scan(data, verify=False)
@@ -159,26 +201,35 @@ class SegmentWriter:
         self.bytes_written += len(bodies)
 
     def _create(self, plan: FlushPlan, base_offset: int) -> Segment:
-        header = segment_header(plan.log.id, base_offset, plan.log.label)
+        header = segment_header(plan.log.id, base_offset, plan.log.header_label)
         segment = Segment(plan.log.id, base_offset, base_offset, len(header), 0, 0, False)
         self._segment_file = self._new_file(segment.path, header)
         return segment
 
     def _seal(self, plan: FlushPlan, segment: Segment, index: SegmentIndex) -> None:
         segment.sealed = True
-        if segment is plan.last:
-            index = self._whole_index(plan, index)
+        try:
+            if segment is plan.last:
+                index = self._whole_index(plan, index)
+            keys = self._keys_of(segment)
+        except (CorruptData, ForeignFile) as error:
+            # It goes without its index, which is only a shortcut.
+            self.damages.append((plan.log, damage_of(error, segment.path)))
+            return
         self._new_file(segment.index_path, encode_index(segment, index))
-        self._write_keys(segment)
+        self._write_keys(segment, keys)
 
-    def _write_keys(self, segment: Segment) -> None:
-        blocks = None
-        if has_keys(segment):
-            files = OpenFiles(self._disk)
-            try:
-                blocks = scan_keys(files.get(segment.path), segment, fetch_from(files))
-            finally:
-                files.close()
+    def _keys_of(self, segment: Segment) -> bytes | None:
+        """The filter of its keys. Raises CorruptData or ForeignFile: all of it is read."""
+        if not has_keys(segment):
+            return None
+        files = OpenFiles(self._disk)
+        try:
+            return scan_keys(_source(files, segment), segment, fetch_from(files))
+        finally:
+            files.close()
+
+    def _write_keys(self, segment: Segment, blocks: bytes | None) -> None:
         if blocks is not None:
             self._new_file(segment.keys_path, encode_keys(segment, blocks))
         elif self._disk.exists(segment.keys_path):
@@ -187,56 +238,94 @@ class SegmentWriter:
     def _whole_index(self, plan: FlushPlan, added: SegmentIndex) -> SegmentIndex:
         """Of a segment that an earlier flush began; read again when it was not in memory."""
         assert plan.last is not None
-        if plan.last_index is None:
-            file = self._disk.open(plan.last.path)
-            try:
-                return scan_segment(file, plan.log.id, plan.log.index_interval, plan.last.size)[1]
-            finally:
-                file.close()
         whole = SegmentIndex()
+        if plan.last_index is None:
+            files = OpenFiles(self._disk)
+            try:
+                file = _source(files, plan.last)
+                found, whole = scan_segment(
+                    file, plan.log.id, plan.log.index_interval, plan.last.size
+                )
+            finally:
+                files.close()
+            if found.size < plan.last.size:
+                raise CorruptData(plan.last.path, found.size, "the file ends within a record")
+            return whole
         whole.append(plan.last_index)
         whole.append(added)
         return whole
 
-    def rewrite(self, plan: Rewrite) -> Rewritten:
-        """Copy the wanted records of a segment into a new generation of it."""
-        old = plan.segment
-        new: Segment | None = None
-        index = SegmentIndex()
-        source = self._disk.open(old.path)
+    def rewrite(self, plan: Rewrite) -> Rewritten | None:
+        """Copy the wanted records of a segment into a new generation of it; None where it is
+        damaged and stays as it is."""
+        target = _Generation(self, plan.log, plan.segment)
+        files = OpenFiles(self._disk)
         try:
+            source = _source(files, plan.segment)
             position = read_header(source).length
-            while position < old.size:
-                batch = scan_records(source, position, SCAN_BYTES, old.size)
+            while position < plan.segment.size:
+                batch = scan_records(source, position, SCAN_BYTES, plan.segment.size)
                 if batch is None:
-                    break
+                    reason = "the file ends within a record"
+                    raise CorruptData(plan.segment.path, position, reason)
                 position += batch.size
                 data, count = batch.without(plan.unwanted)
-                if not count:
-                    continue
-                if new is None:
-                    new, file = self._next_generation(plan)
-                file.write(data, new.size)
-                self.bytes_written += len(data)
-                note_batch(
-                    new, index, RecordBatch.scan(data, verify=False), plan.log.index_interval
-                )
+                if count:
+                    target.write(data)
+            return Rewritten(plan, target.seal())
+        except (CorruptData, ForeignFile) as error:
+            self.damages.append((plan.log, damage_of(error, plan.segment.path)))
+            target.discard()
+            return None
         finally:
-            source.close()
-        if new is not None:
-            # The gap that compaction leaves at the end belongs to the segment all the same.
-            new.end_offset = old.end_offset
-            new.sealed = True
-            self._new_file(new.index_path, encode_index(new, index))
-            self._write_keys(new)
-        return Rewritten(plan, new)
+            files.close()
 
-    def _next_generation(self, plan: Rewrite) -> tuple[Segment, File]:
+    def salvage(self, plan: Salvage) -> Salvaged | None:
+        """Write a damaged segment anew with what of it is intact. One is written even where
+        nothing is: that tells what became of the old one. None when it could not be done."""
         old = plan.segment
-        header = segment_header(plan.log.id, old.base_offset, plan.log.label)
-        segment = Segment(plan.log.id, old.base_offset, old.base_offset, len(header), 0, 0, False)
-        segment.generation = old.generation + 1
-        return segment, self._new_file(segment.path, header)
+        target = _Generation(self, plan.log, old)
+        ranges: list[tuple[int, int]] = []
+        files = OpenFiles(self._disk)
+        try:
+            for piece in pieces_of(files, old, plan.log.header_label):
+                if piece.batch is not None:
+                    target.write(bytes(memoryview(piece.batch)))
+                elif ranges and ranges[-1][1] == piece.start:
+                    ranges[-1] = (ranges[-1][0], piece.stop)
+                else:
+                    ranges.append((piece.start, piece.stop))
+            if not ranges:
+                target.discard()
+                return Salvaged(plan, None, None)
+            target.begin()
+            new = target.seal()
+        except (CorruptData, ForeignFile) as error:
+            self.damages.append((plan.log, damage_of(error, old.path)))
+            target.discard()
+            return None
+        finally:
+            files.close()
+        assert new is not None
+        new.salvaged = True
+        aside = free_name(self._disk, old.path) if self._disk.exists(old.path) else ""
+        return Salvaged(plan, new, Skipped(old.path, aside, ranges, old.records - new.records))
+
+    def new_segment(self, segment: Segment, label: str) -> File:
+        header = segment_header(segment.partition, segment.base_offset, label)
+        return self._new_file(segment.path, header)
+
+    def finish_segment(self, segment: Segment, index: SegmentIndex) -> None:
+        """Of one that was written whole: its index and its filter of keys."""
+        keys = self._keys_of(segment)
+        self._new_file(segment.index_path, encode_index(segment, index))
+        self._write_keys(segment, keys)
+
+    def drop(self, file: File) -> None:
+        """A file that this checkpoint made and that nobody knows of."""
+        self._unsynced.remove(file)
+        file.close()
+        self._disk.remove(file.path)
 
     def _new_file(self, path: str, data: bytes) -> File:
         if self._disk.exists(path):
@@ -262,3 +351,60 @@ class SegmentWriter:
             self._disk.sync_directory(DIRECTORY)
         for file in files:
             file.close()
+
+
+class _Generation:
+    """A segment on its way to being written anew: its next generation, under a name of its own."""
+
+    def __init__(self, writer: SegmentWriter, log: PartitionLog, old: Segment) -> None:
+        self._writer = writer
+        self._log = log
+        self._old = old
+        self._index = SegmentIndex()
+        self._file: File | None = None
+        header = segment_header(log.id, old.base_offset, log.header_label)
+        self._segment = Segment(
+            log.id,
+            old.base_offset,
+            old.base_offset,
+            len(header),
+            0,
+            0,
+            False,
+            generation=old.generation + 1,
+            salvaged=old.salvaged,
+        )
+
+    def begin(self) -> None:
+        if self._file is None:
+            self._file = self._writer.new_segment(self._segment, self._log.header_label)
+
+    def write(self, data: bytes) -> None:
+        self.begin()
+        assert self._file is not None
+        self._file.write(data, self._segment.size)
+        self._writer.bytes_written += len(data)
+        batch = RecordBatch.scan(data, verify=False)
+        note_batch(self._segment, self._index, batch, self._log.index_interval)
+
+    def seal(self) -> Segment | None:
+        """The segment; None if nothing was written."""
+        if self._file is None:
+            return None
+        # The gap at the end belongs to the segment all the same.
+        self._segment.end_offset = self._old.end_offset
+        self._segment.sealed = True
+        self._writer.finish_segment(self._segment, self._index)
+        return self._segment
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._writer.drop(self._file)
+            self._file = None
+
+
+def _source(files: OpenFiles, segment: Segment) -> File:
+    try:
+        return files.get(segment.path)
+    except FileNotFoundError:
+        raise CorruptData(segment.path, 0, "the segment is missing") from None

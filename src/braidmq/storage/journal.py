@@ -3,13 +3,16 @@
     journal/0000000000000007.journal        the number is the file's epoch, in hex
     byte  0            8         12         16      24     32       36                4096
           ┌────────────┬─────────┬──────────┬───────┬──────┬────────┬─────────────────┬─────────
-          │ "BRAIDWAL" │ version │ reserved │ epoch │ salt │ CRC32C │ zeros           │ entries…
+          │ "BRAIDWAL" │ version │ size / 8 │ epoch │ salt │ CRC32C │ zeros           │ entries…
           └────────────┴─────────┴──────────┴───────┴──────┴────────┴─────────────────┴─────────
 
 Files are made at their full size and used again, because syncing a file whose size and blocks do
 not change is about twice as fast. Entries stand end to end (``journal_entry`` owns their format)
 and carry the salt of this use of the file: a number drawn for it, so that neither what an earlier
 use left behind nor what a client wrote into a message can pass for an entry.
+
+What is gone must not pass for what never was: a file says how long it is, and one that is full says
+in its last entry (``ROLL``) which file it goes on in.
 
 Group commit: ``append`` only lays entries out in memory, and leaves large batches where they are.
 ``commit`` writes all that waits with one write and makes it durable with one fdatasync, however
@@ -55,6 +58,10 @@ FILE_HEADER = struct.Struct("<8sIIQQ")
 ENTRIES_START = 4096
 """Entries begin on a page of their own: a torn write of theirs can't take the header along."""
 
+ROLL = struct.Struct("<Q")
+ROLL_ROOM = ENTRY_HEADER_SIZE + ROLL.size + MARK_SIZE
+"""At the end of every file; what writes entries leaves room for a mark behind each."""
+
 ENTRIES_PER_SCAN = 4096
 BYTES_PER_SCAN = 256 * KIB
 """Recovered entries become Python objects: as many at a time as stay in the processor's cache
@@ -67,7 +74,7 @@ COMMIT_BOUNDS_S = (
 
 
 class Kind(IntEnum):
-    """What an entry says. ``MARK`` belongs to the journal itself."""
+    """What an entry says. ``MARK`` and ``ROLL`` belong to the journal itself."""
 
     MARK = 1
     RECORDS = 2
@@ -78,6 +85,7 @@ class Kind(IntEnum):
     CHECKPOINT = 7
     DELIVERY = 8
     RESET = 9
+    ROLL = 10
 
 
 KINDS = frozenset(Kind)
@@ -100,8 +108,9 @@ def file_name(epoch: int) -> str:
     return f"{DIRECTORY}/{epoch:016x}{SUFFIX}"
 
 
-def file_header(epoch: int, salt: int) -> bytes:
-    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, 0, epoch, salt)
+def file_header(epoch: int, salt: int, size: int = 0) -> bytes:
+    """``size`` of 0: not known, as in files that were made before it was noted."""
+    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, size // 8, epoch, salt)
     return fields + struct.pack("<I", crc32c(fields))
 
 
@@ -132,8 +141,16 @@ class Span:
 
 
 def _buffer_for(file: JournalFile, next_lsn: int) -> EntryBuffer:
-    room = file.size - file.position
+    room = file.size - file.position - ROLL_ROOM
     return EntryBuffer(file.salt, next_lsn, room, file.position)
+
+
+def encode_roll(salt: int, lsn: int, position: int, following: int) -> EntryBuffer:
+    """The last entry of a full file."""
+    entry = EntryBuffer(salt, lsn, ROLL_ROOM, position)
+    written = entry.append(Kind.ROLL, ROLL.pack(following))
+    assert written == lsn
+    return entry
 
 
 class Write(NamedTuple):
@@ -204,7 +221,8 @@ class Journal:
 
     def _append_to_next_file(self, kind: Kind, meta: bytes, payload: object) -> int:
         length = 0 if payload is None else memoryview(payload).nbytes  # type: ignore[arg-type]
-        self.roll(ENTRIES_START + ENTRY_HEADER_SIZE + len(meta) + 8 + length + 2 * MARK_SIZE)
+        size = ENTRIES_START + ENTRY_HEADER_SIZE + len(meta) + 8 + length + 2 * MARK_SIZE
+        self.roll(size + ROLL_ROOM)
         lsn = self._buffer.append(kind, meta, payload)
         assert lsn, "a file was made large enough for this entry"
         return lsn
@@ -231,10 +249,13 @@ class Journal:
         """Go on in a new file; returns its epoch. Everything appended so far is in older ones."""
         following = self._take_prepared(size_min)
         self._set_span_aside(self._buffer.take())
-        self._file.position = self._buffer.position
+        before = self._buffer
+        last = encode_roll(self._file.salt, before.next_lsn, before.position, following.epoch)
+        self._set_span_aside(last)
+        self._file.position = last.position + last.size
         self._closed.append(self._file)
         self._file = following
-        self._buffer = _buffer_for(following, self._buffer.next_lsn)
+        self._buffer = _buffer_for(following, last.next_lsn)
         return Epoch(following.epoch)
 
     def _set_span_aside(self, entries: EntryBuffer | None) -> None:
@@ -398,7 +419,7 @@ class Journal:
             zeros = bytes(MIB)
             for position in range(0, size, MIB) if filled else ():
                 file.write(zeros[: size - position], position)
-        file.write(file_header(epoch, salt), 0)
+        file.write(file_header(epoch, salt, file.size()), 0)
         file.sync()
         self._disk.rename(unfinished, file_name(epoch))
         self._disk.sync_directory(DIRECTORY)
@@ -417,6 +438,23 @@ class Journal:
         else:
             old.file.close()
             self._disk.remove(old.file.path)
+
+    @property
+    def closed_files(self) -> int:
+        """Full ones, kept for what is not in segments or for the snapshot before the newest."""
+        return len(self._closed)
+
+    def drop_spare(self) -> None:
+        """Give back the room of a file that was kept to be used again."""
+        if not self._preparing.acquire(blocking=False):
+            return  # a file is being made, perhaps of it
+        try:
+            spare, self._spare = self._spare, None
+            if spare is not None:
+                spare.close()
+                self._disk.remove(spare.path)
+        finally:
+            self._preparing.release()
 
     @property
     def live_bytes(self) -> int:
@@ -448,6 +486,8 @@ class Recovered:
     files: list[JournalFile]
     entries: int = 0
     torn_bytes: int = 0
+    following: int = 0
+    """The epoch in which the last file read goes on; 0: it was not full."""
 
 
 Progress = Callable[[str, int, int], None]
@@ -469,7 +509,7 @@ def recover(
     """
     epochs = journal_epochs(disk)
     recovered = Recovered(next_lsn, max([first_epoch - 1, *epochs]) + 1, [])
-    torn: list[JournalFile] = []
+    torn: list[tuple[JournalFile, int]] = []
     before = ""
     files = [disk.open(file_name(epoch)) for epoch in epochs if epoch >= first_epoch]
     sizes = [file.size() for file in files]
@@ -501,7 +541,9 @@ def recover(
             )
         if torn_bytes:
             recovered.torn_bytes += torn_bytes
-            torn.append(journal_file)
+            torn.append((journal_file, torn_bytes))
+        if recovered.following and recovered.following not in epochs:
+            raise CorruptData(file_name(recovered.following), 0, "the journal file is missing")
         before = file.path
     _settle(recovered.files, torn)
     return recovered
@@ -528,6 +570,9 @@ def _apply_file(
                     f"which this BraidMQ does not know",
                     remedy="It was written by a newer BraidMQ: use that one",
                 )
+            if kind == Kind.ROLL:
+                (recovered.following,) = ROLL.unpack(view[meta_start:meta_end])
+                continue
             payload_start = meta_start + (meta_end - meta_start + 7 & ~7)
             apply(Entry(lsn, kind, bytes(view[meta_start:meta_end]), view[payload_start:end]))
         recovered.entries += len(found)
@@ -536,15 +581,15 @@ def _apply_file(
             return position
 
 
-def _settle(files: list[JournalFile], torn: list[JournalFile]) -> None:
+def _settle(files: list[JournalFile], torn: list[tuple[JournalFile, int]]) -> None:
     """Make what was just read durable, and the torn tails unreadable.
 
     After a mere kill the entries may have come from the page cache: nothing may stand on them
     before they are on disk.
     """
     try:
-        for journal_file in torn:
-            journal_file.file.truncate(journal_file.position)
+        for journal_file, length in torn:
+            journal_file.file.write(bytes(length), journal_file.position)
         for journal_file in files:
             journal_file.file.sync()
     except OSError as error:
@@ -578,26 +623,30 @@ def older_files(disk: Disk, oldest_epoch: int, first_epoch: int) -> list[Journal
     ]
 
 
-def remove_leftovers(disk: Disk, first_epoch: int) -> None:
-    """Remove files that were being made when the node stopped, or that no snapshot needs."""
-    for name in disk.list(DIRECTORY):
-        if name.endswith(UNFINISHED) or int(name.removesuffix(SUFFIX), 16) < first_epoch:
-            disk.remove(f"{DIRECTORY}/{name}")
+def leftovers(disk: Disk, first_epoch: int) -> list[str]:
+    """Paths of files that were being made when the node stopped, or that no snapshot needs."""
+    return [
+        f"{DIRECTORY}/{name}"
+        for name in disk.list(DIRECTORY)
+        if name.endswith(UNFINISHED) or int(name.removesuffix(SUFFIX), 16) < first_epoch
+    ]
 
 
 def check_file_header(path: str, view: memoryview, epoch: int) -> int:
     """The salt of a file that is ours, readable by us and intact."""
     header = bytes(view[: FILE_HEADER.size + 4])
-    if len(view) < ENTRIES_START or header[:8] != FILE_MAGIC:
-        raise ForeignFile(
-            f"{path} is not a journal file", remedy="Move it out of the data directory"
-        )
-    _, version, _, _, salt = FILE_HEADER.unpack(header[:-4])
-    if version > FILE_VERSION:
+    if len(view) < ENTRIES_START:
+        raise CorruptData(path, len(view), "the file ends within its header")
+    magic, version, eighths, _, salt = FILE_HEADER.unpack(header[:-4])
+    if header == file_header(epoch, salt, size := 8 * eighths):
+        if len(view) < size:
+            raise CorruptData(path, len(view), f"the file ends here, before byte {size}")
+        return int(salt)
+    fields, checksum = header[:-4], struct.unpack("<I", header[-4:])[0]
+    # Only with a right checksum: a flipped bit must not pass for a newer version.
+    if magic == FILE_MAGIC and version > FILE_VERSION and checksum == crc32c(fields):
         raise ForeignFile(
             f"{path} has journal version {version}, this BraidMQ reads {FILE_VERSION}",
             remedy="It was written by a newer BraidMQ: use that one",
         )
-    if header != file_header(epoch, salt):
-        raise CorruptData(path, 0, "the file header does not match its checksum and name")
-    return int(salt)
+    raise CorruptData(path, 0, "the file header does not match its checksum and name")

@@ -14,26 +14,27 @@ then are never written a second time.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from braidmq.model.errors import CorruptData, OffsetOutOfRange
+from braidmq.model.errors import CorruptData, ForeignFile, OffsetOutOfRange, PartitionQuarantined
 from braidmq.model.ids import Offset, PartitionId
 from braidmq.model.limits import KIB
 from braidmq.storage.bodies import bytes_to_scan, fetch_from, resolve
+from braidmq.storage.disk import File
 from braidmq.storage.offset_set import OffsetSet
+from braidmq.storage.quarantine import Damage, damage_of
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     OpenFiles,
     Segment,
     SegmentIndex,
+    bodies_path,
     decode_index,
     scan_records,
     scan_segment,
 )
-
-if TYPE_CHECKING:
-    from braidmq.storage.flush import Rewritten
 
 ABSORBED_BYTES_MAX = 16 * KIB
 """Batches smaller than this are copied together: one object for many single messages."""
@@ -104,12 +105,14 @@ class PartitionLog:
         "_unflushed",
         "acknowledged",
         "appended_bytes",
+        "damage",
         "durable",
         "flushed_offset",
         "id",
         "index_interval",
         "label",
         "next_offset",
+        "on_damage",
         "pinned_offset",
         "segments",
         "start_offset",
@@ -139,6 +142,9 @@ class PartitionLog:
         """Somebody reads from here on: what is there does not go, though it had its time."""
         self.appended_bytes = 0
         """Since it was opened."""
+        self.damage: Damage | None = None
+        """Why it is quarantined, if it is."""
+        self.on_damage: Callable[[PartitionLog, Damage], None] = _quarantine
         self._indexes: dict[int, SegmentIndex] = {}
         self._memory = memory
         self._files = files
@@ -183,6 +189,11 @@ class PartitionLog:
         self._unflushed += change
 
     @property
+    def header_label(self) -> str:
+        """In the headers of its segments: empty for those that nobody has after a restart."""
+        return self.label if self.durable else ""
+
+    @property
     def unflushed_bytes(self) -> int:
         """What is not in segments yet, as it lies in memory."""
         return self._unflushed
@@ -195,12 +206,14 @@ class PartitionLog:
 
     def read(self, offset: int, bytes_max: int = READ_BYTES, stop: int = NO_STOP) -> list[Run]:
         """Runs of records from ``offset`` on, about ``bytes_max`` of them but at least one record;
-        fewer where segments end and memory begins. Nothing is read from disk only for the sake of
-        records from ``stop`` on, which may come all the same.
+        fewer where segments end and memory begins. Nothing is read or looked at only for the sake
+        of records from ``stop`` on, which may come all the same.
 
         Empty at the end of the log. Records that are gone (retention, compaction, acknowledged by
         all) are skipped.
         """
+        if self.damage is not None:
+            raise self.quarantined()
         if not 0 <= offset <= self.next_offset:
             raise OffsetOutOfRange(
                 f"{self.label}: offset {offset} is not between 0 and {self.next_offset}",
@@ -212,7 +225,7 @@ class PartitionLog:
             found = self._read_segments(offset, bytes_max, stop)
             if found:
                 return found
-        return self._read_tail(offset, bytes_max)
+        return self._read_tail(offset, bytes_max, stop)
 
     def _read_segments(self, offset: int, bytes_max: int, stop: int) -> list[Run]:
         """What an earlier read brought and nobody took comes first, and more only if that is not
@@ -223,10 +236,10 @@ class PartitionLog:
             while bytes_max > 0 and offset < segment.end_offset:
                 try:
                     run = self._read_segment(segment, offset, bytes_max, stop)
-                except CorruptData:
+                except (CorruptData, ForeignFile) as error:
                     if found:
                         return found  # what is before the damage comes before the error
-                    raise
+                    raise self._damaged(error, segment) from error
                 if run is None:
                     break
                 found.append(run)
@@ -237,15 +250,44 @@ class PartitionLog:
                 bytes_max -= batch.size - batch.position_at(run.first)
         return found
 
+    # --- damage ---
+
+    def _damaged(self, error: CorruptData | ForeignFile, segment: Segment) -> PartitionQuarantined:
+        """Somebody met damage: what everybody is told from now on."""
+        self.on_damage(self, damage_of(error, segment.path))
+        return self.quarantined()
+
+    def quarantined(self) -> PartitionQuarantined:
+        damage = self.damage
+        assert damage is not None
+        return PartitionQuarantined(self.label, damage.file, damage.position, damage.reason)
+
+    def forget_read(self) -> None:
+        """Its files are others than before, under the same names."""
+        self._indexes.clear()
+        for each in self.segments:
+            self._files.forget(each.path)
+            self._files.forget(each.index_path)
+            for number in each.bodies:
+                self._files.forget(bodies_path(number))
+
+    def _open(self, segment: Segment) -> File:
+        try:
+            return self._files.get(segment.path)
+        except FileNotFoundError:
+            raise CorruptData(segment.path, 0, "the segment is missing") from None
+
+    # --- reading on ---
+
     def _first_in_memory(self) -> int:
         if len(self._tail) > self._head:
             return self._tail[self._head].base_offset
         return self.next_offset
 
-    def _read_tail(self, offset: int, bytes_max: int) -> list[Run]:
+    def _read_tail(self, offset: int, bytes_max: int, stop: int) -> list[Run]:
         found: list[Run] = []
         at = self._head
-        if len(self._tail) - at > 1:
+        if len(self._tail) - at > 1 and self._tail[at + 1].base_offset <= offset:
             at = bisect_right(self._tail, offset, lo=at, key=lambda b: b.base_offset) - 1
             at = max(at, self._head)
         while at < len(self._tail):
@@ -259,7 +301,7 @@ class PartitionLog:
             if run.stop < count or at == len(self._tail):
                 break
             bytes_max -= batch.size - batch.position_at(first)
-            if bytes_max <= 0:
+            if bytes_max <= 0 or batch.next_offset >= stop:
                 break
         return found
 
@@ -277,7 +319,7 @@ class PartitionLog:
                 or recent.size - recent.position_at(first) >= REST_BYTES_MIN
             ):
                 return cut_run(recent, first, bytes_max)
-        file = self._files.get(path)
+        file = self._open(segment)
         index = self._index(segment)
         position = index.position_of(offset)
         # The index leads to at most one interval before the record.
@@ -292,6 +334,9 @@ class PartitionLog:
             batch = scan_records(file, position, length, segment.size)
             if batch is None:
                 raise CorruptData(path, position, "the file ends within a record")
+            if not (segment.base_offset <= batch.base_offset < segment.end_offset):
+                # Intact, but a block that belongs elsewhere.
+                raise CorruptData(path, position, f"offset {batch.base_offset} is not of this file")
             first = batch.find(offset)
             if first < batch.count:
                 if batch.shared_bytes:
@@ -300,6 +345,13 @@ class PartitionLog:
                 return cut_run(batch, first, bytes_max)
             position += batch.size
         return None
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest timestamp of its records; 0 without any."""
+        stamps = [segment.max_timestamp_ms for segment in self.segments]
+        stamps += [batch.max_timestamp_ms for batch in self._tail[self._head :]]
+        return max(stamps, default=0)
 
     def find_time(self, timestamp_ms: int) -> Offset:
         """The offset of the first record stamped at or after a time; ``next_offset`` for none."""
@@ -338,7 +390,15 @@ class PartitionLog:
         return Offset(max(end, self.start_offset))
 
     def _find_time_in(self, segment: Segment, timestamp_ms: int) -> int:
-        file = self._files.get(segment.path)
+        if self.damage is not None:
+            raise self.quarantined()
+        try:
+            return self._find_time_intact(segment, timestamp_ms)
+        except (CorruptData, ForeignFile) as error:
+            raise self._damaged(error, segment) from error
+
+    def _find_time_intact(self, segment: Segment, timestamp_ms: int) -> int:
+        file = self._open(segment)
         position = self._index(segment).position_of_time(timestamp_ms)
         while 0 <= position < segment.size:
             batch = scan_records(file, position, READ_BYTES, segment.size)
@@ -357,7 +417,12 @@ class PartitionLog:
 
     def index(self, segment: Segment) -> SegmentIndex:
         """Of one of its segments, sealed or not."""
-        return self._index(segment)
+        if self.damage is not None:
+            raise self.quarantined()
+        try:
+            return self._index(segment)
+        except (CorruptData, ForeignFile) as error:
+            raise self._damaged(error, segment) from error
 
     def _index(self, segment: Segment) -> SegmentIndex:
         index = self._indexes.get(segment.base_offset)
@@ -370,20 +435,17 @@ class PartitionLog:
         if segment.sealed:
             try:
                 file = self._files.get(segment.index_path)
-            except FileNotFoundError:
-                pass
-            else:
                 index = decode_index(segment, file.read(file.size(), 0))
-                if index is not None:
-                    return index
-        file = self._files.get(segment.path)
-        try:
-            return scan_segment(file, self.id, self.index_interval, segment.size)[1]
-        except CorruptData as error:
-            if not error.position:
-                raise
-            # As far as the records go: whoever reads what lies behind meets the damage itself.
-            return scan_segment(file, self.id, self.index_interval, error.position)[1]
+            except OSError:
+                index = None
+            if index is not None:
+                return index
+        file = self._open(segment)
+        found, index = scan_segment(file, self.id, self.index_interval, segment.size)
+        if found.size < segment.size:
+            # Without all of it nobody could tell records that are gone from those behind damage.
+            raise CorruptData(segment.path, found.size, "the file ends within a record")
+        return index
 
     # --- forgetting ---
 
@@ -410,14 +472,15 @@ class PartitionLog:
             self._indexes.pop(segment.base_offset, None)
         return dropped
 
-    def replace(self, rewritten: "Rewritten") -> bool:
+    def replace(self, old: Segment, new: Segment | None) -> bool:
         """Put a segment that was written anew in its place; False when that is no longer there."""
-        old = rewritten.rewrite.segment
         if old not in self.segments:
             return False
         at = self.segments.index(old)
-        self.segments[at : at + 1] = [rewritten.segment] if rewritten.segment else []
+        self.segments[at : at + 1] = [new] if new is not None else []
         self._indexes.pop(old.base_offset, None)
+        self._files.forget(old.path)
+        self._files.forget(old.index_path)
         # Batches still in memory have the records that are gone from disk: both must agree.
         self._drop_tail(min(old.end_offset, self.flushed_offset))
         return True
@@ -479,6 +542,8 @@ class PartitionLog:
             return None
         self._sealed = True
         shares, self._shares = self._shares, False
+        if self.damage is not None and self.segments:
+            self.segments[-1].sealed = True  # nothing is added to what may be damaged
         last = self.segments[-1] if self.segments and not self.segments[-1].sealed else None
         self._extending = last is not None
         return FlushPlan(
@@ -518,6 +583,11 @@ class PartitionLog:
         self._memory.unflushed += still_unflushed - self._unflushed
         self._unflushed = still_unflushed
         self.flushed_offset = max(self.flushed_offset, plan.end_offset)
+
+
+def _quarantine(log: PartitionLog, damage: Damage) -> None:
+    """What a log without a store does."""
+    log.damage = damage
 
 
 def cut_run(batch: RecordBatch, first: int, bytes_max: int) -> Run:

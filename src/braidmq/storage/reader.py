@@ -106,8 +106,7 @@ def find_segments(data_dir: Path, label: str | None = None) -> list[SegmentFile]
     The newest snapshot says how much of each file counts.
     """
     disk = RealDisk(data_dir)
-    notes: list[str] = []
-    newest = snapshot.load_newest(disk, notes)
+    newest = snapshot.load_newest(disk, [])
     if newest is None:
         raise NotFound(
             f"{data_dir} has no readable snapshot, so nothing is sealed there yet",

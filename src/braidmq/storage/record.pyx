@@ -2,7 +2,7 @@
 
     byte  0         4         8     9       10    11       12       13 14      16
           ┌─────────┬─────────┬─────┬───────┬─────┬────────┬────────┬──┬───────┐
-          │ header  │ body    │magic│version│flags│priority│envelope│0 │key    │
+          │ header  │ body    │magic│version│flags│priority│envelope│d.│key    │
           │ CRC32C  │ CRC32C  │ B4  │ 1     │     │        │format  │  │length │
           ├─────────┴─────────┼─────┴───────┴─────┴────────┼────────┴──┴───────┘
        16 │ offset            │ timestamp, ms              │
@@ -25,6 +25,9 @@ each record is only its place in the batch it was published in; in a segment it 
 own offset, and gaps are allowed.
 
 The envelope is the message's properties as they came on the wire, with their format beside them.
+
+Byte 13 says which of the two times are dates that somebody named (``DATED_DUE``, ``DATED_EXPIRY``),
+which the wall clock decides; others are so long after the timestamp, whatever becomes of that clock.
 
 In a segment a record may be a reference: version 2 and the flag SHARED, and after the timing fields
 
@@ -99,6 +102,9 @@ FLAG_TOMBSTONE = TOMBSTONE
 FLAG_TRANSIENT = TRANSIENT
 FLAG_SHARED = SHARED
 
+DATED_DUE = 1
+DATED_EXPIRY = 2
+
 cdef enum:
     # Positions in a batch are 32 bits wide.
     BATCH_BYTES_MAX = 0x7fffffff
@@ -131,6 +137,7 @@ class Record(NamedTuple):
     priority: int = 0
     expires_at_ms: int = 0
     due_at_ms: int = 0
+    dated: int = 0
 
 
 cdef inline uint64_t header_traits(
@@ -385,6 +392,7 @@ cdef class RecordBatch:
     def append(
         self, value, *, key=None, envelope=b"", uint8_t envelope_format=0, uint8_t flags=0,
         uint8_t priority=0, int64_t timestamp_ms=0, int64_t expires_at_ms=0, int64_t due_at_ms=0,
+        uint8_t dated=0,
     ):
         """Encode one record. The slow path: kernels or ``extend_values`` encode runs."""
         cdef const unsigned char[::1] key_view = None, value_view = None, envelope_view = envelope
@@ -410,6 +418,27 @@ cdef class RecordBatch:
             envelope_format, flags & ~(TIMED | KEYED | TOMBSTONE | SHARED), priority,
             timestamp_ms, expires_at_ms, due_at_ms,
         )
+        if dated and (expires_at_ms or due_at_ms):
+            self.header_at(self.count - 1).reserved = dated
+            seal_header(self.header_at(self.count - 1))
+
+    def shifted(self, int64_t lead_ms):
+        """A copy whose times are by a clock that is so far ahead; dates stay what they are."""
+        cdef bytes copied = bytes(memoryview(self))
+        cdef RecordHeader *header
+        cdef RecordTiming *timing
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            header = <RecordHeader *>(PyBytes_AS_STRING(copied) + self.positions[i])
+            header.timestamp_ms += lead_ms
+            if header.flags & TIMED:
+                timing = <RecordTiming *>(<unsigned char *>header + HEADER_BYTES)
+                if timing.due_at_ms and not header.reserved & DATED_DUE:
+                    timing.due_at_ms += lead_ms
+                if timing.expires_at_ms and not header.reserved & DATED_EXPIRY:
+                    timing.expires_at_ms += lead_ms
+            seal_header(header)
+        return RecordBatch.scan(copied, base_offset=self.base_offset, verify=False)
 
     def extend_values(
         self, list values, int64_t timestamp_ms, list keys=None, bytes envelope not None=b"",
@@ -669,6 +698,21 @@ cdef class RecordBatch:
         """Bytes of the values of records ``first`` … ``stop - 1``."""
         return self.value_bytes_of(max(first, 0), min(stop, self.count))
 
+    def reach(self, Py_ssize_t first, Py_ssize_t stop, int64_t value_bytes):
+        """The index behind as few records from ``first`` on as have ``value_bytes`` bytes of values
+        together; ``stop`` when those before it have fewer."""
+        cdef Py_ssize_t i
+        first = max(first, 0)
+        stop = min(stop, self.count)
+        if self.value_bytes_max and self.is_even():
+            i = (max(value_bytes, 0) + self.value_bytes_max - 1) // self.value_bytes_max
+            return min(first + i, stop)
+        for i in range(first, stop):
+            if value_bytes <= 0:
+                return i
+            value_bytes -= self.header_at(i).value_length
+        return stop
+
     def offset_at(self, Py_ssize_t index):
         if not 0 <= index < self.count:
             raise IndexError(index)
@@ -713,6 +757,7 @@ cdef class RecordBatch:
             envelope, header.envelope_format, header.flags, header.priority,
             timing.expires_at_ms if header.flags & TIMED else 0,
             timing.due_at_ms if header.flags & TIMED else 0,
+            header.reserved if header.flags & TIMED else 0,
         )
 
     def records(self):

@@ -175,6 +175,8 @@ class Segment(msgspec.Struct):
     """Numbers of the body files that its records refer to."""
     shared_bytes: int = 0
     """How much longer it would be with those bodies in it."""
+    salvaged: bool = False
+    """Whether it was written around damage: what it stands for is set aside, never removed."""
 
     @property
     def whole_size(self) -> int:
@@ -311,7 +313,10 @@ def scan_records(file: File, position: int, length: int, end: int) -> RecordBatc
     """
     while True:
         length = min(length, end - position)
-        data = file.read(length, position)
+        try:
+            data = file.read(length, position)
+        except OSError as error:
+            raise CorruptData(file.path, position, f"it can't be read: {error}") from error
         try:
             batch = RecordBatch.scan(data)
         except BadRecord as error:

@@ -30,20 +30,18 @@ def has_keys(segment: Segment) -> bool:
     return bool(segment.summary & FLAG_KEYED)
 
 
-def scan_keys(file: File, segment: Segment, fetch: Fetch) -> bytes | None:
-    """The filter of all keys of a segment, whose records are read again; None if one is damaged."""
+def scan_keys(file: File, segment: Segment, fetch: Fetch) -> bytes:
+    """The filter of all keys of a segment, whose records are read again: raises CorruptData or
+    ForeignFile where they can't be."""
     found = KeyFilter(segment.records)
     position = read_header(file).length
     while position < segment.size:
-        try:
-            batch = scan_records(file, position, SCAN_BYTES, segment.size)
-            if batch is None:
-                return None
-            pieces = resolve_all(batch, SCAN_BYTES, fetch) if batch.shared_bytes else (batch,)
-            for piece in pieces:
-                found.add(piece)
-        except CorruptData:
-            return None  # who reads it is told; a segment is sealed all the same
+        batch = scan_records(file, position, SCAN_BYTES, segment.size)
+        if batch is None:
+            raise CorruptData(file.path, position, "the file ends within a record")
+        pieces = resolve_all(batch, SCAN_BYTES, fetch) if batch.shared_bytes else (batch,)
+        for piece in pieces:
+            found.add(piece)
         position += batch.size
     return found.folded()
 

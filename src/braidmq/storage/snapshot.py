@@ -50,6 +50,9 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     partitions: list[PartitionState]
     sections: dict[str, bytes] = {}
     """What participants keep, by their names."""
+    previous: int = 0
+    """The number of the snapshot before it, which is kept until there is one after it; 0: none, or
+    from a time when this was not noted."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -71,17 +74,20 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(path: str, data: bytes) -> Snapshot:
-    if len(data) < HEADER.size or data[:8] != MAGIC:
-        raise ForeignFile(f"{path} is not a snapshot", remedy="Move it out of the data directory")
-    _, version, _, next_lsn, first_epoch, length, checksum = HEADER.unpack(data[: HEADER.size])
-    if version > VERSION:
+    if len(data) < HEADER.size:
+        raise CorruptData(path, len(data), "the file ends within its header")
+    magic, version, _, next_lsn, first_epoch, length, checksum = HEADER.unpack(data[: HEADER.size])
+    body = data[HEADER.size :]
+    if len(body) < length and magic == MAGIC:
+        raise CorruptData(path, len(data), f"the file ends here, before byte {length}")
+    # Before anything it says of itself: a flipped bit must not pass for a newer version.
+    if len(body) != length or crc32c(body, crc32c(data[: HEADER.size - 4])) != checksum:
+        raise CorruptData(path, 0, "the snapshot does not match its checksum")
+    if magic != MAGIC or version > VERSION:
         raise ForeignFile(
             f"{path} has snapshot version {version}, this BraidMQ reads {VERSION}",
             remedy="It was written by a newer BraidMQ: use that one",
         )
-    body = data[HEADER.size :]
-    if len(body) != length or crc32c(body, crc32c(data[: HEADER.size - 4])) != checksum:
-        raise CorruptData(path, 0, "the snapshot does not match its checksum")
     try:
         state = msgspec.msgpack.decode(body, type=State)
     except msgspec.DecodeError as error:
@@ -109,17 +115,25 @@ def names(disk: Disk) -> list[str]:
     return sorted(found, reverse=True)
 
 
-def load_newest(disk: Disk, notes: list[str]) -> Snapshot | None:
-    """The newest snapshot that can be read; what is wrong with newer ones goes to ``notes``."""
+def load_newest(disk: Disk, unreadable: list[CorruptData]) -> Snapshot | None:
+    """The newest that can be read; what is wrong with newer ones goes to ``unreadable``."""
     for path in names(disk):
-        file = disk.open(path)
         try:
-            return decode(path, file.read(file.size(), 0))
+            return load(disk, path)
         except CorruptData as error:
-            notes.append(f"{error.file} can't be read ({error.reason}): using an older state")
-        finally:
-            file.close()
+            unreadable.append(error)
     return None
+
+
+def load(disk: Disk, path: str) -> Snapshot:
+    file = disk.open(path)
+    try:
+        data = file.read(file.size(), 0)
+    except OSError as error:
+        raise CorruptData(path, 0, f"it can't be read: {error}") from error
+    finally:
+        file.close()
+    return decode(path, data)
 
 
 def oldest_epoch(disk: Disk, first_epoch: int) -> int:
@@ -141,7 +155,6 @@ def remove_old(disk: Disk, keep: int = KEPT) -> None:
         disk.remove(path)
 
 
-def remove_unfinished(disk: Disk) -> None:
-    for name in disk.list(DIRECTORY):
-        if name.endswith(UNFINISHED):
-            disk.remove(f"{DIRECTORY}/{name}")
+def unfinished(disk: Disk) -> list[str]:
+    """Paths of snapshots that were being written."""
+    return [f"{DIRECTORY}/{each}" for each in disk.list(DIRECTORY) if each.endswith(UNFINISHED)]

@@ -6,51 +6,48 @@ the threads that do it in a node. Tests call them in line.
 """
 
 import logging
-import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-import msgspec
-
-from braidmq.model.errors import CorruptData, NotFound, StorageFailed
+from braidmq.model.errors import CorruptData, NoSnapshot, NotFound, StorageFailed
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
-from braidmq.storage import directory, journal, segment, snapshot
+from braidmq.storage import directory, journal, quarantine, segment, snapshot
 from braidmq.storage.bodies import BodyFiles
-from braidmq.storage.catalogue import Catalogue, Change, decode_changes, encode_changes
-from braidmq.storage.disk import DirectoryLock, Disk, File
-from braidmq.storage.flush import Rewrite, Rewritten, SegmentWriter
+from braidmq.storage.catalogue import (
+    COUNTERS,
+    PARTITIONS,
+    Catalogue,
+    Change,
+    decode_changes,
+    encode_changes,
+)
+from braidmq.storage.checkpoint import Checkpoint, CheckpointWork
+from braidmq.storage.disk import DirectoryLock, Disk
+from braidmq.storage.entries import (
+    ACKNOWLEDGED_HEAD,
+    ACKNOWLEDGED_ONE,
+    LOG_START,
+    RANGE,
+    RESET,
+    Ranges,
+    Settled,
+    decode_records_meta,
+    encode_records_meta,
+)
+from braidmq.storage.flush import Rewrite, Salvage
 from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
+from braidmq.storage.leftovers import Leftovers, RecoveryReport, find_missing
 from braidmq.storage.offset_set import OffsetBits, OffsetSet
-from braidmq.storage.partition_log import FlushPlan, FlushResult, Memory, PartitionLog
+from braidmq.storage.partition_log import Memory, PartitionLog
+from braidmq.storage.quarantine import QUARANTINE, Damage, Skipped
 from braidmq.storage.record import RecordBatch
-from braidmq.storage.segment import OpenFiles, Segment, bodies_path, scan_segment
+from braidmq.storage.segment import OpenFiles, Segment, bodies_path
 from braidmq.storage.settings import StorageSettings
-from braidmq.storage.snapshot import AcknowledgedState, PartitionState, Snapshot, State
+from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
 
 logger = logging.getLogger(__name__)
-
-PARTITIONS = "partitions"
-"""The catalogue's table of partitions: number → label."""
-
-RECORDS_HEAD = struct.Struct("<II")
-COUNTERS = "counters"
-"""The catalogue's table of numbers given out: what for → the next."""
-
-TARGET = struct.Struct("<Qq")
-ONE_TARGET = struct.Struct("<IIQq")
-"""RECORDS_HEAD and TARGET: nearly every batch goes to one partition and settles nothing."""
-
-SETTLED = struct.Struct("<QQqq")
-RANGE = struct.Struct("<qq")
-ACKNOWLEDGED_HEAD = struct.Struct("<QQ")
-ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
-"""ACKNOWLEDGED_HEAD and RANGE."""
-
-LOG_START = struct.Struct("<Qq")
-RESET = struct.Struct("<QQq")
 
 # Looking a member up in its enum costs more than all else that an append does in Python.
 RECORDS: Final = Kind.RECORDS
@@ -59,55 +56,9 @@ ACKNOWLEDGED: Final = Kind.ACKNOWLEDGED
 CHECKPOINT_FILL = 0.75
 """A checkpoint begins when a journal file is this full: the rest takes what arrives meanwhile."""
 
-Ranges = Sequence[tuple[int, int]]
-Settled = tuple[SubscriptionId, PartitionId, int, int]
-"""A subscription has settled a partition's offsets from the first number up to the second."""
 
-
-def encode_records_meta(
-    logs: Sequence[PartitionLog], settled: Sequence[Settled], stamp: bytes = b""
-) -> bytes:
-    if len(logs) == 1 and not settled:
-        return ONE_TARGET.pack(1, 0, logs[0].id, logs[0].next_offset) + stamp
-    targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
-    moved = [SETTLED.pack(*each) for each in settled]
-    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved, stamp))
-
-
-def decode_records_meta(
-    meta: bytes,
-) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], bytes]:
-    targets, moved = RECORDS_HEAD.unpack_from(meta)
-    middle = RECORDS_HEAD.size + targets * TARGET.size
-    end = middle + moved * SETTLED.size
-    return (
-        list(TARGET.iter_unpack(meta[RECORDS_HEAD.size : middle])),
-        list(SETTLED.iter_unpack(meta[middle:end])),
-        meta[end:],
-    )
-
-
-@dataclass
-class RecoveryReport:
-    """What opening a directory found."""
-
-    entries: int = 0
-    records: int = 0
-    partitions: int = 0
-    torn_bytes: int = 0
-    elapsed_ms: float = 0.0
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class CheckpointWork:
-    """What all checkpoints together have done."""
-
-    count: int = 0
-    seconds: float = 0.0
-    bytes_written: int = 0
-    segments_rewritten: int = 0
-    segments_removed: int = 0
+Told = Callable[[list[Skipped] | StorageFailed], None]
+"""What of a partition's segments was skipped, or why nothing was."""
 
 
 class Participant(Protocol):
@@ -125,80 +76,6 @@ class Participant(Protocol):
     def dump(self) -> bytes: ...
 
 
-@dataclass
-class Checkpoint:
-    """State at one LSN on its way to disk: begun by the owner, carried out anywhere, finished by
-    the owner."""
-
-    journaled_lsn: Lsn
-    """Everything this state stands on is durable once this is."""
-    next_lsn: int
-    first_epoch: int
-    retire_below: int
-    plans: list[FlushPlan]
-    catalogue: bytes
-    acknowledged: list[AcknowledgedState]
-    untouched: list[PartitionState]
-    obsolete: list[Segment]
-    obsolete_bodies: list[int]
-    """Body files that nothing but obsolete segments refers to."""
-    sections: dict[str, bytes]
-    rewrites: list[Rewrite]
-    body_file: int
-    """The number of the body file, if there is something to share."""
-    results: list[FlushResult] = field(default_factory=list)
-    rewritten: list[Rewritten] = field(default_factory=list)
-    seconds: float = 0.0
-    bytes_written: int = 0
-    bodies_written: int = 0
-    """The size of the body file; 0: there is none."""
-
-    def carry_out(self, disk: Disk, target: Journal, settings: StorageSettings) -> None:
-        """Segments first, then the snapshot that names them, then what neither needs."""
-        started = time.perf_counter()
-        writer = SegmentWriter(disk, settings.segment_bytes_max, self.body_file)
-        writer.find_shared(self.plans)
-        self.results = [writer.carry_out(plan) for plan in self.plans]
-        self.rewritten = [writer.rewrite(each) for each in self.rewrites]
-        writer.sync()
-        snapshot.write(disk, Snapshot(self.next_lsn, self.first_epoch, self._state()))
-        snapshot.remove_old(disk)
-        for old in self.obsolete:
-            remove_segment(disk, old)
-        for number in self.obsolete_bodies:
-            disk.remove(bodies_path(number))
-        target.retire(self.retire_below)
-        target.prepare()
-        self.bytes_written = writer.bytes_written
-        self.bodies_written = writer.bodies_written
-        self.seconds = time.perf_counter() - started
-
-    def _state(self) -> State:
-        touched = [
-            PartitionState(
-                result.plan.log.id,
-                result.plan.start_offset,
-                result.plan.end_offset,
-                result.plan.end_offset,
-                [*result.plan.kept, *result.segments],
-            )
-            for result in self.results
-            if result.plan.log.durable
-        ]
-        partitions = self.untouched + touched
-        if self.rewritten:
-            partitions = [self._with_rewritten(each) for each in partitions]
-        return State(self.catalogue, self.acknowledged, partitions, self.sections)
-
-    def _with_rewritten(self, state: PartitionState) -> PartitionState:
-        new = {
-            (each.rewrite.segment.partition, each.rewrite.segment.base_offset): each.segment
-            for each in self.rewritten
-        }
-        segments = [new.get((old.partition, old.base_offset), old) for old in state.segments]
-        return msgspec.structs.replace(state, segments=[each for each in segments if each])
-
-
 class Store:
     """Use ``Store.open``."""
 
@@ -211,6 +88,9 @@ class Store:
         self.checkpoints = CheckpointWork()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
+        # Its keys by either half: whoever deletes one queue of many looks at its own only.
+        self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
+        self._subscribed: dict[SubscriptionId, dict[PartitionId, None]] = {}
         self.bodies = BodyFiles()
         self._participants: dict[str, Participant] = {}
         self._by_kind: dict[int, Participant] = {}
@@ -222,6 +102,20 @@ class Store:
         self._evictable: OrderedDict[PartitionId, PartitionLog] = OrderedDict()
         self._obsolete: list[Segment] = []
         self._rewrites: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
+        self._salvages: dict[PartitionId, tuple[PartitionLog, Told]] = {}
+        self._salvaging: dict[PartitionId, tuple[PartitionLog, Told]] = {}
+        self._kept_bodies: set[int] = set()
+        """Body files of segments that were written around damage: set aside, not removed."""
+        self._unreadable: list[CorruptData] = []
+        self._damages: list[tuple[PartitionLog, Damage]] = []
+        """What recovery found, for when there is a journal to note it in."""
+        self._used: snapshot.Snapshot | None = None
+        self._snapshot = 0
+        """The number of the newest; 0: there is none."""
+        self._wanted = False
+        """Whether somebody wants a checkpoint, however little there is to do."""
+        self.on_quarantined: Callable[[PartitionLog], None] = lambda log: None
+        self.on_lifted: Callable[[PartitionLog], None] = lambda log: None
         self._first_epoch = 1
         self._checkpoint: Checkpoint | None = None
         self._closed = False
@@ -235,14 +129,20 @@ class Store:
         settings: StorageSettings | None = None,
         participants: Sequence[Participant] = (),
         progress: Progress = lambda what, done, total: None,
+        *,
+        rebuild: bool = False,
     ) -> "Store":
-        """Lock the directory and recover what it holds. Raises SetupError or CorruptData."""
+        """Lock the directory and recover what it holds. Raises SetupError or CorruptData.
+
+        Without a snapshot that can be read only what segments and journal say of themselves is
+        left; ``rebuild`` says that this will do.
+        """
         started = time.perf_counter()
         store = cls(disk, settings or StorageSettings(), directory.claim(disk))
         store._participants = {each.name: each for each in participants}
         store._by_kind = {kind: each for each in participants for kind in each.kinds}
         try:
-            store._recover(progress)
+            store._recover(progress, rebuild=rebuild)
         except BaseException:
             store._files.close()
             store._lock.release()
@@ -250,9 +150,9 @@ class Store:
         store.recovery.elapsed_ms = (time.perf_counter() - started) * 1000
         return store
 
-    def _recover(self, progress: Progress) -> None:
+    def _recover(self, progress: Progress, *, rebuild: bool) -> None:
         report = self.recovery
-        self._first_epoch, next_lsn = self._restore()
+        self._first_epoch, next_lsn = self._restore(rebuild=rebuild)
         recovered = journal.recover(
             self.disk,
             first_epoch=self._first_epoch,
@@ -267,10 +167,7 @@ class Store:
             report.notes.append(
                 f"cut {recovered.torn_bytes} bytes that were never confirmed off the journal's end"
             )
-        self._check_segments()
-        snapshot.remove_unfinished(self.disk)
-        oldest_epoch = snapshot.oldest_epoch(self.disk, self._first_epoch)
-        journal.remove_leftovers(self.disk, oldest_epoch)
+        oldest_epoch = self._tidy()
         self.journal = Journal(
             self.disk,
             self.settings.journal_file_bytes,
@@ -281,25 +178,59 @@ class Store:
                 *recovered.files,
             ],
         )
+        self._look_at_quarantined()
+        self._note_damages([*self._damages, *find_missing(self.disk, self.logs.values())])
+        self._damages.clear()
 
-    def _restore(self) -> tuple[int, int]:
+    def _tidy(self) -> int:
+        """Deal with files that the state does not name; returns the oldest epoch that is needed."""
+        leftovers = Leftovers(self.disk, None if self._unreadable else self._used)
+        unnamed = set(self.disk.list(segment.DIRECTORY))
+        for each in self._all_segments():
+            for path in (each.path, each.index_path, each.keys_path):
+                unnamed.discard(path.rpartition("/")[2])
+        self.bodies.find(self.disk, self._all_segments(), unnamed)
+        leftovers.tidy_segments(unnamed)
+        leftovers.tidy_snapshots([each.file for each in self._unreadable])
+        oldest_epoch = snapshot.oldest_epoch(self.disk, self._first_epoch)
+        leftovers.tidy_journal(oldest_epoch)
+        self._obsolete.clear()
+        self.recovery.set_aside = leftovers.set_aside
+        self.recovery.notes += [
+            f"set {path} aside: the state does not name it" for path in leftovers.set_aside
+        ]
+        return oldest_epoch
+
+    def _restore(self, *, rebuild: bool) -> tuple[int, int]:
         """State before the journal is replayed; returns the first epoch and LSN to replay."""
-        found = snapshot.load_newest(self.disk, self.recovery.notes)
+        found = self._used = snapshot.load_newest(self.disk, self._unreadable)
+        self.recovery.notes += [
+            f"{each.file} can't be read (byte {each.position}: {each.reason}): using an older state"
+            for each in self._unreadable
+        ]
         if found is not None:
             # It was there before the snapshot: without it, what came after would just be gone.
             needed = journal.file_name(found.first_epoch)
             if not self.disk.exists(needed):
                 raise CorruptData(needed, 0, "the journal file is missing")
+            self._snapshot = found.next_lsn
             self._load(found.state)
             return found.first_epoch, found.next_lsn
         first_epoch = min(journal.journal_epochs(self.disk), default=1)
         oldest_lsn = journal.oldest_lsn(self.disk)
-        # While the very first entry is there, so are all: segments are left from a first
-        # checkpoint that was interrupted.
+        # While the very first entry is there, so are all: no snapshot is needed.
         if oldest_lsn != 1 and (first_epoch > 1 or self.disk.list(segment.DIRECTORY)):
+            if not rebuild:
+                raise self._no_snapshot()
             self.recovery.notes.append("no snapshot can be read: rebuilding from segments")
             self._rebuild_from_segments()
         return first_epoch, oldest_lsn or 1
+
+    def _no_snapshot(self) -> NoSnapshot:
+        if self._unreadable:
+            first = self._unreadable[0]
+            return NoSnapshot(first.file, first.position, first.reason)
+        return NoSnapshot(snapshot.DIRECTORY, 0, "there is no snapshot")
 
     def _load(self, state: State) -> None:
         self.catalogue.load(state.catalogue)
@@ -307,6 +238,8 @@ class Store:
         self._next_partition = int(counter) if counter is not None else 1
         for key, label in self.catalogue.items(PARTITIONS):
             self._add_log(PartitionId(int(key)), label.decode())
+        for key, damage in self.catalogue.items(QUARANTINE):
+            self._apply_quarantine(PartitionId(int(key)), damage)
         for each in state.partitions:
             log = self.logs.get(PartitionId(each.partition))
             if log is not None:
@@ -319,62 +252,29 @@ class Store:
                 SubscriptionId(acknowledged.subscription),
                 PartitionId(acknowledged.partition),
             )
-            self.acknowledged[key_pair] = OffsetSet.from_bytes(acknowledged.offsets)
+            self._add_offsets(key_pair, OffsetSet.from_bytes(acknowledged.offsets))
         for name, participant in self._participants.items():
             if name in state.sections:
                 participant.restore(state.sections[name])
 
     def _rebuild_from_segments(self) -> None:
         """What the segments say of themselves has to do. Labels are in their headers."""
-        for name in self.disk.list(segment.DIRECTORY):
-            if not name.endswith(segment.SUFFIX):
-                continue
-            file = self.disk.open(f"{segment.DIRECTORY}/{name}")
-            try:
-                header = segment.read_header(file)
-                found = self._scan(file, header.partition)
-            finally:
-                file.close()
-            self._adopt(header.label, found)
+        for label, found, damage in quarantine.describe_all(self.disk):
+            log = self._adopt(label, found)
+            if damage is not None:
+                self._damages.append((log, damage))
 
-    def _scan(self, file: File, partition: int) -> Segment:
-        """The records up to the end or to the first damage: there a flush may have been
-        interrupted, and then the journal still has the rest."""
-        interval = self.settings.index_interval_bytes
-        try:
-            return scan_segment(file, partition, interval)[0]
-        except CorruptData as error:
-            self.recovery.notes.append(f"{error}: what stands before it is kept")
-            return scan_segment(file, partition, interval, error.position)[0]
-
-    def _adopt(self, label: str, found: Segment) -> None:
+    def _adopt(self, label: str, found: Segment) -> PartitionLog:
         partition = PartitionId(found.partition)
         if partition not in self.logs:
             self.catalogue.apply([(PARTITIONS, str(partition), label.encode())])
             self._add_log(partition, label)
         log = self.logs[partition]
-        if log.segments:
-            log.segments[-1].sealed = True
-        else:
+        if not log.segments:
             log.start_offset = found.base_offset
         log.segments.append(found)
         log.flushed_offset = log.next_offset = found.end_offset
-
-    def _check_segments(self) -> None:
-        """Every segment the state names must be there; others are left from interrupted work."""
-        present = set(self.disk.list(segment.DIRECTORY))
-        for log in self.logs.values():
-            for each in log.segments:
-                name = each.path.rpartition("/")[2]
-                if name not in present:
-                    raise CorruptData(each.path, 0, "the segment is missing")
-                present.discard(name)
-                present.discard(each.index_path.rpartition("/")[2])
-                present.discard(each.keys_path.rpartition("/")[2])
-        self.bodies.check(self.disk, self._all_segments(), present)
-        for name in present:
-            self.disk.remove(f"{segment.DIRECTORY}/{name}")
-        self._obsolete.clear()
+        return log
 
     def _all_segments(self) -> list[Segment]:
         return [each for log in self.logs.values() for each in log.segments]
@@ -450,6 +350,7 @@ class Store:
             files=self._files,
             index_interval=self.settings.index_interval_bytes,
         )
+        log.on_damage = self.quarantine
         self._next_partition = max(self._next_partition, partition + 1)
         return log
 
@@ -492,6 +393,8 @@ class Store:
         for table, key, value in changes:
             if table == PARTITIONS:
                 self._apply_partition(PartitionId(int(key)), value)
+            elif table == QUARANTINE:
+                self._apply_quarantine(PartitionId(int(key)), value)
             elif table == COUNTERS and key == PARTITIONS and value is not None:
                 self._next_partition = max(self._next_partition, int(value))
 
@@ -501,8 +404,10 @@ class Store:
                 self._add_log(partition, label.decode())
             return
         self._drop_log(partition)
-        for key in [key for key in self.acknowledged if key[1] == partition]:
-            del self.acknowledged[key]
+        self.catalogue.apply([(QUARANTINE, str(partition), None)])
+        for subscription in self._subscribers.pop(partition, ()):
+            del self.acknowledged[subscription, partition]
+            self._subscribed[subscription].pop(partition)
 
     def _drop_log(self, partition: PartitionId) -> None:
         log = self.logs.pop(partition, None)
@@ -553,8 +458,15 @@ class Store:
         key = (subscription, partition)
         found = self.acknowledged.get(key)
         if found is None:
-            found = self.acknowledged[key] = OffsetSet()
+            found = OffsetSet()
+            self._add_offsets(key, found)
         return found
+
+    def _add_offsets(self, key: tuple[SubscriptionId, PartitionId], offsets: OffsetSet) -> None:
+        subscription, partition = key
+        self.acknowledged[key] = offsets
+        self._subscribers.setdefault(partition, {})[subscription] = None
+        self._subscribed.setdefault(subscription, {})[partition] = None
 
     def acknowledge(
         self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
@@ -576,14 +488,15 @@ class Store:
 
     def forget_subscription(self, subscription: SubscriptionId) -> None:
         """Drop what a deleted subscription has acknowledged; its owner journals the deletion."""
-        for key in [key for key in self.acknowledged if key[0] == subscription]:
-            del self.acknowledged[key]
+        for partition in self._subscribed.pop(subscription, ()):
+            del self.acknowledged[subscription, partition]
+            self._subscribers[partition].pop(subscription)
 
     def release(self, log: PartitionLog, offset: int) -> None:
         """Everything below ``offset`` is settled by all: memory goes at once, and segments with
         the next checkpoint. Acknowledgements are journaled already, so this seldom is."""
         offset = min(offset, log.pinned_offset)
-        if offset <= log.start_offset:
+        if offset <= log.start_offset or log.damage is not None:
             return
         if log.segments and log.segments[0].end_offset <= offset:
             self.advance_start(log, offset)
@@ -614,6 +527,86 @@ class Store:
         assert kind in self._by_kind
         return self.journal.append(kind, meta)
 
+    # --- quarantine ---
+
+    def quarantine(self, log: PartitionLog, damage: Damage) -> None:
+        """Damage was met in a partition's files: nobody reads or writes it from here on, and its
+        segments stay as they are. Everybody else goes on."""
+        if log.damage is not None or self.logs.get(log.id) is not log:
+            log.damage = log.damage or damage
+            return
+        logger.error(
+            "partition quarantined",
+            extra={
+                "partition": log.label,
+                "file": damage.file,
+                "byte": damage.position,
+                "reason": damage.reason,
+            },
+        )
+        if log.durable and self.journal.failure is None:
+            self.change([(QUARANTINE, str(log.id), quarantine.encode_damage(damage))])
+        else:
+            log.damage = damage
+        self.on_quarantined(log)
+
+    def _apply_quarantine(self, partition: PartitionId, value: bytes | None) -> None:
+        log = self.logs.get(partition)
+        if log is not None:
+            log.damage = quarantine.decode_damage(value) if value is not None else None
+
+    def _note_damages(self, damages: Sequence[tuple[PartitionLog, Damage]]) -> None:
+        for log, damage in damages:
+            self.quarantine(log, damage)
+
+    def note_damage(self, log: PartitionLog, damage: Damage) -> None:
+        """Of one that is quarantined: somebody looked again."""
+        if log.durable:
+            self.change([(QUARANTINE, str(log.id), quarantine.encode_damage(damage))])
+        else:
+            log.damage = damage
+
+    def quarantined(self) -> list[PartitionLog]:
+        """In the order of their numbers."""
+        return [log for log in self.logs.values() if log.damage is not None]
+
+    def _look_at_quarantined(self) -> None:
+        """At start-up: somebody may have restored what was damaged."""
+        for log in self.quarantined():
+            found = quarantine.check(self.disk, log.segments, log.header_label)
+            if found is None:
+                self.recovery.notes.append(f"{log.label} is whole again: its quarantine is over")
+                self.lift(log)
+            else:
+                self.recovery.notes.append(f"{log.label} is quarantined: {found}")
+
+    def lift(self, log: PartitionLog) -> None:
+        """Its files are whole again, or go on without what was damaged."""
+        log.forget_read()
+        if log.durable:
+            self.change([(QUARANTINE, str(log.id), None)])
+        else:
+            log.damage = None
+        logger.warning("quarantine lifted", extra={"partition": log.label})
+        self.on_lifted(log)
+
+    def skip_damage(self, log: PartitionLog, told: Told) -> None:
+        """Have the next checkpoint write a partition's segments anew around what is damaged; the
+        damaged files are set aside."""
+        assert log.damage is not None
+        self._salvages[log.id] = (log, told)
+        self.want_checkpoint()
+
+    def checkpoint_failed(self) -> None:
+        """Who waits for one is told."""
+        failure = self.journal.failure
+        assert failure is not None
+        for _, told in [*self._salvages.values(), *self._salvaging.values()]:
+            told(failure)
+        self._salvages.clear()
+        self._salvaging.clear()
+        self.journal.release()
+
     # --- durability ---
 
     def commit(self) -> None:
@@ -635,13 +628,26 @@ class Store:
             return False
         unflushed_max = max(self.settings.tail_bytes_max // 2, 1)
         return (
-            self.journal.fill >= CHECKPOINT_FILL
+            self._wanted
+            or self.journal.fill >= CHECKPOINT_FILL
             or self.journal.has_closed_since(self._first_epoch)
             or self.memory.unflushed >= unflushed_max
         )
 
+    def want_checkpoint(self) -> None:
+        """Have one as soon as can be."""
+        self._wanted = True
+
+    def reclaim(self) -> None:
+        """The disk is short of room: have a checkpoint if that frees any. Segments that nobody
+        wants go with the next one, journal files with the one after the snapshot before."""
+        if self._obsolete or self.journal.closed_files > 1:
+            self.want_checkpoint()
+        self.journal.drop_spare()
+
     def begin_checkpoint(self) -> Checkpoint:
         assert self._checkpoint is None
+        self._wanted = False
         plans = [plan for log in self._dirty.values() if (plan := log.begin_flush()) is not None]
         planned = {plan.log.id for plan in plans}
         self._dirty.clear()
@@ -668,8 +674,11 @@ class Store:
             ],
             obsolete=obsolete,
             obsolete_bodies=self.bodies.unwanted(self._all_segments()) if self.bodies.sizes else [],
+            kept_bodies=self._kept_bodies,
             body_file=self.bodies.new_number(self.journal.next_lsn),
             rewrites=self._plan_rewrites(),
+            salvages=self._plan_salvages(),
+            previous=self._snapshot,
             sections={name: each.dump() for name, each in self._participants.items()},
         )
         return self._checkpoint
@@ -679,14 +688,25 @@ class Store:
         return [
             Rewrite(log, each, unwanted)
             for log, unwanted in wanted.values()
-            if log.id in self.logs
+            if log.id in self.logs and log.damage is None
             for each in log.segments
             if each.sealed and unwanted.count(each.base_offset, each.end_offset)
+        ]
+
+    def _plan_salvages(self) -> list[Salvage]:
+        """Of segments that were there before this checkpoint: what it adds is whole."""
+        self._salvaging, self._salvages = self._salvages, {}
+        return [
+            Salvage(log, each)
+            for log, _ in self._salvaging.values()
+            if log.id in self.logs
+            for each in log.segments
         ]
 
     def finish_checkpoint(self, checkpoint: Checkpoint) -> None:
         assert checkpoint is self._checkpoint
         self._checkpoint = None
+        self._snapshot = checkpoint.next_lsn
         self._count(checkpoint)
         for result in checkpoint.results:
             log = result.plan.log
@@ -698,8 +718,11 @@ class Store:
                 self._obsolete.extend(log.segments)
         for each in checkpoint.rewritten:
             self._obsolete.append(each.rewrite.segment)
-            if not each.rewrite.log.replace(each) and each.segment is not None:
+            is_replaced = each.rewrite.log.replace(each.rewrite.segment, each.segment)
+            if not is_replaced and each.segment is not None:
                 self._obsolete.append(each.segment)
+        self._finish_salvages(checkpoint)
+        self._note_damages(checkpoint.damages)
         for old in checkpoint.obsolete:
             self._files.forget(old.path)
             self._files.forget(old.index_path)
@@ -709,6 +732,19 @@ class Store:
             checkpoint.body_file, checkpoint.bodies_written, checkpoint.obsolete_bodies
         )
         self.evict()
+
+    def _finish_salvages(self, checkpoint: Checkpoint) -> None:
+        failed = {log.id for log, _ in checkpoint.damages}
+        waiting, self._salvaging = self._salvaging, {}
+        for log, told in waiting.values():
+            done = [each for each in checkpoint.salvaged if each.salvage.log is log]
+            for each in done:
+                if each.segment is not None:
+                    log.replace(each.salvage.segment, each.segment)
+                    self._kept_bodies.update(each.salvage.segment.bodies)
+            if log.id in self.logs and log.id not in failed:
+                self.lift(log)
+            told([each.skipped for each in done if each.skipped is not None])
 
     def _count(self, done: Checkpoint) -> None:
         work = self.checkpoints
@@ -756,12 +792,6 @@ class Store:
         self.journal.close()
         self._files.close()
         self._lock.release()
-
-
-def remove_segment(disk: Disk, old: Segment) -> None:
-    for path in (old.path, old.index_path, old.keys_path):
-        if disk.exists(path):
-            disk.remove(path)
 
 
 _REPLAY: dict[Kind, Callable[[Store, Entry], None]] = {

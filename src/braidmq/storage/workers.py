@@ -12,10 +12,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
-from braidmq.model.errors import StorageError
+from braidmq.model.errors import BraidError
+from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import Disk, RealDisk, RealFile
 from braidmq.storage.journal import Journal, Write, carry_out
-from braidmq.storage.store import Checkpoint, Store
+from braidmq.storage.store import Store
 from braidmq.storage.writing import WritingThread
 
 if TYPE_CHECKING:
@@ -191,9 +192,9 @@ class Checkpointer:
             while (checkpoint := self._work.get()) is not None:
                 checkpoint.carry_out(store.disk, store.journal, store.settings)
                 self._owner.call_soon_threadsafe(partial(store.finish_checkpoint, checkpoint))
-        except (OSError, StorageError) as error:
+        except (OSError, BraidError) as error:
             store.journal.fail(error)
-            self._owner.call_soon_threadsafe(store.journal.release)
+            self._owner.call_soon_threadsafe(store.checkpoint_failed)
 
 
 class Workers:

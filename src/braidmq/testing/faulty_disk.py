@@ -180,6 +180,11 @@ class FaultyDisk(MemoryDisk):
     # what tests ask for
 
     @property
+    def names(self) -> Mapping[str, Node]:
+        """All that is there to read."""
+        return self._names
+
+    @property
     def unsynced_bytes(self) -> int:
         with self._mutex:
             return sum(len(op.data) for op in self._unsynced if isinstance(op, UnsyncedWrite))

@@ -72,9 +72,11 @@ def free_ports(count: int) -> list[int]:
     return [_ports().next_free() for _ in range(count)]
 
 
-def serve_command(data_dir: Path, python: str = sys.executable, /, **flags: Flag) -> list[str]:
+def serve_command(
+    data_dir: Path, python: str = sys.executable, module: str = "braidmq.cli", /, **flags: Flag
+) -> list[str]:
     """``braid serve``: ``http_port=8080`` becomes ``--http-port 8080``, ``dev=True`` ``--dev``."""
-    command = [python, "-m", "braidmq.cli", "serve", "--data-dir", str(data_dir)]
+    command = [python, "-m", module, "serve", "--data-dir", str(data_dir)]
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
@@ -166,10 +168,21 @@ class LiveNode:
 def live_node(data_dir: Path, python: str = sys.executable, /, **flags: Flag) -> Iterator[LiveNode]:
     """A node that is ready. Ports not given in ``flags`` are free ones; it is killed on leaving.
     ``python`` may be that of another installation."""
+    with starting_node(data_dir, python, **flags) as node:
+        node.wait_for_line("ready")
+        yield node
+
+
+@contextmanager
+def starting_node(
+    data_dir: Path, python: str = sys.executable, module: str = "braidmq.cli", /, **flags: Flag
+) -> Iterator[LiveNode]:
+    """A node that was started and may not even live to be ready. ``module`` is what is run instead
+    of ``braid``."""
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
     ports.update({name: int(str(flags[name])) for name in PORT_FLAGS if name in flags})
     process = subprocess.Popen(
-        serve_command(data_dir, python, **{**ports, **flags}),
+        serve_command(data_dir, python, module, **{**ports, **flags}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -179,7 +192,6 @@ def live_node(data_dir: Path, python: str = sys.executable, /, **flags: Flag) ->
     reader = threading.Thread(target=node.read, args=(process.stdout,), daemon=True)
     reader.start()
     try:
-        node.wait_for_line("ready")
         yield node
     finally:
         process.kill()

@@ -20,7 +20,13 @@ from braidmq.storage.record cimport (
     RecordHeader,
     RecordTiming,
     header_bytes,
+    seal_header,
 )
+
+cdef enum:
+    DATED_DUE = 1
+    DATED_EXPIRY = 2
+
 
 from braidmq.storage.record import BadRecord
 
@@ -149,6 +155,7 @@ def encode_rows(
     cdef const unsigned char *key_data
     cdef const unsigned char *value_data
     cdef Py_ssize_t row, key_length, value_length
+    cdef RecordHeader *header
     for row in range(first, stop):
         key_data = value_data = NULL
         key_length = value_length = envelope.size = 0
@@ -168,6 +175,11 @@ def encode_rows(
             0 if expiry_column is None else expiry_column.number(row),
             0 if due_column is None else due_column.number(row),
         )
+        header = batch.header_at(batch.count - 1)
+        if header.flags & TIMED:
+            # Both are columns of timestamps.
+            header.reserved = DATED_DUE | DATED_EXPIRY
+            seal_header(header)
     return batch
 
 

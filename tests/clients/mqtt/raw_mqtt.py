@@ -4,6 +4,7 @@ silence, answers that never come."""
 import socket
 from typing import TypeVar
 
+from braidmq.testing.hosted import HostedNode
 from braidmq.testing.live import LiveNode
 from braidmq.wire.mqtt.constants import Version
 from braidmq.wire.mqtt.packets import (
@@ -36,7 +37,7 @@ class Gone(Exception):
 
 
 class RawMqtt:
-    def __init__(self, node: LiveNode, version: int = Version.V5) -> None:
+    def __init__(self, node: LiveNode | HostedNode, version: int = Version.V5) -> None:
         self.version = version
         self.sock = socket.create_connection(("127.0.0.1", node.ports["mqtt_port"]), WAIT_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

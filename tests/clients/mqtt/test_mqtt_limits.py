@@ -171,3 +171,25 @@ def test_no_packet_id_is_used_twice_at_a_time(node: LiveNode, name: str) -> None
         client.send_bytes(render_acks(Kind.PUBACK, array("H", seen[:1]), Version.V3_1_1))
         rest = [client.message().packet_id for _ in range(total - ID_MAX)]
         assert rest == seen[: len(rest)]
+
+
+def test_what_only_waits_for_the_disk_is_not_too_much(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    """QoS 2 goes out when it is on disk: until then a connected client does not lose it to the
+    limit, however many came at once."""
+    where = tmp_path_factory.mktemp("few")
+    (where / "braid.toml").write_text("[mqtt]\nsession_messages_max = 3\n")
+    count = 200
+    with (
+        live_node(where / "data", config=where / "braid.toml") as node,
+        RawMqtt(node) as client,
+        RawMqtt(node, Version.V3_1_1) as sender,
+    ):
+        client.connect(name, clean_start=False, properties=KEPT)
+        client.subscribe(name, qos=2)
+        sender.connect()
+        packets = [Publish(name, b"%d" % n, 2, packet_id=n + 1) for n in range(count)]
+        sender.send(*packets)
+        got = [client.expect(Publish).payload for _ in range(count)]
+        assert got == [each.payload for each in packets]

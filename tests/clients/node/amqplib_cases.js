@@ -45,6 +45,45 @@ const cases = {
     assert.deepStrictEqual(got, Array.from({ length: 1000 }, (_, number) => String(number)));
   },
 
+  async answers_to_what_was_asked_at_once(connection) {
+    const channel = await connection.createChannel();
+    const answers = await Promise.all([
+      channel.assertQueue(name, { durable: true }),
+      channel.get(name),
+      channel.bindQueue(name, 'amq.direct', name),
+      channel.prefetch(3),
+      channel.checkQueue(name),
+      channel.purgeQueue(name),
+      channel.deleteQueue(name),
+    ]);
+    assert.strictEqual(answers[0].queue, name);
+    assert.strictEqual(answers[1], false);
+    assert.strictEqual(answers[4].queue, name);
+    assert.strictEqual(answers[6].messageCount, 0);
+  },
+
+  async deleted_under_its_consumer(connection) {
+    const channel = await connection.createChannel();
+    for (let round = 0; round < 10; round++) {
+      await channel.assertQueue(name, { durable: true });
+      const cancelled = new Promise((resolve) => { channel.consume(name, resolve); });
+      assert.strictEqual((await channel.deleteQueue(name)).messageCount, 0);
+      assert.strictEqual(await cancelled, null);
+    }
+  },
+
+  async both_close_a_channel(connection) {
+    for (let round = 0; round < 20; round++) {
+      const channel = await connection.createChannel();
+      channel.on('error', () => {});
+      const missing = channel.checkQueue(`${name}-missing`).catch(() => {});
+      const closed = channel.close().catch(() => {});
+      await Promise.all([missing, closed]);
+    }
+    const channel = await connection.createChannel();
+    assert.strictEqual((await channel.assertQueue(name)).queue, name);
+  },
+
   async properties_and_headers(connection) {
     const channel = await connection.createChannel();
     await channel.assertQueue(name);

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from braidmq.gateways.amqp.confirms import Confirm, Confirms, UnconfirmedLimit
+from braidmq.model.errors import StorageFailed
 from braidmq.wire.amqp.methods import BasicAck, BasicNack, Method, decode
 
 CHANNEL = 7
+FAILED = StorageFailed("the disk is full")
 
 
 def methods(data: bytes) -> list[Method]:
@@ -29,7 +31,7 @@ class Publisher(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.confirms = Confirms(CHANNEL)
+        self.confirms = Confirms(CHANNEL, lambda data: None)
         self.last_tag = 0
         self.open: dict[int, Confirm] = {}
         self.accepted: dict[int, bool] = {}
@@ -69,7 +71,7 @@ class Publisher(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, failed: bool) -> None:
         tags = [tag for tag, confirm in self.open.items() if not confirm.done]
         confirm = self.open[data.draw(st.sampled_from(tags))]
-        confirm.done, confirm.failed = True, failed
+        confirm.done, confirm.failure = True, FAILED if failed else None
 
     @rule()
     def ready(self) -> None:
@@ -94,7 +96,7 @@ class Publisher(RuleBasedStateMachine):
         for each in covered:
             confirm = self.open.pop(each)
             assert confirm.done
-            good = self.accepted[each] and not confirm.failed
+            good = self.accepted[each] and confirm.failure is None
             assert isinstance(method, BasicAck if good else BasicNack)
             assert each not in self.answers
             self.answers[each] = type(method)
@@ -117,10 +119,10 @@ TestConfirms = Publisher.TestCase
 
 
 def answered(*publishes: tuple[int, int, bool, bool]) -> list[Method]:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms(CHANNEL, lambda data: None)
     for count, accepted, done, failed in publishes:
         confirm = confirms.expect(count, accepted)
-        confirm.done, confirm.failed = done, failed
+        confirm.done, confirm.failure = done, FAILED if failed else None
     return methods(confirms.ready())
 
 

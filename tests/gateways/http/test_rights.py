@@ -28,12 +28,14 @@ from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import SystemClock
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
+from braidmq.security.passwords import hash_password
 from braidmq.security.rights import Right, Verb, Who
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import MemoryDisk
 from braidmq.storage.record import RecordBatch
 
 PASSWORD = "secret"
+HASH = hash_password(PASSWORD)
 EVERY = frozenset(Verb)
 OPERATIONS = {each.name: each for resource in RESOURCES for each in operations_of(resource)}
 
@@ -292,7 +294,7 @@ def request_for(*names: str) -> Callable[[Make], Make]:
     *("health", "ready", "metrics", "overview", "get_log_level", "list_connections"),
     *("list_topics", "list_transactions", "list_leases", "list_subscriptions", "list_groups"),
     *("list_exchanges", "list_bindings", "list_templates", "list_policies", "list_pipelines"),
-    *("list_users", "list_permissions", "list_namespaces", "list_tokens"),
+    *("list_users", "list_permissions", "list_namespaces", "list_tokens", "list_quarantined"),
 )
 async def plain(w: World) -> Request:
     return Request()
@@ -366,6 +368,11 @@ async def of_application(w: World) -> Request:
 
 @request_for("read_messages")
 async def read_partition(w: World) -> Request:
+    return Request({"topic": await w.filled(), "partition": 0})
+
+
+@request_for("retry_quarantined", "skip_quarantined")
+async def not_quarantined(w: World) -> Request:
     return Request({"topic": await w.filled(), "partition": 0})
 
 
@@ -651,7 +658,7 @@ async def world() -> AsyncIterator[World]:
     engine.references.enforce(accounts.allows)
     accounts.add_namespace("elsewhere")
     for kind in KINDS[1:]:
-        accounts.add_user(kind.name, PASSWORD, kind.tags)
+        accounts.add_user(kind.name, HASH, kind.tags)
         if kind.enters:
             patterns = (pattern_of(kind, verb) for verb in Verb)
             accounts.set_permission(kind.name, "/", *patterns)
@@ -691,8 +698,8 @@ def is_denied(operation: Operation, response: httpx.Response) -> bool:
     return code in hidden
 
 
-ALLOWED_WITHOUT_SUCCESS = {"read_segment": 404}
-"""Whoever may gets this: there is no such segment."""
+ALLOWED_WITHOUT_SUCCESS = {"read_segment": 404, "retry_quarantined": 409, "skip_quarantined": 409}
+"""Whoever may gets this: there is no such segment, and nothing is damaged."""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[each.name for each in KINDS])

@@ -51,9 +51,9 @@ from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transac
 from braidmq.engine.transactions.stability import Stability
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
+from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.record import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
-from braidmq.storage.store import Settled
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ TIMED_OUT = "timeout"
 SILENT = "session"
 FENCED = "fenced"
 ASKED = "aborted"
+OWNER_GONE = "restart"
 
 
 InFlight = tuple[Consumer, PartitionView, int, int]
@@ -669,7 +670,8 @@ class Coordinator:
             self._stability.count_undecided(self._core.partitions[number])
 
     def resume(self, now_ms: int) -> None:
-        """Afterwards: what is decided is finished, what is not goes on."""
+        """Afterwards: what is decided is finished, what somebody can go on with stays open, and the
+        rest is aborted: its records would hold up their partitions until it timed out."""
         for producer in self._ledger.producers.values():
             producer.last_seen_ms = now_ms
         self._forget_gone_partitions()
@@ -688,8 +690,10 @@ class Coordinator:
             transaction.deadline_ms = min(transaction.deadline_ms, now_ms + timeout_ms)
             if transaction.prepared is not None:
                 self._finish(transaction, now_ms)
-            else:
+            elif transaction.outlives_its_owner:
                 self._arm(transaction)
+            else:
+                self.abort(transaction, now_ms=now_ms, reason=OWNER_GONE)
 
     def forget_topic(self, topic: Topic) -> None:
         for partition in topic.partitions:

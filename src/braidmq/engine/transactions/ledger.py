@@ -25,8 +25,8 @@ from braidmq.engine.transactions.entries import (
 )
 from braidmq.engine.transactions.sequences import Mark, Sequences, Written
 from braidmq.model.ids import PartitionId
+from braidmq.storage.entries import decode_records_meta
 from braidmq.storage.journal import Kind
-from braidmq.storage.store import decode_records_meta
 
 OUTCOME_MS = 60 * 60 * 1000
 """For this long a transaction's name tells how it ended."""
@@ -122,6 +122,12 @@ class Transaction:
     @property
     def number(self) -> int:
         return self.begun.number
+
+    @property
+    def outlives_its_owner(self) -> bool:
+        """Whether somebody can go on with it after a restart. One without a name is known only to
+        the channel that began it, which is gone then."""
+        return bool(self.begun.name)
 
     @property
     def phase(self) -> TransactionPhase:

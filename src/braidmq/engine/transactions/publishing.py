@@ -10,7 +10,7 @@ from typing import NamedTuple
 from braidmq.engine.core import Core
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.partitioner import places, split
-from braidmq.engine.publishing import Published, Publishing
+from braidmq.engine.publishing import Published, Publishing, require_writable
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp, StampKind
 from braidmq.engine.transactions.errors import OutOfOrderSequence
@@ -71,6 +71,8 @@ class StampedPublishing:
     ) -> Published:
         """What was written before is answered as if it had been written now."""
         self._publishing.check_size(topic, batch)
+        if topic.is_quarantined:
+            require_writable(topic.partitions[0])
         if origin.strict:
             self._check_gap(topic, origin, partition)
         parts = self._parts(topic, batch, origin, partition)
@@ -112,6 +114,8 @@ class StampedPublishing:
         last = origin.sequence + batch.count - 1 if origin.sequence >= 0 else -1
         for topic in topics:
             self._publishing.check_size(topic, batch)
+            if topic.is_quarantined:
+                require_writable(topic.partitions[0])
             if topic.bounded and self._publishing.room(topic, batch) < batch.count:
                 raise _full(topic)
         for topic in topics:

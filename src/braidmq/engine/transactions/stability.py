@@ -7,7 +7,9 @@ message.
 from braidmq.engine.core import Core
 from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, leave_out
+from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import FLAG_CONTROL, FLAG_TIMED, RecordBatch
 
@@ -43,7 +45,7 @@ class Stability:
                 leave_out(view.state, view.state.end, base_offset + batch.count)
             else:
                 lane_of = partition.topic.lane_of
-                view.state.published(batch, base_offset, now_ms, lane_of)
+                view.state.published(batch, base_offset, now_ms, lane_of, partition.clock)
                 self._core.touch(view.subscription)
 
     def decided(self, partition: TopicPartition, transaction: int, now_ms: int) -> None:
@@ -68,34 +70,49 @@ class Stability:
         partition.undecided = partition.undecided_bytes = 0
         if partition.open_transactions and partition.topic.bounded:
             end = partition.log.next_offset
-            for run in self.visible_runs(partition, partition.stable_offset, end):
+            try:
+                found = self.visible_runs(partition, partition.stable_offset, end)
+            except PartitionQuarantined:
+                return  # nobody publishes to it meanwhile
+            for run in found:
                 partition.undecided += run.stop - run.first
                 partition.undecided_bytes += run.batch.value_bytes_between(run.first, run.stop)
 
     def _tell(self, partition: TopicPartition, start: int, stable: int, now_ms: int) -> None:
+        """Subscriptions of what is quarantined are told when it can be read again."""
+        try:
+            self._tell_views(partition, start, stable, now_ms)
+        except PartitionQuarantined:
+            return
+
+    def _tell_views(self, partition: TopicPartition, start: int, stable: int, now_ms: int) -> None:
         views = [view for view in partition.views if not view.subscription.uncommitted]
-        for run in self.visible_runs(partition, start, stable):
+        for clock, run in [
+            part
+            for found in self.visible_runs(partition, start, stable)
+            for part in partition.by_clock(found)
+        ]:
             batch = run.batch
             first, stop = batch.offset_at(run.first), batch.offset_at(run.stop - 1) + 1
             if batch.summary & FLAG_TIMED:
                 base = batch.base_offset
-                self._publishing.schedule(partition, batch, base, now_ms, first, stop)
+                self._publishing.schedule(partition, batch, base, now_ms, first, stop, clock)
             for view in views:
-                self._tell_view(view, run, now_ms)
+                self._tell_view(view, run, now_ms, clock)
         for view in views:
             leave_out(view.state, view.state.end, stable)
             self._core.touch(view.subscription)
         self._settling.release(partition)
         self._settling.drop_overflow(partition.topic, now_ms, arriving=True)
 
-    def _tell_view(self, view: PartitionView, run: Run, now_ms: int) -> None:
+    def _tell_view(self, view: PartitionView, run: Run, now_ms: int, clock: RecordClock) -> None:
         """One run without gaps, unless the subscription began behind it."""
         batch, state = run.batch, view.state
         first = max(run.first, batch.find(state.end))
         if first < run.stop:
             leave_out(state, state.end, batch.offset_at(first))
             lane_of = view.partition.topic.lane_of
-            state.told(batch, first, run.stop, now_ms, lane_of)
+            state.told(batch, first, run.stop, now_ms, lane_of, clock)
 
     # --- reading ---
 

@@ -13,7 +13,13 @@ from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.engine.transactions.publishing import Origin
 from braidmq.gateways.amqp import transactions
 from braidmq.gateways.amqp.confirms import Confirm, Confirms
-from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
+from braidmq.gateways.amqp.errors import (
+    access_refused,
+    no_exchange,
+    precondition_failed,
+    translate,
+)
+from braidmq.gateways.amqp.output import ChannelOutput
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.transactions import Buffered, Numbered
@@ -21,7 +27,8 @@ from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import PartitionQuarantined, StorageError
+from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
@@ -30,6 +37,7 @@ from braidmq.wire.amqp.methods import (
     BasicDeliver,
     BasicGetOk,
     BasicReturn,
+    Method,
     encode,
     method_frame,
 )
@@ -88,10 +96,14 @@ class AmqpConsumer:
 
 
 class Channel:
-    def __init__(self, connection: "AmqpConnection", number: int) -> None:
+    def __init__(
+        self, connection: "AmqpConnection", number: int, output: ChannelOutput | None = None
+    ) -> None:
+        """``output``: of the channel that had its number, which has not said all yet."""
         self.connection = connection
         self.broker = connection.broker
         self.number = number
+        self.output = output or ChannelOutput(connection, number)
         self.vhost = connection.vhost
         self.consumers: dict[str, AmqpConsumer] = {}
         self.unacked = Unacked()
@@ -112,7 +124,17 @@ class Channel:
         self._getters: dict[str, Consumer] = {}
 
     def send(self, data: bytes) -> None:
-        self.connection.send(data)
+        """All that it sends goes this way, or by ``reply``. What comes too late is not sent: the
+        client has closed it, or somebody else has its number."""
+        if not self.output.waiting and not self.closing:
+            self.connection.send(data)
+        elif not self.closing:
+            self.output.follow(data)
+
+    def reply(self, method: Method, lsn: Lsn | None = None) -> None:
+        """Answer a method, once an entry is on disk if it is about one."""
+        if not self.closing:
+            self.output.reply(method, lsn)
 
     def next_tag(self) -> int:
         self._next_tag += 1
@@ -299,7 +321,7 @@ class Channel:
         assert self.confirms is not None
         self.confirms.expect_more(ticket, count)
 
-    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+    def confirmed(self, ticket: object, failure: StorageError | None) -> None:
         assert isinstance(ticket, Confirm)
         self._confirmed(ticket, failure)
 
@@ -332,6 +354,10 @@ class Channel:
                 )
             except TopicFull:
                 if origin is not None:
+                    raise
+                published = Published(None, 0)
+            except PartitionQuarantined:
+                if origin is not None or self.confirms is None:
                     raise
                 published = Published(None, 0)
         confirm = None
@@ -387,13 +413,9 @@ class Channel:
                 )
             )
 
-    def _confirmed(self, confirm: Confirm, failure: StorageFailed | None) -> None:
-        confirm.done = True
-        confirm.failed = failure is not None
-        if self.confirms is not None and not self.closing:
-            data = self.confirms.ready()
-            if data:
-                self.send(data)
+    def _confirmed(self, confirm: Confirm, failure: StorageError | None) -> None:
+        if self.confirms is not None:
+            self.confirms.settle(confirm, failure)
             if self.confirms.has_caught_up(self._unconfirmed):
                 self.connection.has_confirms(self)
 
@@ -592,6 +614,11 @@ class Channel:
             name: getter for name, getter in self._getters.items() if grants.may_read(name)
         }
 
+    def failed(self, target: AmqpConsumer, error: PartitionQuarantined) -> None:
+        """It gets nothing any more: the channel ends with the reason."""
+        if target.tag in self.consumers and not self.closing:
+            self.connection.close_channel(self, translate(error))
+
     def pause(self, paused: bool) -> None:
         for target in self.consumers.values():
             if paused or not self.active:
@@ -650,5 +677,6 @@ def rewritten(batch: RecordBatch, envelope: bytes) -> RecordBatch:
         timestamp_ms=record.timestamp_ms,
         expires_at_ms=record.expires_at_ms,
         due_at_ms=record.due_at_ms,
+        dated=record.dated,
     )
     return changed

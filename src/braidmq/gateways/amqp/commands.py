@@ -38,7 +38,7 @@ from braidmq.gateways.amqp.queues import (
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
 from braidmq.gateways.amqp.rights import METHODS
 from braidmq.gateways.amqp.transactions import Buffered
-from braidmq.model.ids import PRIVATE_PREFIX
+from braidmq.model.ids import PRIVATE_PREFIX, Lsn
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
@@ -58,6 +58,8 @@ class Commands:
     def __init__(self, connection: "AmqpConnection") -> None:
         self._connection = connection
         self._broker = connection.broker
+        self._lsn_before = Lsn(0)
+        """Of the last entry before the method that is run."""
 
     # --- which is which ---
 
@@ -65,6 +67,7 @@ class Commands:
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise ConnectionError_(ReplyCode.COMMAND_INVALID, "unimplemented method")
+        self._lsn_before = self._broker.engine.store.journal.last_lsn
         handler(self, channel, method)
         self._broker.touch()
 
@@ -77,17 +80,16 @@ class Commands:
         )
 
     def _reply(self, channel: Channel, answer: m.Method, nowait: bool = False) -> None:
-        """Answer once what was done is on disk."""
-        if nowait:
-            return
-        journal = self._broker.engine.store.journal
-        lsn = journal.last_lsn
-        if lsn <= journal.durable_lsn or isinstance(answer, _LIGHT):
-            self._connection.send_method(channel.number, answer)
-            return
-        self._broker.when_durable(
-            lsn, lambda failure: self._connection.send_method(channel.number, answer)
-        )
+        """Once all that was done so far is on disk, also by others: who declares a queue that is
+        just being made is told so when it is."""
+        if not nowait:
+            channel.reply(answer, self._broker.pending_lsn())
+
+    def _reply_own(self, channel: Channel, answer: m.Method, nowait: bool) -> None:
+        """Once what the method itself wrote is on disk, which mostly is nothing."""
+        if not nowait:
+            last_lsn = self._broker.engine.store.journal.last_lsn
+            channel.reply(answer, last_lsn if last_lsn > self._lsn_before else None)
 
     # --- exchanges ---
 
@@ -467,7 +469,7 @@ class Commands:
         else:
             channel.prefetch = method.prefetch_count
             channel.credit.limit = UNLIMITED  # as in RabbitMQ, it lifts the channel's own limit
-        self._reply(channel, m.BasicQosOk())
+        channel.reply(m.BasicQosOk())
 
     def basic_consume(self, channel: Channel, method: m.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
@@ -514,9 +516,8 @@ class Commands:
         channel.consumers[tag] = target
         if not channel.active or self._connection.write_paused:
             target.consumer.paused = True
-        # Before any delivery: the client learns the tag first.
-        if not method.nowait:
-            self._connection.send_method(channel.number, m.BasicConsumeOk(tag))
+        # Before any delivery: the client learns the tag first. A group made for it is on disk.
+        self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
 
     def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:
         """Queues have one subscription; a stream is read by each consumer from where it likes, and
@@ -548,24 +549,23 @@ class Commands:
         if channel.reply_tag is not None:
             raise precondition_failed("reply consumer already set")
         channel.reply_tag = tag
-        if not method.nowait:
-            self._connection.send_method(channel.number, m.BasicConsumeOk(tag))
+        self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
 
     def basic_cancel(self, channel: Channel, method: m.BasicCancel) -> None:
         if method.consumer_tag == channel.reply_tag:
             channel.reply_tag = None
         channel.cancel(method.consumer_tag)
-        if not method.nowait:
-            self._connection.send_method(channel.number, m.BasicCancelOk(method.consumer_tag))
+        # A queue may have gone with its last consumer.
+        self._reply_own(channel, m.BasicCancelOk(method.consumer_tag), method.nowait)
 
     def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
         topic = self._readable_queue(channel, method.queue)
         topic.last_used_ms = self._broker.now_ms()
         data = channel.get(topic, method.no_ack)
         if data is None:
-            self._connection.send_method(channel.number, m.BasicGetEmpty())
+            channel.reply(m.BasicGetEmpty())
         else:
-            self._connection.send(data)
+            channel.send(data)
 
     def basic_ack(self, channel: Channel, method: m.BasicAck) -> None:
         channel.ack(method.delivery_tag, method.delivery_tag, method.multiple)
@@ -582,7 +582,7 @@ class Commands:
 
     def basic_recover(self, channel: Channel, method: m.BasicRecover) -> None:
         self._recover(channel, method.requeue)
-        self._connection.send_method(channel.number, m.BasicRecoverOk())
+        channel.reply(m.BasicRecoverOk())
 
     def basic_recover_async(self, channel: Channel, method: m.BasicRecoverAsync) -> None:
         self._recover(channel, method.requeue)
@@ -598,9 +598,9 @@ class Commands:
         if channel.transaction is not None:
             raise precondition_failed("cannot switch from tx to confirm mode")
         if channel.confirms is None:
-            channel.confirms = Confirms(channel.number)
+            channel.confirms = Confirms(channel.number, channel.send)
         if not method.nowait:
-            self._connection.send_method(channel.number, m.ConfirmSelectOk())
+            channel.reply(m.ConfirmSelectOk())
 
     def tx_select(self, channel: Channel, method: m.TxSelect) -> None:
         if channel.confirms is not None:
@@ -609,21 +609,21 @@ class Commands:
             raise precondition_failed("the channel publishes for a producer or a transaction")
         if channel.transaction is None:
             channel.transaction = Buffered()
-        self._connection.send_method(channel.number, m.TxSelectOk())
+        channel.reply(m.TxSelectOk())
 
     def tx_commit(self, channel: Channel, method: m.TxCommit) -> None:
         buffered = self._buffered(channel)
         channel.transaction = Buffered()
         if not transactions.commit_buffered(channel, buffered):
             raise precondition_failed("partial tx completion")
-        self._reply_if_kept(channel, m.TxCommitOk())
+        self._reply(channel, m.TxCommitOk())
 
     def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
         buffered = self._buffered(channel)
         for _, runs in buffered.answers:
             channel.unacked.put_back(runs)
         channel.transaction = Buffered()
-        self._connection.send_method(channel.number, m.TxRollbackOk())
+        channel.reply(m.TxRollbackOk())
 
     def _buffered(self, channel: Channel) -> Buffered:
         if channel.transaction is None:
@@ -633,7 +633,7 @@ class Commands:
     def tx_begin(self, channel: Channel, method: m.TxBegin) -> None:
         # Not kept yet: if it is lost with the node, whoever goes on with it is told so.
         begun = transactions.begin(channel, method)
-        self._connection.send_method(channel.number, m.TxBeginOk(begun.begun.name, begun.number))
+        channel.reply(m.TxBeginOk(begun.begun.name, begun.number))
 
     def tx_ack(self, channel: Channel, method: m.TxAck) -> None:
         transactions.acknowledge(channel, method)
@@ -643,43 +643,29 @@ class Commands:
 
     def tx_end(self, channel: Channel, method: m.TxEnd) -> None:
         transactions.end(channel, method)
-        self._reply_if_kept(channel, m.TxCommitOk() if method.commit else m.TxRollbackOk())
+        self._reply(channel, m.TxCommitOk() if method.commit else m.TxRollbackOk())
 
     def tx_heartbeat(self, channel: Channel, method: m.TxHeartbeat) -> None:
         transactions.heartbeat(channel)
 
     def tx_producer(self, channel: Channel, method: m.TxProducer) -> None:
         producer = transactions.attach_producer(channel, method)
-        self._reply_if_kept(channel, m.TxProducerOk(producer.id, producer.epoch))
-
-    def _reply_if_kept(self, channel: Channel, answer: m.Method) -> None:
-        """Answer once it is on disk, and never if it can't be."""
-
-        def kept(failure: Exception | None) -> None:
-            if failure is None:
-                self._connection.send_method(channel.number, answer)
-            else:
-                self._connection.close(ConnectionError_(ReplyCode.INTERNAL_ERROR, str(failure)))
-
-        self._broker.when_durable(self._broker.engine.store.journal.last_lsn, kept)
+        self._reply(channel, m.TxProducerOk(producer.id, producer.epoch))
 
     def channel_flow(self, channel: Channel, method: m.ChannelFlow) -> None:
         if not method.active:
             raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "active=false")
-        self._connection.send_method(channel.number, m.ChannelFlowOk(True))
+        channel.reply(m.ChannelFlowOk(True))
 
     def access_request(self, channel: Channel, method: m.AccessRequest) -> None:
         """Of AMQP 0-8: RabbitMQ grants it to whoever still asks."""
-        self._connection.send_method(channel.number, m.AccessRequestOk(1))
+        channel.reply(m.AccessRequestOk(1))
 
     def _is_reply_address(self, channel: Channel, name: str) -> bool:
         if name == REPLY_TO:
             return True
         return self._connection.gateway.replies.find(name.encode()) is not None
 
-
-_LIGHT = (m.BasicQosOk,)
-"""Answers that say nothing about what is on disk."""
 
 HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.ExchangeDeclare: Commands.exchange_declare,

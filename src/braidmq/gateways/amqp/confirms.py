@@ -5,9 +5,10 @@ ready early waits for what was published before it.
 """
 
 import struct
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from braidmq.gateways.answering import Answer, Answers
 from braidmq.model.limits import MIB
 from braidmq.wire.amqp.constants import FRAME_END
 from braidmq.wire.amqp.methods import BasicNack, method_frame
@@ -25,28 +26,27 @@ class UnconfirmedLimit:
     bytes: int = 64 * MIB
 
 
-class Confirm:
+class Confirm(Answer):
     """Publishes of one run; ``accepted`` of its ``count`` messages were taken."""
 
-    __slots__ = ("accepted", "count", "done", "failed", "size")
+    __slots__ = ("accepted", "count", "size")
 
     def __init__(self, count: int, accepted: int) -> None:
+        super().__init__()
         self.count = count
         self.accepted = accepted
         self.size = 0
-        self.done = False
-        self.failed = False
 
     @property
     def refused(self) -> int:
         """How many of its messages are not stored, and never will be."""
-        return self.count if self.failed else self.count - self.accepted
+        return self.count - self.accepted if self.failure is None else self.count
 
 
-class Confirms:
-    def __init__(self, channel: int) -> None:
+class Confirms(Answers[Confirm]):
+    def __init__(self, channel: int, send: Callable[[bytes], None]) -> None:
+        super().__init__(send)
         self._channel = channel
-        self._waiting: deque[Confirm] = deque()
         self._last_tag = 0
         self._published = 0
         self._size = 0
@@ -57,7 +57,7 @@ class Confirms:
 
     def expect(self, count: int, accepted: int) -> Confirm:
         confirm = Confirm(count, accepted)
-        self._waiting.append(confirm)
+        self.waiting.append(confirm)
         self._published += count
         return confirm
 
@@ -68,8 +68,8 @@ class Confirms:
 
     def weigh(self, size: int) -> None:
         """The size of what was expected last."""
-        if self._waiting:
-            self._waiting[-1].size += size
+        if self.waiting:
+            self.waiting[-1].size += size
             self._size += size
 
     def is_behind(self, limit: UnconfirmedLimit) -> bool:
@@ -79,16 +79,17 @@ class Confirms:
         return 2 * len(self) <= limit.messages and 2 * self._size <= limit.bytes
 
     def ready(self) -> bytes:
-        """The frames for what is done now, as few as possible."""
-        if len(self._waiting) == 1 and self._waiting[0].done and not self._waiting[0].refused:
-            confirm = self._waiting.popleft()
+        """The frames for what is done now, as few as possible; basic.nack is the error of those
+        that the disk did not take."""
+        if len(self.waiting) == 1 and self.waiting[0].done and not self.waiting[0].refused:
+            confirm = self.waiting.popleft()
             self._size -= confirm.size
             self._last_tag += confirm.count
             return self._ack(confirm.count)
         frames: list[bytes] = []
         acked = 0
-        while self._waiting and self._waiting[0].done:
-            confirm = self._waiting.popleft()
+        while self.waiting and self.waiting[0].done:
+            confirm = self.waiting.popleft()
             self._size -= confirm.size
             bad = confirm.refused
             good = confirm.count - bad

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
@@ -22,6 +23,7 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import Hold
+from braidmq.gateways.amqp.output import ChannelOutput
 from braidmq.gateways.amqp.routes import Destination, Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -98,18 +100,23 @@ class AmqpConnection:
         self.client_properties: dict[str, Any] = {}
         self.transport = transport
         self.peer = transport.peer
-        self.connected_ms = self.broker.clock.now_ms()
+        self.connected_ms = self.broker.wall_ms()
         self._unread_bytes = 0
         """Of a frame that is not complete."""
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self.held_bytes = 0
+        """What channels have to send behind replies that wait for the disk."""
         self._state: Callable[[Method], None] | None = self._await_start_ok
         self._header_seen = False
         self.opened = False
         self._closing = False
         self._hung_up = False
         self._contents: dict[int, Content] = {}
-        self._closing_channels: set[int] = set()
+        self._closing_channels: dict[int, ChannelOutput] = {}
+        """Those that we have closed, until the client answers."""
+        self._parting: dict[int, ChannelOutput] = {}
+        """Of channels that the client has closed, and that still wait to say their last."""
         self._commands = Commands(self)
         self._mechanism = "PLAIN"
         self._write_paused = False
@@ -171,8 +178,13 @@ class AmqpConnection:
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
-            channel.close(left=left)
-        self.gateway.registry.forget_connection(self)
+            self.broker.let_go(partial(channel.close, left=left))
+            channel.output.end()
+        for output in (*self._closing_channels.values(), *self._parting.values()):
+            output.end()
+        self._closing_channels.clear()
+        self._parting.clear()
+        self.broker.let_go(partial(self.gateway.registry.forget_connection, self))
 
     def receive(self, data: memoryview, size: int) -> int:
         """Take whole frames from the front; returns how many bytes they had."""
@@ -381,18 +393,19 @@ class AmqpConnection:
             self._open_channel(number)
             return
         if isinstance(method, ChannelCloseOk) and number in self._closing_channels:
-            self._closing_channels.discard(number)
+            self._part(number, self._closing_channels.pop(number))
             return
         channel = self._channel(number)
         if channel is None:
             if isinstance(method, ChannelClose):
-                self._closing_channels.discard(number)
-                self.send_method(number, ChannelCloseOk())
+                # Both have closed it: each answers the other, and its answer is still to come.
+                self._closing_channels[number].reply(ChannelCloseOk())
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
-            channel.close(left=True)
-            self.send_method(number, ChannelCloseOk())
+            self.broker.let_go(partial(channel.close, left=True))
+            channel.output.reply(ChannelCloseOk())
+            self._part(number, channel.output)
             return
         if isinstance(method, BasicPublish):
             self._contents[number] = Content(method)
@@ -410,9 +423,13 @@ class AmqpConnection:
             )
             self.close(error)
             return
-        self._closing_channels.discard(number)
-        self.channels[number] = Channel(self, number)
-        self.send_method(number, ChannelOpenOk())
+        output = self._closing_channels.pop(number, None) or self._parting.pop(number, None)
+        channel = self.channels[number] = Channel(self, number, output)
+        channel.reply(ChannelOpenOk())
+
+    def _part(self, number: int, output: ChannelOutput) -> None:
+        if output.waiting:
+            self._parting[number] = output
 
     def _handle_content(self, kind: int, number: int, payload: bytes) -> None:
         content = self._contents.get(number)
@@ -649,11 +666,10 @@ class AmqpConnection:
         self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)
-        self._closing_channels.add(channel.number)
-        channel.close()
-        self.send_method(
-            channel.number,
-            ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id),
+        self._closing_channels[channel.number] = channel.output
+        self.broker.let_go(channel.close)
+        channel.output.reply(
+            ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)
         )
 
     def drain(self) -> None:
@@ -663,9 +679,10 @@ class AmqpConnection:
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing it published waits for its confirm, and nothing it has for an answer."""
+        """Whether nothing it asked or published waits for the disk, and nothing it has for an
+        answer."""
         channels = self.channels.values()
-        if any(channel.confirms for channel in channels):
+        if any(channel.confirms or channel.output.waiting for channel in channels):
             return False
         return self._deaf or not any(channel.unacked for channel in channels)
 
@@ -702,6 +719,12 @@ class AmqpConnection:
         if self._out_bytes > OUTPUT_HIGH_BYTES:
             self._pause_consumers()
 
+    def hold_back(self, size: int) -> None:
+        """A channel has more to send that waits for the disk."""
+        self.held_bytes += size
+        if self.held_bytes > OUTPUT_HIGH_BYTES:
+            self._pause_consumers()
+
     def flush(self) -> None:
         if not self._out or self._lost:
             return
@@ -713,7 +736,7 @@ class AmqpConnection:
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
-        if not self._socket_full:
+        if not self._socket_full and self.held_bytes <= OUTPUT_HIGH_BYTES:
             # What is left unsent is below the mark: the transport will not say that it drained.
             self._resume_consumers()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from braidmq.engine.errors import ExclusiveConsumer, MessageTooLarge
 from braidmq.engine.transactions.errors import EVERY as TRANSACTION_ERRORS
-from braidmq.model.errors import BraidError, Kind
+from braidmq.model.errors import BraidError, Kind, PartitionQuarantined
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_
 from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME, EVENT_PUBLISH
@@ -53,6 +53,9 @@ def translate(error: BraidError) -> AmqpError:
         return access_refused(str(error))
     if isinstance(error, MessageTooLarge):
         return precondition_failed(str(error))
+    if isinstance(error, PartitionQuarantined):
+        # "The server may require intervention by an operator": of this queue, not of the others.
+        return ChannelError(ReplyCode.INTERNAL_ERROR, f"{error.code}: {error.args[0]}")
     code = _BY_KIND.get(error.kind)
     if code is None:
         return ConnectionError_(ReplyCode.INTERNAL_ERROR, str(error))

@@ -148,7 +148,10 @@ class AmqpGateway:
             elif isinstance(change, PermissionChanged) and connection.opened:
                 connection.end_unreadable()
         if isinstance(change, NamespaceDeleted):
-            self.broker.engine.delete_namespace(change.name, now_ms=self.broker.now_ms())
+            broker, name = self.broker, change.name
+            steps = broker.engine.deleting_namespace(name, now_ms=broker.now_ms())
+            next(steps, None)  # nobody finds its topics from here on
+            broker.work_unawaited(steps, f"deleting namespace {name!r}")
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from braidmq.engine.effects import ConsumerCancelled, Effect
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect
 from braidmq.engine.topics import Topic
 from braidmq.gateways.amqp.channel import AmqpConsumer
 from braidmq.gateways.amqp.queues import SUBSCRIPTION
@@ -42,10 +42,10 @@ class Registry:
         self._broker.touch()
 
     def consumer_gone(self, vhost: str, queue: str) -> None:
-        """An auto-delete queue goes with its last consumer."""
+        """An auto-delete queue goes with its last consumer, but not one that damage drove away."""
         engine = self._broker.engine
         topic = engine.core.topics.get((vhost, queue))
-        if topic is None or not is_auto_delete(topic):
+        if topic is None or not is_auto_delete(topic) or topic.quarantined:
             return
         subscription = topic.subscriptions.get(SUBSCRIPTION)
         if subscription is not None and not subscription.consumers:
@@ -54,10 +54,15 @@ class Registry:
             self._broker.touch()
 
     def _on_effect(self, effect: Effect) -> None:
-        if isinstance(effect, ConsumerCancelled):
-            target = effect.consumer.tag
-            if isinstance(target, AmqpConsumer):
-                target.channel.cancelled(target)
+        if not isinstance(effect, ConsumerCancelled | ConsumerFailed):
+            return
+        target = effect.consumer.tag
+        if not isinstance(target, AmqpConsumer):
+            return
+        if isinstance(effect, ConsumerFailed):
+            target.channel.failed(target, effect.error)
+        else:
+            target.channel.cancelled(target)
 
 
 def is_auto_delete(topic: Topic) -> bool:

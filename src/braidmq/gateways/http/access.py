@@ -59,10 +59,10 @@ class Access:
             raise
 
     def _by_token(self, text: str, loopback: bool) -> Caller:
-        user = self._tokens.authenticate(text, self._clock.now_ms(), loopback)
+        user = self._tokens.authenticate(text, self._clock.wall_ms(), loopback)
 
         def is_current() -> bool:
-            return self._tokens.is_valid(text, self._clock.now_ms())
+            return self._tokens.is_valid(text, self._clock.wall_ms())
 
         return Caller(user, is_current)
 

@@ -298,7 +298,7 @@ class Admin:
         """
         user = call.user.name if body.user is UNSET else body.user
         self._require_own(call, user)
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.wall_ms()
         expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
         info, token, lsn = self._tokens.issue(user, now_ms, expires_ms, body.description)
         await self._commit(lsn)

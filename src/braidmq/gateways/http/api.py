@@ -26,6 +26,7 @@ from braidmq.gateways.http.pipelines import PipelinesResource
 from braidmq.gateways.http.policies import Policies
 from braidmq.gateways.http.producers import Producers
 from braidmq.gateways.http.publishing import Publishing
+from braidmq.gateways.http.quarantine import QuarantineResource
 from braidmq.gateways.http.reading import Reading
 from braidmq.gateways.http.receipts import Answers
 from braidmq.gateways.http.streams import MetricsStream
@@ -61,6 +62,7 @@ RESOURCES = (
     PipelinesResource,
     Node,
     Operating,
+    QuarantineResource,
     Admin,
 )
 
@@ -107,6 +109,7 @@ def make_api(
         PipelinesResource(desk),
         Node(desk, figures),
         Operating(desk, metrics),
+        QuarantineResource(desk),
         Admin(accounts, logins, tokens, broker.durable, broker.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)

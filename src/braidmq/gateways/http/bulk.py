@@ -23,11 +23,12 @@ from braidmq.gateways.http.messages import Partition
 from braidmq.gateways.http.operations import BINARY, Body, Call, operation
 from braidmq.gateways.http.problems import NO_STORE
 from braidmq.gateways.http.reading import OFFSET_MAX, Offset
-from braidmq.model.errors import BadRequest, NotFound
+from braidmq.model.errors import BadRequest, CorruptData, ForeignFile, NotFound
 from braidmq.model.limits import MIB
 from braidmq.security.rights import read
 from braidmq.storage.disk import File
 from braidmq.storage.partition_log import PartitionLog, Run
+from braidmq.storage.quarantine import Damage, damage_of
 from braidmq.storage.record import HEADER_SIZE, RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
@@ -162,7 +163,7 @@ class Bulk:
             flushed_offset=log.flushed_offset,
             size=sum(each.whole_size for each in segments) + log.unflushed_bytes,
             hidden=self._hidden(partition),
-            segments=[self._segment(each) for each in segments] if with_segments else [],
+            segments=self._segments(log, segments) if with_segments else [],
         )
 
     def _hidden(self, partition: TopicPartition) -> list[tuple[int, int]]:
@@ -172,6 +173,21 @@ class Bulk:
             return []
         ranges = [(0, cancelled.floor), *cancelled.ranges_above_floor()]
         return [each for each in ranges if each[1] > max(each[0], log.start_offset)]
+
+    def _segments(self, log: PartitionLog, segments: list[Segment]) -> list[SegmentInfo]:
+        if log.damage is not None:
+            raise log.quarantined()
+        found = []
+        for each in segments:
+            try:
+                found.append(self._segment(each))
+            except (CorruptData, ForeignFile) as error:
+                log.on_damage(log, damage_of(error, each.path))
+                raise log.quarantined() from error
+            except FileNotFoundError as error:
+                log.on_damage(log, Damage(each.path, 0, "the file is missing"))
+                raise log.quarantined() from error
+        return found
 
     def _segment(self, each: Segment) -> SegmentInfo:
         header_bytes, first_record = self._first_record(each)
@@ -245,6 +261,8 @@ class Bulk:
         """
         found = self._desk.topic(call, topic)
         log, segment = self._named(found, name)
+        if log.damage is not None:
+            raise log.quarantined()
         if name.endswith(INDEX_SUFFIX):
             index = encode_index(segment, log.index(segment))
             return Response(index, 200, headers=NO_STORE, media_type=BINARY)

@@ -146,11 +146,21 @@ class DeadLetters:
         dead = self._desk.broker.engine.graveyard.topic_for(found)
         if dead is None:
             return Retried(0, False)
-        records = list(islice(self._records(found, dead, 0), RETRY_MAX + 1))
-        for record in records[:RETRY_MAX]:
-            self._retry(found, dead, record)
+        records = self._records(found, dead, 0)
+        count = 0
+
+        def retried() -> Iterator[None]:
+            nonlocal count
+            for record in islice(records, RETRY_MAX):
+                if found.deleted or dead.deleted:
+                    return
+                self._retry(found, dead, record)
+                count += 1
+                yield
+
+        await self._desk.broker.work(retried())
         await self._desk.done()
-        return Retried(min(len(records), RETRY_MAX), len(records) > RETRY_MAX)
+        return Retried(count, count == RETRY_MAX and next(records, None) is not None)
 
     @operation(
         "DELETE",
@@ -182,11 +192,20 @@ class DeadLetters:
         dead = self._desk.broker.engine.graveyard.topic_for(found)
         if dead is None:
             return Removed(0)
-        records = list(self._records(found, dead, 0))
-        for record in records:
-            self._remove(dead, record)
+        count = 0
+
+        def removed() -> Iterator[None]:
+            nonlocal count
+            for record in self._records(found, dead, 0):
+                if dead.deleted:
+                    return
+                self._remove(dead, record)
+                count += 1
+                yield
+
+        await self._desk.broker.work(removed())
         await self._desk.done()
-        return Removed(len(records))
+        return Removed(count)
 
     def _retryable(self, call: Call, namespace: str, topic: str) -> Topic:
         return self._desk.topic(call, topic)

@@ -424,6 +424,7 @@ def as_amqp(batch: RecordBatch, exchange: bytes, key: bytes) -> RecordBatch:
             timestamp_ms=record.timestamp_ms,
             expires_at_ms=record.expires_at_ms,
             due_at_ms=record.due_at_ms,
+            dated=record.dated,
         )
     return made
 

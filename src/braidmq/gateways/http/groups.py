@@ -62,7 +62,6 @@ from braidmq.gateways.http.subscriptions import (
 )
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.model.errors import NotFound
-from braidmq.model.ids import Lsn
 from braidmq.model.limits import MIB
 from braidmq.security.permissions import Grants
 from braidmq.security.records import check_name
@@ -368,6 +367,7 @@ class Groups:
             # It polls: nothing is pushed to it.
             member_id = answer.membership.member_id
             groups.consumer(query.namespace, group, member_id, topic).paused = True
+        await self._desk.done()  # with the subscriptions that were made for it
         return await self._told(group, answer)
 
     @operation(
@@ -553,7 +553,7 @@ class Groups:
     async def _told(self, group: str, answer: GroupAnswer) -> MemberInfo:
         """A generation is told once it is durable: it must never be given out twice."""
         membership: Membership = answer.membership
-        await self._durable(answer.lsn)
+        await self._desk.broker.durable(answer.lsn)
         return MemberInfo(
             group,
             membership.member_id,
@@ -562,10 +562,6 @@ class Groups:
             listed(membership.revoking),
             membership.heartbeat_interval_ms,
         )
-
-    async def _durable(self, lsn: Lsn | None) -> None:
-        if lsn is not None and lsn > self._desk.broker.engine.store.journal.durable_lsn:
-            await self._desk.broker.durable(lsn)
 
 
 def is_group(subscription: Subscription) -> bool:

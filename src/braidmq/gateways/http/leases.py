@@ -153,6 +153,8 @@ class LeasesResource:
         found = self._desk.engine().leases.lease(query.namespace, lease)
         engine = self._desk.broker.engine
         engine.leases.renew(found, self._desk.now_ms, tuple(body.finished))
+        if body.finished:
+            await self._desk.done()  # the last part ends it
 
     @operation(
         "DELETE",

@@ -13,7 +13,7 @@ from braidmq.gateways.http.operations import Body
 from braidmq.gateways.translation import native_headers
 from braidmq.model.errors import BadRequest
 from braidmq.model.limits import KEY_BYTES_MAX
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.storage.record import DATED_DUE, DATED_EXPIRY, Record, RecordBatch
 from braidmq.wire.envelopes import NAMED, split_amqp
 
 JSON_CONTENT = "application/json"
@@ -164,6 +164,8 @@ def _is_plain(message: NewMessage) -> bool:
 def _append(batch: RecordBatch, message: NewMessage, now_ms: int, user: str) -> None:
     due = _due(message, now_ms)
     ttl = message.ttl_ms
+    # The wall clock decides a date, and what is counted from it; the rest are durations.
+    is_date = message.deliver_at is not UNSET and due > 0
     batch.append(
         _value(message),
         key=_key(message),
@@ -172,6 +174,7 @@ def _append(batch: RecordBatch, message: NewMessage, now_ms: int, user: str) -> 
         timestamp_ms=now_ms,
         due_at_ms=due,
         expires_at_ms=0 if ttl is UNSET else max(due, now_ms) + ttl,
+        dated=DATED_DUE | DATED_EXPIRY if is_date else 0,
     )
 
 

@@ -77,7 +77,9 @@ class Policies:
         known = any(each.name == name for each in policies.list_policies(engine, namespace))
         if known:
             refuse_if_only_new(call.request, f"policy {name!r}")
-        policies.set_policy(engine, policy, now_ms=self._desk.now_ms, set_by=call.user.name)
+        now_ms, set_by = self._desk.now_ms, call.user.name
+        steps = policies.setting_policy(engine, policy, now_ms=now_ms, set_by=set_by)
+        await self._desk.broker.work(steps)
         await self._desk.done()
         return Answer(None, 200 if known else 201)
 
@@ -92,5 +94,7 @@ class Policies:
     async def delete_policy(self, call: Call, namespace: str, name: str) -> None:
         """Delete a policy; queues and exchanges that matched follow at once."""
         engine = self._desk.engine()
-        policies.delete_policy(engine, namespace, name, now_ms=self._desk.now_ms)
+        now_ms = self._desk.now_ms
+        steps = policies.deleting_policy(engine, namespace, name, now_ms=now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()

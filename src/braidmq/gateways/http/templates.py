@@ -84,15 +84,9 @@ class Templates:
         require_storable(body.settings)
         engine = self._desk.engine()
         known = (query.namespace, name) in engine.core.templates
-        made = engine.set_template(
-            query.namespace,
-            name,
-            body.pattern,
-            body.settings,
-            now_ms=self._desk.now_ms,
-            priority=body.priority,
-            set_by=call.user.name,
-        )
+        made = Template(name, body.pattern, body.settings, body.priority, set_by=call.user.name)
+        steps = engine.setting_template(query.namespace, made, now_ms=self._desk.now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()
         return Answer(shown(query.namespace, name, made), 200 if known else 201)
 
@@ -107,7 +101,8 @@ class Templates:
     async def delete_template(self, call: Call, name: str, query: InNamespace) -> None:
         """Delete a template; topics that matched it change at once."""
         engine = self._desk.engine()
-        engine.delete_template(query.namespace, name, now_ms=self._desk.now_ms)
+        steps = engine.deleting_template(query.namespace, name, now_ms=self._desk.now_ms)
+        await self._desk.broker.work(steps)
         await self._desk.done()
 
 

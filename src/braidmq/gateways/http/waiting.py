@@ -66,14 +66,14 @@ class Waiting:
         try:
             either: set[asyncio.Future[Any]] = {poll.future, gone}
             await asyncio.wait(either, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-            return poll.future.result() if poll.future.done() else []
         finally:
+            # Before anything else is awaited: what it took meanwhile nobody would answer with.
+            for subscription in subscriptions:
+                self._forget(subscription, poll)
             gone.cancel()
             with suppress(asyncio.CancelledError):
                 await gone
-            poll.future.cancel()
-            for subscription in subscriptions:
-                self._forget(subscription, poll)
+        return poll.future.result() if poll.future.done() else []
 
     def count(self, subscription: Subscription) -> int:
         return len(self._polls.get(subscription, ()))

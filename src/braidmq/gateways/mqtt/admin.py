@@ -8,6 +8,7 @@ The answer goes to the response topic of the request with its correlation data; 
 the topic of the request and ``/response``, to the client that asked alone.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -194,12 +195,8 @@ class Admin:
     ) -> None:
         given = decode_properties(split_mqtt(request.envelope)[2], Kind.PUBLISH)
         payload = msgspec.json.encode(answer)
-
-        def done(failure: StorageFailed | None) -> None:
-            if failure is None and not connection.is_closed:
-                self._send(connection, topic, payload, given)
-
-        self._broker.when_durable(self._broker.pending_lsn(), done)
+        send = partial(self._send, connection, topic, payload, given)
+        connection.answers.reply(b"", self._broker.pending_lsn(), send)
 
     def _send(
         self, connection: "MqttConnection", topic: str, payload: bytes, given: Properties

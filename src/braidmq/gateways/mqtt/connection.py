@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
-from braidmq.gateways.mqtt.answers import Answer, Answers
+from braidmq.gateways.mqtt.answers import MqttAnswers, PublishAnswer
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.express import Express
 from braidmq.gateways.mqtt.hub import Routed
@@ -134,7 +134,7 @@ class MqttConnection:
         self.credit = Credit(IN_FLIGHT_MAX)
         """What it may have unanswered, of its session and of queues."""
         self.grants: Grants
-        self.answers = Answers()
+        self.answers = MqttAnswers(self)
         self.with_reasons = True
         """Whether it wants reason strings."""
         self._resumed_s = 0.0
@@ -361,6 +361,8 @@ class MqttConnection:
             await self._authenticate(packet)
             if not self._closed:
                 await self._establish(packet)
+        except StorageFailed as error:
+            self.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
         except BraidError as error:
             if not self._established and isinstance(error, AccessRefused):
                 self.gateway.accounts.failed_logins.note(
@@ -403,7 +405,7 @@ class MqttConnection:
         if not self.speaks_v5:
             expiry_s = 0 if packet.clean_start else EXPIRES_NEVER
         expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
-        old = self.sessions.find(self.namespace, self.client_id)
+        old = self.sessions.find(self.namespace, self.client_id, self.user)
         if old is not None and old.connection is not None:
             old.connection.taken_over()
         self.broker.settle()
@@ -429,7 +431,11 @@ class MqttConnection:
         self.session.outbox.attach(self, self.credit)
         if self.session.queues:
             self.queue_client().attach_all(self.session.queues.values())
-        await self.broker.durable(self.sessions.save(self.session))
+        lsn = self.sessions.save(self.session)
+        if old is not None and not present:
+            # The session that it does not go on with must not be there after a crash either.
+            lsn = self.broker.pending_lsn()
+        await self.broker.durable(lsn)
         if self._closed:
             return
         self._deadline.cancel()
@@ -485,13 +491,21 @@ class MqttConnection:
         """The peer broke a rule: it is told, as far as its version can, and only it has to go."""
         if self._closed:
             return
-        if not self._established:
+        if not self._established or self._held:
             self._refuse(error)
             return
         self._say_goodbye(error.reason, str(error))
 
+    def _take_back_connack(self) -> None:
+        """What it says is not on disk, and the connection is over before it is."""
+        if self._held:
+            self._held = False
+            self._out.clear()
+            self._out_bytes = 0
+
     def _refuse(self, error: MqttError) -> None:
         self._end = str(error)
+        self._take_back_connack()
         if self.speaks_v5:
             reference = error.server if isinstance(error, UseAnotherServer) else None
             properties = Properties(server_reference=reference)
@@ -503,6 +517,8 @@ class MqttConnection:
         elif self.version and error.return_code is not None:
             self.send(encode(ConnAck(False, error.reason), self.version))
         self.flush()
+        if self._established:
+            self._leave(with_will=False)
         self._hang_up()
 
     def taken_over(self) -> None:
@@ -517,10 +533,10 @@ class MqttConnection:
     def _say_goodbye(self, reason: Reason, text: str) -> None:
         if self._closed:
             return
-        if self.speaks_v5:
+        if self.speaks_v5 and not self._held:
             self.send_packet(Disconnect(reason), text)
         self._end = text or reason.name.lower().replace("_", " ")
-        self._held = False
+        self._take_back_connack()
         self.flush()
         self._leave(with_will=True)
         self._hang_up()
@@ -535,18 +551,22 @@ class MqttConnection:
     def _leave(self, *, with_will: bool) -> None:
         """Let the session go, once."""
         self._closed = True
+        self.answers.end()
         self.broker.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
             self.broker.settle()
-            self.take_notes()
-            if self._queues is not None:
-                self._queues.detach_all()
-            self.sessions.disconnected(self.session, with_will=with_will)
-            self.broker.touch()
+            self.broker.let_go(partial(self._leave_session, with_will))
         if self._express is not None:
             self._express.let_go()
             self._express = None
         self._set_shortcut()
+
+    def _leave_session(self, with_will: bool) -> None:
+        self.take_notes()
+        if self._queues is not None:
+            self._queues.detach_all()
+        self.sessions.disconnected(self.session, with_will=with_will)
+        self.broker.touch()
 
     def lost(self) -> None:
         """The transport is gone."""
@@ -563,6 +583,11 @@ class MqttConnection:
     @property
     def unsent_bytes(self) -> int:
         return self._out_bytes + self.transport.unsent_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its socket has more unsent than it likes; ``pause_output`` says when no more."""
+        return self._write_paused
 
     def is_behind(self) -> bool:
         """Whether it has more to read than it may: QoS 0 goes to others."""
@@ -595,17 +620,20 @@ class MqttConnection:
             self.broker.flush_later(self)
 
     def send_packet(self, packet: Telling, text: str = "") -> None:
+        data = self.encoded(packet, text)
+        if data:
+            self.send(data)
+
+    def encoded(self, packet: Telling, text: str = "") -> bytes:
         """With a reason string, if it is wanted and there is room for it. Nothing goes out that is
-        larger than the client takes (MQTT-3.1.2-24)."""
+        larger than the client takes (MQTT-3.1.2-24): then it is empty."""
         if text and self.speaks_v5 and self.with_reasons:
             properties = replace(packet.properties, reason_string=text)
             data = encode(replace(packet, properties=properties), self.version)
             if len(data) <= self.packet_bytes_max:
-                self.send(data)
-                return
+                return data
         data = encode(packet, self.version)
-        if len(data) <= self.packet_bytes_max:
-            self.send(data)
+        return data if len(data) <= self.packet_bytes_max else b""
 
     def flush(self) -> None:
         if not self._out or self._held:
@@ -622,7 +650,7 @@ class MqttConnection:
 
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
-        self.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version))
+        self.answers.reply(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version), None)
 
     def check_publish(self, topic: str) -> None:
         """Raises MqttError or AccessRefused unless the client may publish there."""
@@ -632,20 +660,8 @@ class MqttConnection:
         """On behalf of the client, with its rights checked."""
         return self._publisher.route(arrival)
 
-    def answered(self, answers: list[Answer], failure: StorageFailed | None) -> None:
-        """Publishes are where they have to be; or they never will be."""
-        if failure is not None:
-            self.fail(translate(failure))
-            return
-        for answer in answers:
-            answer.done = True
-        limit = self.packet_bytes_max if self.with_reasons else 0
-        data = self.answers.ready(self.version, limit)
-        if data:
-            self.send(data)
-
-    def when_stored(self, lsn: Lsn | None, answer: Answer) -> None:
-        self.broker.when_durable(lsn, partial(self.answered, [answer]))
+    def when_stored(self, lsn: Lsn | None, answer: PublishAnswer) -> None:
+        self.broker.when_durable(lsn, partial(self.answers.settle, answer))
 
     def pause_output(self, paused: bool) -> None:
         """The socket is full, or has room again."""

@@ -16,7 +16,6 @@ class Route:
         version: int = 0,
         targets: list[Express] | None = None,
         takes_qos1: bool = False,
-        goes_ahead: bool = False,
     ) -> None: ...
     @property
     def moves(self) -> int: ...

@@ -5,7 +5,7 @@ them are connected and nobody has to keep it, it needs no record, no queue and n
 broker: the packet that came goes out as it is, but for the packet id. That holds for QoS 0, and for
 QoS 1 to sessions that end with their connections: what such a client has not answered for when it
 goes is nobody's any more (MQTT 5, 4.1), so all there is to know of a message is that its id is in
-use. To sessions that are kept a message may at least go ahead of what is written down of it.
+use.
 
 Whatever is not just so takes the long way, and decides there whether the next may take this one:
 
@@ -52,22 +52,21 @@ cdef class Route:
     """Where single messages to one topic go, as far as they can go the short way."""
     cdef list targets
     cdef int version
-    cdef bint takes_qos1, goes_ahead
+    cdef bint takes_qos1
     cdef readonly long long moves, generation
 
     def __init__(
         self, long long moves, long long generation, int version=0, list targets=None,
-        bint takes_qos1=False, bint goes_ahead=False
+        bint takes_qos1=False
     ):
         """``targets`` are the subscribers' connections, all of that version; None: they can't.
-        QoS 1 may end with them, or at least go ahead. It is good for as long as the tree and the
-        router have these numbers."""
+        QoS 1 may end with them. It is good for as long as the tree and the router have these
+        numbers."""
         self.moves = moves
         self.generation = generation
         self.version = version
         self.targets = targets
         self.takes_qos1 = takes_qos1
-        self.goes_ahead = goes_ahead
 
 
 cdef class Express(Shortcut):
@@ -148,11 +147,7 @@ cdef class Express(Shortcut):
         cdef uint8_t answers[4 * IDS]
         cdef Py_ssize_t count = 0, i
         cdef Route route = self.route_to(data, data + size, ids, &count)
-        if route is None or not route.targets:
-            return False
-        if not route.takes_qos1:
-            if route.goes_ahead and count == 1 and self.connection.quota() > 0:
-                self.send_ahead(route, data, size, ids[0])
+        if route is None or not route.targets or not route.takes_qos1:
             return False
         if self.answers or self.open_exchanges or count > self.quota or not self.is_clear():
             return False
@@ -171,20 +166,6 @@ cdef class Express(Shortcut):
         self.put(answers, 4 * count)
         self.served(count, len(route.targets))
         return True
-
-    cdef int send_ahead(
-        self, Route route, uint8_t *data, Py_ssize_t size, uint8_t *id_at
-    ) except -1:
-        """A message that somebody has to keep goes the long way. Whoever would get it at the end of
-        that has it now, as it would then: all that is left to do takes longer than this."""
-        cdef Express target
-        cdef uint16_t packet_id = be16(id_at)
-        cdef uint8_t *value = id_at + 2 + (self.version == V5)
-        cdef bytes kept = PyBytes_FromStringAndSize(<const char *>value, data + size - value)
-        for target in route.targets:
-            target.get_ahead(data, size, id_at, kept)
-        put16(id_at, packet_id)
-        return 0
 
     cdef bint may_go(self) noexcept:
         """Whether few are being read together: many are better gathered, and served in a turn.
@@ -301,16 +282,6 @@ cdef class Express(Shortcut):
 
     cdef int charge(self, Py_ssize_t count) except -1:
         self.credit.used += count
-
-    cdef int get_ahead(
-        self, uint8_t *data, Py_ssize_t size, uint8_t *id_at, bytes value
-    ) except -1:
-        cdef long long offset = self.outbox.offset_ahead() if self.is_clear() else -1
-        if offset >= 0:
-            put16(id_at, offset % QUEUED_IDS + 1)
-            self.outbox.went_ahead(offset, value)
-            self.put(data, size)
-        return 0
 
     cdef int put(self, const uint8_t *data, Py_ssize_t size) except -1:
         if self.link is not None:

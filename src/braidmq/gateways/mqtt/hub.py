@@ -11,6 +11,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.gathering import Publisher as Waiting
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.mqtt.counters import Counters
+from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.express import TARGETS_MAX, Route
 from braidmq.gateways.mqtt.message import FLAG_OWN, Arrival, marked
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
@@ -19,7 +20,9 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Plan, Tree, Wants
 from braidmq.gateways.translation import TOPIC_EXCHANGE
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
+from braidmq.security.accounts import Accounts
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.envelopes import key_of_topic
@@ -44,8 +47,9 @@ BeforeAppend = Callable[[Anchor], None]
 
 
 class Hub:
-    def __init__(self, broker: Broker, settings: MqttSettings) -> None:
+    def __init__(self, broker: Broker, accounts: Accounts, settings: MqttSettings) -> None:
         self.broker = broker
+        self.accounts = accounts
         self.settings = settings
         self.retained = Retained(broker.engine.store, settings)
         self.trees: dict[str, Tree] = {}
@@ -54,7 +58,7 @@ class Hub:
     def tree(self, namespace: str) -> Tree:
         tree = self.trees.get(namespace)
         if tree is None:
-            tree = self.trees[namespace] = Tree(namespace)
+            tree = self.trees[namespace] = Tree(namespace, self.accounts)
         return tree
 
     def takes_runs(self, namespace: str, topic: bytes) -> bool:
@@ -141,7 +145,7 @@ class Hub:
             if own is not None:
                 found.append((session, own))
         for group in plan.groups:
-            picked = group.pick(self.settings.share_strategy)
+            picked = plan.pick(group, self.settings.share_strategy)
             if picked is not None:
                 found.append(picked)
         return found
@@ -201,6 +205,8 @@ class Hub:
             )
         except TopicFull as error:
             raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
+        except PartitionQuarantined as error:
+            raise refusal(error) from None
         self.broker.touch()
         return published.lsn
 
@@ -212,7 +218,7 @@ def _route(plan: Plan, moves: int, generation: int) -> Route:
         return closed
     if len(plan.sessions) > TARGETS_MAX:
         return closed
-    version, targets, takes_qos1, goes_ahead = 0, [], True, True
+    version, targets, takes_qos1 = 0, [], True
     for session, wants in plan.sessions.items():
         if wants.properties or wants.local is not wants:
             return closed
@@ -220,12 +226,11 @@ def _route(plan: Plan, moves: int, generation: int) -> Route:
         connection = session.connection
         if connection is None:
             continue
-        goes_ahead = goes_ahead and wants.qos > 0
         version = version or connection.version
         if not connection.takes_as_is(version):
             return closed
         targets.append(connection.express())
-    return Route(moves, generation, version, targets, takes_qos1, goes_ahead)
+    return Route(moves, generation, version, targets, takes_qos1)
 
 
 def _anchor(queues: Sequence[Topic]) -> Anchor:

@@ -3,16 +3,18 @@
 import asyncio
 import socket
 
-from braidmq.engine.effects import ConsumerCancelled, Effect, Level, PressureChanged
+from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
 from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
 from braidmq.gateways.mqtt.queues import Queues
+from braidmq.gateways.mqtt.retained_sending import RetainedTurns
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
@@ -48,11 +50,12 @@ class MqttGateway:
         self.connections: set[MqttConnection] = set()
         self.connections_opened = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self.hub = Hub(broker, settings)
+        self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings, accounts)
         self.sys_topics = SysTopics(self)
+        self.retained_turns = RetainedTurns(broker)
         self._servers: list[asyncio.Server | Listening] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
@@ -156,6 +159,10 @@ class MqttGateway:
             owner = effect.consumer.tag
             if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
+        elif isinstance(effect, ConsumerFailed):
+            connection = _connection_of(effect.consumer.tag)
+            if connection is not None:
+                connection.fail(refusal(effect.error))
 
     def _on_change(self, change: AccountChange) -> None:
         """Connections that would not be let in any more must go, and so must subscriptions to what
@@ -167,7 +174,12 @@ class MqttGateway:
         if isinstance(change, PermissionChanged):
             self.sessions.end_unreadable(change.user, change.namespace)
         elif isinstance(change, UserDeleted):
-            for namespace in self.accounts.namespaces():
-                self.sessions.end_unreadable(change.name, namespace.name)
+            self.sessions.forget_user(change.name)
         elif isinstance(change, NamespaceDeleted):
             self.sessions.forget_namespace(change.name)
+
+
+def _connection_of(owner: object) -> MqttConnection | None:
+    if isinstance(owner, Outbox):
+        return owner.connection
+    return owner.client.connection if isinstance(owner, QueueConsumer) else None

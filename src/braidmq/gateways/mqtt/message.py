@@ -210,5 +210,6 @@ def batch_of(*records: Record) -> RecordBatch:
             timestamp_ms=record.timestamp_ms,
             expires_at_ms=record.expires_at_ms,
             due_at_ms=record.due_at_ms,
+            dated=record.dated,
         )
     return batch

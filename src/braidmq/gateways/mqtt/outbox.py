@@ -1,11 +1,14 @@
 """Messages above QoS 0 on their way to one session: a queue of the engine.
 
 A packet id is the message's offset in the queue, modulo 32767, plus 1: after a reconnect or a crash
-the same message has the same id again, which is what QoS 2 needs of a sender. For that no two
-offsets in flight may be 32767 apart. The upper half of the ids is for durable queues.
+the same message has the same id again, which is what QoS 2 needs of a sender. Two things follow,
+and ``ceiling`` sees to both. No two offsets in flight may be 32767 apart. And a message of QoS 2
+does not go out before it is on disk: after a crash another may stand in its place, and a client
+that has the id would take it for the same. The upper half of the ids is for durable queues.
 """
 
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from braidmq.engine.delivery import DeliveryState
@@ -19,7 +22,9 @@ from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
 from braidmq.gateways.mqtt.packet_ids import IdRuns
+from braidmq.gateways.mqtt.tree import Wants
 from braidmq.gateways.translation import mqtt_record
+from braidmq.model.errors import StorageFailed
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
@@ -32,6 +37,7 @@ from braidmq.wire.mqtt.render import (
 )
 
 if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
     from braidmq.gateways.mqtt.session import Session
 
 PREFIX = "$mqtt/session/"
@@ -39,7 +45,9 @@ SUBSCRIPTION = "session"
 
 ID_MAX = 0x7FFF
 
-NOTHING_AHEAD = (-1, -1, b"")
+EXACTLY_ONCE = 2
+NOWHERE = 1 << 62
+"""Behind every offset."""
 
 IN_FLIGHT_MAX = 8192
 """Unanswered publishes to a client that sets no receive maximum, or a higher one."""
@@ -71,7 +79,14 @@ class Outbox:
         self._port: Port | None = None
         self._credit = Credit(0)
         self._crowded = False
-        self._ahead = NOTHING_AHEAD
+        """Whether messages wait for packet ids."""
+        self.is_syncing = False
+        self._safe_end = 0
+        """Offsets below are known to be on disk …"""
+        self._awaited_end = 0
+        """… and below this as soon as the disk answers."""
+        self._unsafe_at = NOWHERE
+        """The first message of QoS 2 above, where one was found."""
         self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
         self.unreceived = IdRuns()
@@ -86,6 +101,11 @@ class Outbox:
         """Of all that the client has not answered for, however it came there."""
         return self._credit.used if self._port is not None else 0
 
+    @property
+    def waiting(self) -> int:
+        """Messages that it may be sent and was not."""
+        return self.state.ready if self.state is not None else 0
+
     # --- the queue ---
 
     def topic(self) -> Topic:
@@ -94,6 +114,8 @@ class Outbox:
             self._topic = self._open()
             self.state = self._view.state
             self._consumer = None
+            self._safe_end = self._awaited_end = 0
+            self._unsafe_at = NOWHERE
             if self._port is not None:
                 self._attach()
         return self._topic
@@ -114,12 +136,13 @@ class Outbox:
             self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable)
         # MQTT-4.3.3-7: the client may hold its packet id, and waits for the rest.
         topic.subscriptions[SUBSCRIPTION].keeps_sent = True
+        topic.subscriptions[SUBSCRIPTION].gate = self
         return topic
 
     def reopen(self) -> None:
         """After a restart: what waited is still there."""
         if (self._session.namespace, self.name) in self._engine.core.topics:
-            self.topic()
+            self._safe_end = self.topic().partitions[0].log.next_offset
 
     def delete(self) -> None:
         self.detach()
@@ -127,6 +150,10 @@ class Outbox:
             self._engine.delete_topic(self._topic)
         self._topic = self.state = None
         self.released.clear()
+
+    @property
+    def connection(self) -> "MqttConnection | None":
+        return self._session.connection
 
     def cancelled(self) -> None:
         """The queue was deleted under a session that is connected."""
@@ -159,7 +186,9 @@ class Outbox:
         if self._topic is None or self._topic.deleted:
             return False
         view = self._view
-        return view.state.is_ready(_offset_of(view, packet_id))
+        offset = _offset_of(view, packet_id)
+        # One that was never sent is another, which will have the same id.
+        return offset < view.state.cursor and view.state.is_ready(offset)
 
     def _attach(self) -> None:
         assert self._topic is not None
@@ -176,7 +205,7 @@ class Outbox:
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
-        self._ahead = NOTHING_AHEAD
+        self.is_syncing = False
         self.unreceived.clear()
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._engine.detach(consumer, now_ms=self._broker.now_ms())
@@ -199,45 +228,12 @@ class Outbox:
 
     # --- delivering ---
 
-    def offset_ahead(self) -> int:
-        """Where the next message will be, if that will go to the client at once; else -1."""
-        consumer, topic = self._consumer, self._topic
-        if consumer is None or topic is None or topic.deleted or not topic.takes_any:
-            return -1
-        if consumer.paused or self._credit.room <= 0 or self._engine.store.journal.failure:
-            return -1
-        view = self._view
-        state, offset = view.state, view.partition.log.next_offset
-        if state.end != offset or state.ready or offset - state.settled.floor >= ID_MAX:
-            return -1
-        return offset
-
-    def went_ahead(self, offset: int, value: bytes) -> None:
-        """The client has the message already that will be there when this turn is over."""
-        self._ahead = offset, self._broker.turns.count, value
-
-    def _skip_ahead(self, delivery: Delivery) -> int:
-        """The first of the messages that it does not have. It is looked at what it has: the other
-        may have been refused since, and this one be in its place."""
-        (offset, turn, value), self._ahead = self._ahead, NOTHING_AHEAD
-        first, batch = delivery.first, delivery.batch
-        if turn != self._broker.turns.count or batch.offset_at(first) != offset:
-            return first
-        if delivery.attempts > 1 or batch.record(first).value != value:
-            return first
-        self._counters.sent += 1
-        return first + 1
-
     def deliver(self, delivery: Delivery) -> None:
         if self._port is None or delivery.consumer is not self._consumer:
             return
-        view, batch = delivery.view, delivery.batch
-        last = view.state.settled.floor + ID_MAX
-        first = delivery.first if self._ahead is NOTHING_AHEAD else self._skip_ahead(delivery)
-        end = batch.find(last) if delivery.end > last else delivery.stop
-        if end < delivery.stop:
-            self._wait_for_ids(delivery, max(first, end))
-        for stop, form, flags, topic in delivery_runs(batch, first, max(first, end)):
+        assert delivery.end <= delivery.view.state.settled.floor + ID_MAX
+        batch, first = delivery.batch, delivery.first
+        for stop, form, flags, topic in delivery_runs(batch, first, delivery.stop):
             if form != MQTT:
                 self._deliver_translated(delivery, first, stop)
             elif self.released and delivery.attempts > 1:
@@ -246,15 +242,6 @@ class Outbox:
             else:
                 self._deliver_run(delivery, batch, first, stop, flags, topic)
             first = stop
-
-    def _wait_for_ids(self, delivery: Delivery, first: int) -> None:
-        """The oldest message in flight is so far behind that its id would be used twice."""
-        start = delivery.batch.offset_at(first)
-        assert self._consumer is not None
-        self._consumer.paused = self._crowded = True
-        self._engine.requeue(
-            delivery.consumer, delivery.view, start, delivery.end, now_ms=self._broker.now_ms()
-        )
 
     def _deliver_again(self, delivery: Delivery, index: int, flags: int, topic: bytes) -> None:
         packet_id = id_of(delivery.batch.offset_at(index))
@@ -282,12 +269,13 @@ class Outbox:
         flags: int,
         topic: bytes,
     ) -> None:
-        port, session = self._port, self._session
+        port = self._port
         assert port is not None
+        if not self._session.tree.plan(topic).may_read(self._session):
+            self._withhold(delivery, batch, first, stop, flags)
+            return
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
-        wants = None if retain else session.tree.plan(topic).delivery(session)
-        if wants is not None and flags & FLAG_OWN:
-            wants = wants.local
+        wants = self._wants(flags, topic)
         if wants is not None:
             qos = min(qos, wants.qos)
             retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
@@ -328,6 +316,97 @@ class Outbox:
                 self._engine.ack(delivery.consumer, delivery.view, dropped, dropped + 1)
             first = end + 1
 
+    def _withhold(
+        self, delivery: Delivery, batch: RecordBatch, first: int, stop: int, flags: int
+    ) -> None:
+        """Messages that its user may not read, at least not any more."""
+        self._counters.dropped += stop - first
+        start = batch.offset_at(first)
+        if flags & FLAG_QOS == EXACTLY_ONCE and delivery.attempts > 1 and self._port is not None:
+            # The client may hold its packet id: the exchange goes on to its end without it.
+            ids = sequential_ids(id_of(start), stop - first, ID_MAX)
+            for run in id_runs(ids):
+                self.released.put(*run)
+            self._port.send(render_acks(Kind.PUBREL, ids, self._port.version))
+            return
+        self._engine.ack(delivery.consumer, delivery.view, start, start + stop - first)
+
+    def _wants(self, flags: int, topic: bytes) -> Wants | None:
+        """How the session wants a message; None: as it came."""
+        if flags & FLAG_COPY:
+            return None
+        wants = self._session.tree.plan(topic).delivery(self._session)
+        return wants.local if wants is not None and flags & FLAG_OWN else wants
+
+    # --- what has to wait ---
+
+    def ceiling(self, view: PartitionView, start: int, stop: int) -> int:
+        """Up to where messages may go out now, as the engine asks before it hands out any."""
+        end = view.state.settled.floor + ID_MAX
+        if self.released:
+            end = min(end, self._first_reserved(view, end))
+        self._crowded = end < stop
+        self.is_syncing = False
+        if self._session.durable and min(stop, end) > self._safe_end:
+            end = self._first_unsafe(view, start, min(stop, end))
+        return end
+
+    def _first_reserved(self, view: PartitionView, end: int) -> int:
+        """The first offset whose id the client still holds for a message that is gone: PUBCOMP,
+        which frees it, is on its way."""
+        unsent = view.state.cursor
+        for first, stop, _, _ in self.released.runs():
+            for low, high in _offsets_of(view, first, stop):
+                if high > unsent:
+                    end = min(end, max(low, unsent))
+        return end
+
+    def _first_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
+        """The first message that goes out at QoS 2 and is not on disk; ``stop`` for none, or less
+        when that is a long way to look."""
+        journal, log = self._engine.store.journal, view.partition.log
+        if journal.last_lsn <= journal.durable_lsn:
+            self._safe_end = log.next_offset
+            return stop
+        if start != self._unsafe_at:  # where it was found the last time it still is
+            safe = self._look_for_unsafe(view, max(start, self._safe_end), stop)
+            if self._unsafe_at >= stop:
+                return min(safe, stop)
+            start = self._unsafe_at
+        self.is_syncing = True
+        self._await_disk(log.next_offset)
+        return start
+
+    def _look_for_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
+        """Sets ``_unsafe_at``; returns up to where it was looked."""
+        self._unsafe_at = NOWHERE
+        runs = view.partition.log.read(start, 1, stop)
+        for run in runs:
+            first = run.first
+            for end, form, flags, topic in delivery_runs(run.batch, first, run.stop):
+                if form == MQTT and flags & FLAG_QOS == EXACTLY_ONCE:
+                    wants = self._wants(flags, topic)
+                    if wants is None or wants.qos == EXACTLY_ONCE:
+                        self._unsafe_at = run.batch.offset_at(first)
+                        return self._unsafe_at
+                first = end
+        looked_at = runs[-1].batch.offset_at(runs[-1].stop - 1) + 1 if runs else stop
+        return min(looked_at, stop)
+
+    def _await_disk(self, end: int) -> None:
+        """Once for all that came since the last time."""
+        if end > self._awaited_end:
+            self._awaited_end = end
+            lsn = self._engine.store.journal.last_lsn
+            self._broker.when_durable(lsn, partial(self._synced, self._topic, end))
+
+    def _synced(self, topic: Topic | None, end: int, failure: StorageFailed | None) -> None:
+        if failure is None and topic is not None and topic is self._topic and not topic.deleted:
+            self._safe_end = max(self._safe_end, end)
+            self._unsafe_at = NOWHERE
+            self._engine.core.touch(self._subscription)
+            self._broker.touch()
+
     # --- answers ---
 
     def acknowledge(self, packet_ids: "array[int]") -> None:
@@ -340,10 +419,16 @@ class Outbox:
                 continue  # of a queue that this client has nothing of any more
             for start, end in _offsets_of(view, first, min(stop, ID_MAX + 1)):
                 self._engine.ack(self._consumer, view, start, end)
-        if self._crowded:
-            self._crowded = False
-            self._engine.resume(self._consumer)
         self._broker.touch()
+
+    def complete(self, packet_ids: "array[int]") -> None:
+        """PUBCOMP: first the message goes, then its id."""
+        self.acknowledge(packet_ids)
+        for first, stop in id_runs(packet_ids):
+            self.released.discard(first, stop)
+        if self._consumer is not None and not self._consumer.subscription.topic.deleted:
+            # Of a message that is gone the id alone may have been waited for.
+            self._engine.core.touch(self._subscription)
 
     @property
     def is_easy(self) -> bool:

@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
-from braidmq.gateways.mqtt.answers import Answer
+from braidmq.gateways.mqtt.answers import PublishAnswer
 from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
-from braidmq.model.errors import StorageFailed
+from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
@@ -35,7 +35,7 @@ class Publisher:
         self.checked: set[bytes] = set()
         """Topics that the client may publish to, while nobody's rights change."""
         self.checked_at = -1
-        self._answer: Answer | None = None
+        self._answer: PublishAnswer | None = None
         """To the run that is handed on just now."""
         self.open_ids = IdRuns()
         """Packet ids of QoS 2 that this connection has begun and not completed."""
@@ -88,7 +88,7 @@ class Publisher:
         answer = self._connection.answers.expect(Kind.PUBACK, ids) if arrival.qos else None
         self._hand_on(arrival, answer)
 
-    def _hand_on(self, arrival: Arrival, answer: Answer | None) -> None:
+    def _hand_on(self, arrival: Arrival, answer: PublishAnswer | None) -> None:
         connection = self._connection
         self._answer = answer
         try:
@@ -150,16 +150,16 @@ class Publisher:
             return connection.queue_client().answer(address, arrival)
         return connection.gateway.admin.request(connection, arrival)
 
-    def _refuse(self, answer: Answer | None, error: MqttError) -> None:
+    def _refuse(self, answer: PublishAnswer | None, error: MqttError) -> None:
         """Who can't be told in an answer is disconnected: nothing is lost in silence."""
         if answer is None or not self._connection.speaks_v5:
             raise error
         answer.reason, answer.text = error.reason, str(error)
-        self._connection.answered([answer], None)
+        self._connection.answers.settle(answer, None)
 
     # --- as the broker's gathering knows a publisher ---
 
-    def expect(self, _count: int) -> list[Answer]:
+    def expect(self, _count: int) -> list[PublishAnswer]:
         assert self._answer is not None
         return [self._answer]
 
@@ -167,9 +167,9 @@ class Publisher:
         assert isinstance(ticket, list)
         ticket.append(self._answer)
 
-    def confirmed(self, ticket: object, failure: StorageFailed | None) -> None:
+    def confirmed(self, ticket: object, failure: StorageError | None) -> None:
         assert isinstance(ticket, list)
-        self._connection.answered(ticket, failure)
+        self._connection.answers.settle_all(ticket, failure)
 
     # --- QoS 2 ---
 
@@ -244,16 +244,11 @@ class Publisher:
         lsn = self._forget(ids)
         known = array("H", [number for number in ids if number not in unknown]) if unknown else ids
 
-        def completed(failure: StorageFailed | None) -> None:
-            if failure is None and known:
-                connection.send(render_acks(Kind.PUBCOMP, known, connection.version))
-
-        connection.broker.when_durable(lsn, completed)
+        data = render_acks(Kind.PUBCOMP, known, connection.version) if known else b""
         if unknown:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(
-                render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
-            )
+            data += render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
+        connection.answers.reply(data, lsn)
 
 
 def _are_distinct(runs: list[tuple[int, int]]) -> bool:

@@ -11,6 +11,7 @@ from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.session_records import PacketIds, SessionRecord, SubscriptionRecord
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription, Tree
+from braidmq.security.permissions import Grants
 from braidmq.wire.mqtt.packets import Will
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Session:
         broker: Broker,
         tree: Tree,
         client_id: str,
-        user: str,
+        grants: Grants,
         settings: MqttSettings,
         counters: Counters,
         *,
@@ -32,7 +33,8 @@ class Session:
         self.tree = tree
         self.namespace = tree.namespace
         self.client_id = client_id
-        self.user = user
+        self.grants = grants
+        """Of the user it belongs to: what that may read is what it gets, connected or not."""
         self.durable = durable
         """Whether it outlives its connection, and the node."""
         self.expiry_s = 0
@@ -47,14 +49,19 @@ class Session:
         self.expiry_timer: asyncio.TimerHandle | None = None
 
     @property
+    def user(self) -> str:
+        return self.grants.user
+
+    @property
     def key(self) -> str:
         return f"{self.namespace}\0{self.client_id}"
 
-    def record(self) -> SessionRecord:
+    def record(self, lead_ms: int) -> SessionRecord:
+        """As it is kept: with the time of the wall clock, which a restart begins with."""
         return SessionRecord(
             self.user,
             self.expiry_s,
-            self.disconnected_ms,
+            self.disconnected_ms and self.disconnected_ms + lead_ms,
             self.will,
             list(self.queues.values()),
         )

@@ -27,6 +27,7 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
 
 class SessionRecord(msgspec.Struct, array_like=True):
     user: str
+    """Whose it is; empty: of whoever resumes it first."""
     expiry_s: int
     disconnected_ms: int
     """0 while it is connected."""

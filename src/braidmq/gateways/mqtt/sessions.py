@@ -29,6 +29,7 @@ from braidmq.security.accounts import Accounts
 from braidmq.security.permissions import Grants
 from braidmq.storage.catalogue import Change
 from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import Will
 from braidmq.wire.mqtt.text import split_share
 
@@ -84,7 +85,7 @@ class Sessions:
                 self._broker,
                 self._hub.tree(namespace),
                 client_id,
-                user,
+                self._hub.accounts.grants(user, namespace),
                 self._settings,
                 self._hub.counters,
                 durable=expiry_s > 0,
@@ -96,8 +97,16 @@ class Sessions:
         session.disconnected_ms = 0
         return session, present
 
-    def find(self, namespace: str, client_id: str) -> Session | None:
-        return self._sessions.get((namespace, client_id))
+    def find(self, namespace: str, client_id: str, user: str) -> Session | None:
+        """The session with a client id. Raises NOT_AUTHORIZED when it is not this user's."""
+        found = self._sessions.get((namespace, client_id))
+        if found is not None and found.user != user and not self._settings.foreign_client_ids:
+            if found.user:
+                raise MqttError(
+                    Reason.NOT_AUTHORIZED, f"the client id {client_id!r} is another user's"
+                )
+            found.grants = self._hub.accounts.grants(user, namespace)  # nobody's so far
+        return found
 
     # --- going ---
 
@@ -194,10 +203,15 @@ class Sessions:
             properties=properties,
         )
         try:
-            publish = self._queues.publish if is_queue(will.topic) else self._hub.publish
-            publish(session.namespace, arrival, session)
+            if is_queue(will.topic):
+                self._queues.check_publish(session.namespace, will.topic, session.grants)
+                self._queues.publish(session.namespace, arrival, session)
+            else:
+                session.grants.need_write(will.topic)
+                self._hub.publish(session.namespace, arrival, session)
         except BraidError:
-            # Refused for want of room; there is nobody left to hear of it.
+            # Refused for want of room, or of a right that it had when it was given; there is
+            # nobody left to hear of it.
             self._hub.counters.dropped += 1
 
     def _may_publish(self, session: Session, topic: str) -> bool:
@@ -251,6 +265,12 @@ class Sessions:
             self.end(session)
         self._hub.retained.forget_namespace(namespace)
 
+    def forget_user(self, name: str) -> None:
+        """Its sessions are nobody's, and not those of a namesake that comes later."""
+        for session in [each for each in self._sessions.values() if each.user == name]:
+            session.will = None
+            self.end(session)
+
     # --- subscriptions ---
 
     def subscribe(self, session: Session, new: Subscription) -> bool:
@@ -285,7 +305,8 @@ class Sessions:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
-        return self._store.change([(SESSIONS, session.key, _encode(session.record()))])
+        record = session.record(self._broker.engine.core.clock.lead_ms)
+        return self._store.change([(SESSIONS, session.key, _encode(record))])
 
     def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
         """Keep what became of some of its filters; the others are as they were."""
@@ -318,7 +339,8 @@ class Sessions:
                 namespace, client_id, record.user, clean_start=False, expiry_s=record.expiry_s
             )
             session.durable = True
-            session.disconnected_ms = record.disconnected_ms or now_ms
+            # Not later than now: the clock may have been set back while the node was down.
+            session.disconnected_ms = min(record.disconnected_ms or now_ms, now_ms)
             session.will = record.will
             for each in subscriptions.get(key, ()):
                 self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
@@ -337,6 +359,10 @@ class Sessions:
             ids = _decode_ids(value)
             session.outbox.released = IdRuns(ids.released)
             session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
+            if session.inbound.runs() != sorted(ids.inbound):
+                # Of what did not come nothing may be left: other messages will stand in its
+                # place, and after another crash it would seem to have come.
+                self.save_ids(session)
 
     def _arrived(self, run: IdRun) -> list[IdRun]:
         """The packet ids of a run whose messages came to the log before the crash."""

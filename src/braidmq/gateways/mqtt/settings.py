@@ -59,6 +59,13 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             " ever.",
         ),
     ] = EXPIRES_NEVER
+    foreign_client_ids: Annotated[
+        bool,
+        Meta(
+            description="Whether a client may use the client id of another user's session: that"
+            " session ends, with all that waits for it. Otherwise it is refused, with 0x87."
+        ),
+    ] = False
     session_messages_max: Annotated[
         int,
         Meta(ge=1, description="Messages that wait for one session; above it the oldest go."),

@@ -3,19 +3,15 @@
 from array import array
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from braidmq.engine.envelope import MQTT
 from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
-from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.gateways.mqtt.retained_sending import RetainedSending
 from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.model.errors import BraidError, StorageFailed
-from braidmq.storage.record import Record, RecordBatch
-from braidmq.wire.envelopes import split_mqtt
+from braidmq.model.errors import BraidError
+from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError, ProtocolError
 from braidmq.wire.mqtt.packets import (
@@ -25,8 +21,7 @@ from braidmq.wire.mqtt.packets import (
     UnsubAck,
     Unsubscribe,
 )
-from braidmq.wire.mqtt.properties import Properties, decode_properties
-from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
+from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import id_runs, render_acks
 from braidmq.wire.mqtt.text import split_share
 
@@ -43,8 +38,7 @@ ADMIN = "$admin"
 class Subscriber:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
-        self._owed: dict[str, Subscription] = {}
-        """Subscriptions whose retained messages wait until the client has read others."""
+        self._retained = RetainedSending(connection, connection.gateway.retained_turns)
 
     # --- subscriptions ---
 
@@ -61,12 +55,7 @@ class Subscriber:
             for request in packet.requests
         ]
 
-        def kept(failure: StorageFailed | None) -> None:
-            if failure is not None:
-                connection.fail(translate(failure))
-                return
-            answer = SubAck(packet.packet_id, tuple(reasons))
-            connection.send_packet(answer, "; ".join(texts))
+        def answered() -> None:
             for each in wanted:
                 self._send_retained(each)
             if queues:
@@ -78,7 +67,8 @@ class Subscriber:
             connection.sessions.save(connection.session)
             # A queue or group that was made for it is there for good, too.
             lsn = connection.broker.pending_lsn()
-        connection.broker.when_durable(lsn, kept)
+        answer = SubAck(packet.packet_id, tuple(reasons))
+        connection.answers.reply(connection.encoded(answer, "; ".join(texts)), lsn, answered)
 
     def _subscribe_to_queue(
         self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]
@@ -132,52 +122,27 @@ class Subscriber:
             for each in packet.filters
         )
 
-        def kept(failure: StorageFailed | None) -> None:
-            if failure is None:
-                connection.send_packet(UnsubAck(packet.packet_id, reasons))
-
         lsn = connection.sessions.save_subscriptions(connection.session, packet.filters)
         if any(is_queue_filter(each) for each in packet.filters):
             lsn = connection.sessions.save(connection.session) or lsn
-        connection.broker.when_durable(lsn, kept)
+        connection.answers.reply(connection.encoded(UnsubAck(packet.packet_id, reasons)), lsn)
 
     # --- retained messages ---
 
     def catch_up(self) -> None:
-        """The socket has room again."""
-        owed, self._owed = self._owed, {}
-        for each in owed.values():
-            self._send_retained(each, is_late=True)
+        """The socket, or the session's queue, has room again."""
+        self._retained.go_on()
 
-    def _send_retained(self, new: Subscription, *, is_late: bool = False) -> None:
-        """Those above QoS 0 wait in the session's queue; others, if too much is unsent already, for
-        ``catch_up``, which is late for them alone."""
+    def _send_retained(self, new: Subscription) -> None:
         connection = self._connection
         if connection.session.subscriptions.get(new.filter) is not new:
             return  # unsubscribed, or subscribed anew, while it went to disk
         if is_admin(new.filter):
             connection.gateway.admin.send_to(connection, new)
-            return
-        if new.filter.partition("/")[0] == SYS:
+        elif new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
-            return
-        now_ms = connection.broker.now_ms()
-        at_once, queued = RecordBatch(), RecordBatch()
-        for topic, record in connection.hub.retained.find(connection.namespace, new.filter, now_ms):
-            flags, _, raw = split_mqtt(record.envelope)
-            qos = min(flags & FLAG_QOS, new.qos)
-            batch = queued if qos else at_once
-            _add_copy(batch, topic, record, raw, qos, new.identifier)
-        if at_once.count and connection.unsent_bytes > connection.settings.output_bytes_max:
-            self._owed[new.filter] = new
-        elif at_once.count:
-            limit = connection.packet_bytes_max
-            connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
-        if queued.count and not is_late:
-            topic_of_session = connection.session.outbox.topic()
-            connection.broker.settle()
-            connection.broker.engine.publish(topic_of_session, queued, now_ms=now_ms)
-            connection.broker.touch()
+        else:
+            self._retained.begin(new)
 
     # --- answers ---
 
@@ -190,6 +155,7 @@ class Subscriber:
                 if outbox.unreceived.overlaps(*run) or outbox.released.overlaps(*run):
                     raise ProtocolError("PUBACK for a message of QoS 2")
         outbox.acknowledge(packet_ids)
+        self.catch_up()
 
     def received(self, packet_ids: "array[int]", reasons: bytes | None) -> None:
         """PUBREC. That it came is on disk before PUBREL is sent: after a crash the message must
@@ -205,20 +171,29 @@ class Subscriber:
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
             outbox.acknowledge(connection.settle_express(refused))
-        if unknown:
-            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(render_acks(Kind.PUBREL, unknown, connection.version, reason))
+        lsn: Lsn | None = None
         if known:
             for first, stop in runs:
                 outbox.unreceived.discard(first, stop)
                 outbox.released.put(first, stop)
-
-            def kept(failure: StorageFailed | None) -> None:
-                if failure is None:
-                    connection.send(render_acks(Kind.PUBREL, known, connection.version))
-
             lsn = connection.sessions.save_ids(connection.session)
-            connection.broker.when_durable(lsn, kept)
+        if unknown:
+            connection.answers.reply(self._released(packet_ids, refused, unknown), lsn)
+        elif known:
+            connection.answers.reply(render_acks(Kind.PUBREL, known, connection.version), lsn)
+
+    def _released(
+        self, packet_ids: "array[int]", refused: "array[int]", unknown: "array[int]"
+    ) -> bytes:
+        """PUBREL one by one, in the order of PUBREC (MQTT-4.6.0-4)."""
+        version, gone, strange = self._connection.version, set(refused), set(unknown)
+        parts = []
+        for number in packet_ids:
+            if number not in gone:
+                found = number not in strange
+                reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND
+                parts.append(render_acks(Kind.PUBREL, array("H", [number]), version, reason))
+        return b"".join(parts)
 
     def _sorted_out(
         self, packet_ids: "array[int]", reasons: bytes | None
@@ -248,24 +223,6 @@ class Subscriber:
             packet_ids = array("H", [each for each in packet_ids if each in outbox.released])
             if not packet_ids:
                 return
-            runs = id_runs(packet_ids)
-        outbox.acknowledge(packet_ids)
-        for first, stop in runs:
-            outbox.released.discard(first, stop)
+        outbox.complete(packet_ids)
+        self.catch_up()
         connection.sessions.save_ids(connection.session)
-
-
-def _add_copy(
-    batch: RecordBatch, topic: str, record: Record, raw: bytes, qos: int, identifier: int
-) -> None:
-    """A retained message as it goes to one new subscription."""
-    properties = decode_properties(raw, Kind.PUBLISH)
-    if identifier:
-        properties = msgspec.structs.replace(properties, subscription_identifiers=(identifier,))
-    batch.append(
-        record.value,
-        envelope=envelope_of(topic.encode(), qos | FLAG_RETAIN | FLAG_COPY, properties),
-        envelope_format=MQTT,
-        timestamp_ms=record.timestamp_ms,
-        expires_at_ms=record.expires_at_ms,
-    )

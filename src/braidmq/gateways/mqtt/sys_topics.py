@@ -42,7 +42,7 @@ class SysTopics:
         """Who subscribes gets the values of now, as if they were retained."""
         now_ms = connection.broker.now_ms()
         for topic, value in self.values().items():
-            if matches(new.filter, topic):
+            if matches(new.filter, topic) and connection.grants.may_read(topic):
                 arrival = make_arrival(topic.encode(), value.encode(), now_ms, retain=True)
                 limit = connection.packet_bytes_max
                 connection.send(arrival.rendered(connection.version, True, b"", limit))

@@ -1,7 +1,7 @@
 """Who subscribed to what in one namespace, and who gets a message."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from braidmq.engine.routing.filters import FilterIndex
@@ -14,6 +14,7 @@ from braidmq.wire.mqtt.text import split_share
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.session import Session
     from braidmq.gateways.mqtt.settings import ShareStrategy
+    from braidmq.security.accounts import Accounts
 
 PLANS_MAX = 65_536
 """Topics whose subscribers are remembered."""
@@ -92,10 +93,13 @@ class ShareGroup:
         self.number = 0
         self._turn = 0
 
-    def pick(self, strategy: "ShareStrategy") -> "tuple[Session, Wants] | None":
+    def pick(
+        self, strategy: "ShareStrategy", barred: "Collection[Session]" = ()
+    ) -> "tuple[Session, Wants] | None":
         """Who is connected goes first; else it waits with one that will come back."""
-        able = [each for each in self.members if each.connection is not None]
-        able = able or [each for each in self.members if each.durable]
+        members = [each for each in self.members if each not in barred] if barred else self.members
+        able = [each for each in members if each.connection is not None]
+        able = able or [each for each in members if each.durable]
         if not able:
             return None
         chosen = STRATEGIES[strategy](able, self._turn)
@@ -118,17 +122,32 @@ STRATEGIES: "dict[ShareStrategy, Callable[[list[Session], int], Session]]" = {
 
 
 class Plan:
-    """Everybody who has a subscription that matches one topic."""
+    """Everybody who has a subscription that matches one topic, and the right to read it: a filter
+    with wildcards may say more than its owner may see."""
 
-    __slots__ = ("_deliveries", "_matching", "bound", "bound_at", "groups", "route", "sessions")
+    __slots__ = (
+        "_barred",
+        "_deliveries",
+        "_matching",
+        "_readers",
+        "_topic",
+        "bound",
+        "bound_at",
+        "groups",
+        "route",
+        "sessions",
+    )
 
-    def __init__(self, found: "Iterable[Subscription | ShareGroup]") -> None:
+    def __init__(self, topic: bytes, found: "Iterable[Subscription | ShareGroup]") -> None:
+        self._topic = topic
+        self._readers: dict[Session, bool] = {}
         self._matching: dict[Session, list[Subscription]] = {}
+        self._barred: dict[ShareGroup, set[Session]] = {}
         self.groups: list[ShareGroup] = []
         for each in found:
             if isinstance(each, ShareGroup):
-                self.groups.append(each)
-            else:
+                self._add_group(each)
+            elif self.may_read(each.session):
                 self._matching.setdefault(each.session, []).append(each)
         self.sessions = {session: Wants(own) for session, own in self._matching.items()}
         self._deliveries: dict[Session, Wants | None] = {}
@@ -137,6 +156,23 @@ class Plan:
         self.bound_at = -1
         self.route: Route | None = None
         """The short way there, once somebody looked for it."""
+
+    def _add_group(self, group: ShareGroup) -> None:
+        barred = {each for each in group.members if not self.may_read(each)}
+        if len(barred) < len(group.members):
+            self.groups.append(group)
+            self._barred[group] = barred
+
+    def may_read(self, session: "Session") -> bool:
+        """Whether the topic may be read by who owns a session, connected or not."""
+        answer = self._readers.get(session)
+        if answer is None:
+            answer = self._readers[session] = session.grants.may_read(self._topic.decode())
+        return answer
+
+    def pick(self, group: ShareGroup, strategy: "ShareStrategy") -> "tuple[Session, Wants] | None":
+        """Who of a group gets the next message."""
+        return group.pick(strategy, self._barred[group])
 
     def delivery(self, session: "Session") -> Wants | None:
         """How a queued message goes out; None when the session has unsubscribed since."""
@@ -152,13 +188,15 @@ class Plan:
 class Tree:
     """The subscriptions of one namespace."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, accounts: "Accounts") -> None:
         self.namespace = namespace
+        self._accounts = accounts
+        self._generation = accounts.generation
         self.count = 0
         self.moves = 0
         """Grows when anybody gets a message who did not, or no more, or in another way."""
         self.plans: dict[bytes, Plan] = {}
-        """What was found last for a topic: emptied when a subscription changes."""
+        """What was found last for a topic: emptied when a subscription or a permission changes."""
         self._index = FilterIndex()
         self._found: dict[int, Subscription | ShareGroup] = {}
         self._groups: dict[tuple[str, str], ShareGroup] = {}
@@ -207,10 +245,13 @@ class Tree:
         del self._found[number]
 
     def plan(self, topic: bytes) -> Plan:
+        if self._generation != self._accounts.generation:
+            self._generation = self._accounts.generation
+            self._changed()
         plan = self.plans.get(topic)
         if plan is None:
             if len(self.plans) >= PLANS_MAX:
                 self.plans.clear()
-            plan = Plan([self._found[number] for number in self._index.match(topic)])
+            plan = Plan(topic, [self._found[number] for number in self._index.match(topic)])
             self.plans[topic] = plan
         return plan

@@ -1,5 +1,5 @@
-"""Messages that go ahead to persistent sessions before they are written down, and acknowledgements
-that wait for the next turn: neither may be seen, but for the time."""
+"""Single messages to persistent sessions, and acknowledgements that wait for the next turn: that
+they do may not be seen, but for the time."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -183,7 +183,7 @@ def test_other_ways_into_its_queue(
     keeper.has_no_more()
 
 
-def test_pubrec_for_a_message_that_went_ahead_is_an_error(
+def test_pubrec_for_a_message_of_qos_1_is_an_error(
     keeper: Keeper, publisher: RawMqtt, name: str
 ) -> None:
     for payload in (b"1", b"2", b"3"):

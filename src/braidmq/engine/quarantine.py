@@ -1,0 +1,95 @@
+"""Partitions whose files are damaged: who is told, what is refused, and how one comes back.
+
+While a partition is quarantined nothing is handed out of it and nobody may publish to it. What the
+broker itself has to put there (dead letters, marks of transactions) is kept: it is appended, and
+seen when the quarantine is over. Then the partition's subscriptions are counted again as after a
+restart.
+"""
+
+from collections.abc import Callable
+
+from braidmq.engine.core import Core
+from braidmq.engine.effects import ConsumerFailed
+from braidmq.engine.recovery import Recovery
+from braidmq.engine.retention import Retainer
+from braidmq.engine.settling import Settling
+from braidmq.engine.states import State
+from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
+from braidmq.storage.partition_log import PartitionLog
+
+
+class Quarantine:
+    def __init__(
+        self,
+        core: Core,
+        settling: Settling,
+        retainer: Retainer,
+        recovery: Recovery,
+        recount: Callable[[TopicPartition], None],
+    ) -> None:
+        self._core = core
+        self._settling = settling
+        self._retainer = retainer
+        self._recovery = recovery
+        self._recount = recount
+        """Has what is not decided counted again."""
+        core.store.on_quarantined = self._quarantined
+        core.store.on_lifted = self._lifted
+
+    def partitions(self) -> list[TopicPartition]:
+        """All that are quarantined."""
+        found = (self._core.partitions.get(log.id) for log in self._core.store.quarantined())
+        return [each for each in found if each is not None]
+
+    def _quarantined(self, log: PartitionLog) -> None:
+        partition = self._core.partitions.get(log.id)
+        if partition is None:
+            return  # its topic is yet to be restored
+        topic = partition.topic
+        topic.look_at_quarantine()
+        for subscription in topic.subscriptions.values():
+            if topic.is_quarantined:
+                error = log.quarantined()
+                effects = [ConsumerFailed(each, error) for each in subscription.consumers]
+                self._core.effects += effects
+            self._core.touch(subscription)  # whoever waits for it looks again, and is told
+
+    def _lifted(self, log: PartitionLog) -> None:
+        partition = self._core.partitions.get(log.id)
+        if partition is None:
+            return
+        partition.topic.look_at_quarantine()
+        now_ms = self._core.wheel.now_ms
+        self._recount(partition)
+        for view in partition.views:
+            self._begin_again(view, now_ms)
+        self._settling.release(partition)
+        self._recovery.set_timers(partition, now_ms)
+
+    def _begin_again(self, view: PartitionView, now_ms: int) -> None:
+        """As after a restart: whoever had messages has to get them again."""
+        state = view.state
+        notes = self._recovery.kept_notes(view) or state.notes()
+        for start, stop in state.in_state(State.IN_FLIGHT):
+            self._retainer.take_back(view, start, stop)
+        state.rewind(max(state.cursor, state.settled.floor))
+        state.nonce = (now_ms << 8) & 0xFFFFFFFF
+        if view.subscription.keys is not None:
+            view.subscription.keys.forget(view.partition.number)
+        self._recovery.rebuild(view, now_ms, notes)
+        self._core.touch(view.subscription)
+
+    # --- who asks ---
+
+    def error(self, topic: Topic) -> PartitionQuarantined:
+        """Of the first of its partitions that is."""
+        for partition in topic.partitions:
+            if partition.log.damage is not None:
+                return partition.log.quarantined()
+        raise AssertionError(f"no partition of {topic.name!r} is quarantined")
+
+    def require(self, topic: Topic) -> None:
+        """Raises PartitionQuarantined unless there is something left to serve."""
+        if topic.is_quarantined:
+            raise self.error(topic)

@@ -1,0 +1,48 @@
+"""What the store's entries in the journal say, as bytes: their metas. Payloads are records."""
+
+import struct
+from collections.abc import Sequence
+
+from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.partition_log import PartitionLog
+
+RECORDS_HEAD = struct.Struct("<II")
+TARGET = struct.Struct("<Qq")
+ONE_TARGET = struct.Struct("<IIQq")
+"""RECORDS_HEAD and TARGET: nearly every batch goes to one partition and settles nothing."""
+
+SETTLED = struct.Struct("<QQqq")
+RANGE = struct.Struct("<qq")
+ACKNOWLEDGED_HEAD = struct.Struct("<QQ")
+ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
+"""ACKNOWLEDGED_HEAD and RANGE."""
+
+LOG_START = struct.Struct("<Qq")
+RESET = struct.Struct("<QQq")
+
+Ranges = Sequence[tuple[int, int]]
+Settled = tuple[SubscriptionId, PartitionId, int, int]
+"""A subscription has settled a partition's offsets from the first number up to the second."""
+
+
+def encode_records_meta(
+    logs: Sequence[PartitionLog], settled: Sequence[Settled], stamp: bytes = b""
+) -> bytes:
+    if len(logs) == 1 and not settled:
+        return ONE_TARGET.pack(1, 0, logs[0].id, logs[0].next_offset) + stamp
+    targets = [TARGET.pack(log.id, log.next_offset) for log in logs]
+    moved = [SETTLED.pack(*each) for each in settled]
+    return b"".join((RECORDS_HEAD.pack(len(targets), len(moved)), *targets, *moved, stamp))
+
+
+def decode_records_meta(
+    meta: bytes,
+) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], bytes]:
+    targets, moved = RECORDS_HEAD.unpack_from(meta)
+    middle = RECORDS_HEAD.size + targets * TARGET.size
+    end = middle + moved * SETTLED.size
+    return (
+        list(TARGET.iter_unpack(meta[RECORDS_HEAD.size : middle])),
+        list(SETTLED.iter_unpack(meta[middle:end])),
+        meta[end:],
+    )
