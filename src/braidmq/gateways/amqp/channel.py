@@ -1,5 +1,6 @@
 """One AMQP channel: publishing, consuming, answering."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ from braidmq.wire.envelopes import split_amqp
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
+
+logger = logging.getLogger(__name__)
 
 NO_ROUTE = 312
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
@@ -609,7 +612,8 @@ class Channel:
                 return
             self.cancel(tag)
             self.send(method_frame(self.number, BasicCancel(tag, nowait=True)))
-            self.connection.log_cancelled(self, tag, refusal)
+            facts = {"channel": self.number, "tag": tag, "reason": refusal.reply_text}
+            logger.info("consumer ended", extra={**self.connection.log_fields(), **facts})
         self._getters = {
             name: getter for name, getter in self._getters.items() if grants.may_read(name)
         }

@@ -13,6 +13,7 @@ from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
     translate,
+    unknown_frame,
     without_octets,
 )
 from braidmq.gateways.amqp.handshake import (
@@ -353,16 +354,11 @@ class AmqpConnection:
         elif (kind == FrameKind.HEADER and len(payload) >= 14) or kind == FrameKind.BODY:
             self._handle_content(kind, number, payload)
         else:
-            octets = describe_octets(payload)
-            self._refuse_frame(
-                ReplyCode.FRAME_ERROR,
-                f"type {kind}, all octets = {octets}: unknown_frame",
-                f"type {kind}, {len(payload)} octets: unknown_frame",
-            )
+            self.close(unknown_frame(kind, payload))
 
-    def _refuse_frame(self, code: ReplyCode, text: str, logged: str = "") -> None:
+    def _refuse_frame(self, code: ReplyCode, text: str) -> None:
         """A frame that no method is to blame for."""
-        self.close(ConnectionError_(code, text, logged=logged))
+        self.close(ConnectionError_(code, text))
 
     def _decode(self, payload: bytes) -> Method | None:
         try:
@@ -488,13 +484,7 @@ class AmqpConnection:
             raise HandshakeBroken
         self.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
-        try:
-            user, password = credentials(method)
-        except HandshakeBroken:
-            mechanism = method.mechanism[:32]
-            what = f"no user and password by mechanism {mechanism!r}"
-            self.accounts.failed_logins.note("amqp", "", self.peer, what)
-            raise
+        user, password = credentials(method)
         self._state = self._refuse_meanwhile
         self.broker.loop.create_task(self._log_in(user, password))
 
@@ -587,16 +577,6 @@ class AmqpConnection:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
-
-    def log_cancelled(self, channel: Channel, tag: str, refusal: ChannelError) -> None:
-        what = f"{refusal.reply_code} {refusal.logged_text}"
-        self._log(logging.INFO, "consumer ended", channel=channel.number, tag=tag, reason=what)
-
-    def end_unreadable(self) -> None:
-        """Permissions have changed: consumers of what may not be read any more end."""
-        self.broker.settle()
-        for channel in list(self.channels.values()):
-            channel.end_unreadable()
 
     @property
     def wants_cancel_notify(self) -> bool:

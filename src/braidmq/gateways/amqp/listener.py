@@ -146,7 +146,9 @@ class AmqpGateway:
             if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
                 connection.shut_down(why)
             elif isinstance(change, PermissionChanged) and connection.opened:
-                connection.end_unreadable()
+                self.broker.settle()
+                for channel in list(connection.channels.values()):
+                    channel.end_unreadable()
         if isinstance(change, NamespaceDeleted):
             broker, name = self.broker, change.name
             steps = broker.engine.deleting_namespace(name, now_ms=broker.now_ms())

@@ -53,7 +53,7 @@ class MqttGateway:
         self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
-        self.sessions = Sessions(broker, self.hub, self.queues, settings, accounts)
+        self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
         self.retained_turns = RetainedTurns(broker)
         self._servers: list[asyncio.Server | Listening] = []

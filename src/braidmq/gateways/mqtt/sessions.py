@@ -25,7 +25,6 @@ from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
-from braidmq.security.accounts import Accounts
 from braidmq.security.permissions import Grants
 from braidmq.storage.catalogue import Change
 from braidmq.wire.mqtt.constants import Reason
@@ -51,9 +50,7 @@ class Sessions:
         hub: Hub,
         queues: Queues,
         settings: MqttSettings,
-        accounts: Accounts,
     ) -> None:
-        self._accounts = accounts
         self._broker = broker
         self._hub = hub
         self._queues = queues
@@ -180,19 +177,6 @@ class Sessions:
     def _publish_will(self, session: Session) -> None:
         will, session.will = session.will, None
         assert will is not None
-        if not self._may_publish(session, will.topic):
-            # It was allowed when the client connected, and that may be long ago.
-            self._hub.counters.dropped += 1
-            logger.warning(
-                "a will was not published: its user may not publish there any more",
-                extra={
-                    "namespace": session.namespace,
-                    "client": session.client_id,
-                    "user": session.user,
-                    "topic": will.topic,
-                },
-            )
-            return
         properties = msgspec.structs.replace(will.properties, will_delay_interval=None)
         arrival = make_arrival(
             will.topic.encode(),
@@ -209,20 +193,26 @@ class Sessions:
             else:
                 session.grants.need_write(will.topic)
                 self._hub.publish(session.namespace, arrival, session)
-        except BraidError:
+        except BraidError as error:
             # Refused for want of room, or of a right that it had when it was given; there is
             # nobody left to hear of it.
             self._hub.counters.dropped += 1
-
-    def _may_publish(self, session: Session, topic: str) -> bool:
-        name = parse(topic).name if is_queue(topic) else topic
-        return self._accounts.grants(session.user, session.namespace).may_write(name)
+            logger.warning(
+                "a will was not published",
+                extra={
+                    "namespace": session.namespace,
+                    "client": session.client_id,
+                    "user": session.user,
+                    "topic": will.topic,
+                    "reason": str(error),
+                },
+            )
 
     def end_unreadable(self, user: str, namespace: str) -> None:
         """The permissions of a user have changed: subscriptions to what it may not read any more
         end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
         other way to say that there is nothing to hear any more."""
-        grants = self._accounts.grants(user, namespace)
+        grants = self._hub.accounts.grants(user, namespace)
         for session in [each for each in self._sessions.values() if each.user == user]:
             if session.namespace != namespace:
                 continue
