@@ -369,7 +369,6 @@ class AmqpConnection:
                 return None
             octets = describe_octets(payload[4:])
             error.text = f"cannot decode {octets}"
-            # Never what the octets are: they may be a password, or a message.
             error.logged = f"cannot decode {len(payload) - 4} octets"
             raise
 
