@@ -208,6 +208,8 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For exchanges: where goes what they have no destination for."""
     attributes: dict[str, Any] = {}
     """What a protocol wants to remember of it; kept with it, not looked at."""
+    set_by: str = ""
+    """Whose rights count for what it names; empty: nobody's are asked for."""
 
     def matches(self, name: str, kind: TopicKind | TemplateKind) -> bool:
         # To templates a durable queue is a topic that has other defaults.

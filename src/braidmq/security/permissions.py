@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Callable
 
 from braidmq.model.errors import AccessRefused
+from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.model.patterns import BadPattern, Pattern, compiled
 from braidmq.security.records import PermissionRecord
+from braidmq.security.rights import Verb
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ def check_pattern(pattern: str) -> None:
 
 
 Answers = dict[str, bool]
+_TO = {Verb.CONFIGURE: "configure", Verb.WRITE: "write to", Verb.READ: "read from"}
 
 
 class Grants:
@@ -88,6 +91,33 @@ class Grants:
         answer = self._read.get(name)
         return _ask(self._patterns.read, name, self._read) if answer is None else answer
 
+    def may(self, verb: Verb, name: str) -> bool:
+        if verb is Verb.CONFIGURE:
+            return self.may_configure(name)
+        return self.may_write(name) if verb is Verb.WRITE else self.may_read(name)
+
+    def may_some(self, verb: Verb) -> bool:
+        """Whether there is any name at all that it might be allowed on."""
+        self._refresh()
+        return bool(getattr(self._patterns, verb))
+
+    def sees(self, name: str) -> bool:
+        """Whether something is the user's business: whoever may do nothing with it is not told
+        that it is there."""
+        return self.may_read(name) or self.may_write(name) or self.may_configure(name)
+
+    def need(self, verb: Verb, name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may(verb, name):
+            raise self._refusal(_TO[verb], name)
+
+    def need_some(self, verb: Verb) -> None:
+        """Raises AccessRefused."""
+        if not self.may_some(verb):
+            raise AccessRefused(
+                f"user {self.user!r} may {verb} nothing in namespace {self.namespace!r}"
+            )
+
     def need_configure(self, name: str) -> None:
         """Raises AccessRefused."""
         if not self.may_configure(name):
@@ -122,7 +152,11 @@ class Grants:
 def _ask(pattern: str, name: str, answers: Answers) -> bool:
     if len(answers) >= NAMES_MAX:
         answers.clear()
-    answer = bool(pattern) and _grants(pattern, name or DEFAULT_EXCHANGE)
+    answer = (
+        bool(pattern)
+        and not name.startswith(PRIVATE_PREFIX)
+        and _grants(pattern, name or DEFAULT_EXCHANGE)
+    )
     answers[name] = answer
     return answer
 

@@ -1,5 +1,6 @@
 """One AMQP channel: publishing, consuming, answering."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ from braidmq.wire.envelopes import split_amqp
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
+
+logger = logging.getLogger(__name__)
 
 NO_ROUTE = 312
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
@@ -594,6 +597,26 @@ class Channel:
             return
         if self.connection.wants_cancel_notify:
             self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
+
+    def end_unreadable(self) -> None:
+        """Consumers whose queue the user may not read any more are cancelled, as if it were gone; a
+        client that can't be told of that loses the channel. What they have may still be answered
+        for."""
+        grants = self.connection.grants
+        for tag, target in list(self.consumers.items()):
+            if grants.may_read(target.queue):
+                continue
+            refusal = self.connection.refusal("queue", target.queue)
+            if not self.connection.wants_cancel_notify:
+                self.connection.close_channel(self, refusal)
+                return
+            self.cancel(tag)
+            self.send(method_frame(self.number, BasicCancel(tag, nowait=True)))
+            facts = {"channel": self.number, "tag": tag, "reason": refusal.reply_text}
+            logger.info("consumer ended", extra={**self.connection.log_fields(), **facts})
+        self._getters = {
+            name: getter for name, getter in self._getters.items() if grants.may_read(name)
+        }
 
     def failed(self, target: AmqpConsumer, error: PartitionQuarantined) -> None:
         """It gets nothing any more: the channel ends with the reason."""

@@ -13,6 +13,8 @@ from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
     translate,
+    unknown_frame,
+    without_octets,
 )
 from braidmq.gateways.amqp.handshake import (
     HandshakeBroken,
@@ -280,7 +282,7 @@ class AmqpConnection:
         if kind != EVENT_PUBLISH:
             self.broker.settle()
         if kind == EVENT_ERROR:
-            raise ConnectionError_(ReplyCode(event[1]), event[2])
+            raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
         try:
             if kind != EVENT_FRAME and channel_number in self._contents:
@@ -346,10 +348,7 @@ class AmqpConnection:
         elif (kind == FrameKind.HEADER and len(payload) >= 14) or kind == FrameKind.BODY:
             self._handle_content(kind, number, payload)
         else:
-            octets = describe_octets(payload)
-            self._refuse_frame(
-                ReplyCode.FRAME_ERROR, f"type {kind}, all octets = {octets}: unknown_frame"
-            )
+            self.close(unknown_frame(kind, payload))
 
     def _refuse_frame(self, code: ReplyCode, text: str) -> None:
         """A frame that no method is to blame for."""
@@ -364,6 +363,7 @@ class AmqpConnection:
                 return None
             octets = describe_octets(payload[4:])
             error.text = f"cannot decode {octets}"
+            error.logged = f"cannot decode {len(payload) - 4} octets"
             raise
 
     def _not_content(self, number: int) -> ConnectionError_:
@@ -485,9 +485,7 @@ class AmqpConnection:
                 user, password, is_loopback(self.transport.host)
             )
         except BraidError as error:
-            self.gateway.logins_refused += 1
-            facts = {"user": user, "mechanism": self._mechanism, "reason": str(error)}
-            self._log(logging.WARNING, "login refused", **facts)
+            self.accounts.failed_logins.note("amqp", user, self.peer, str(error))
             self._refuse_login()
             return
         if self._lost:
@@ -553,17 +551,17 @@ class AmqpConnection:
 
     def require_write(self, name: str, kind: str = "exchange") -> None:
         if not self.grants.may_write(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_read(self, name: str, kind: str = "queue") -> None:
         if not self.grants.may_read(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal(kind, name)
+            raise self.refusal(kind, name)
 
-    def _refusal(self, kind: str, name: str) -> ChannelError:
+    def refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
@@ -605,7 +603,7 @@ class AmqpConnection:
             return
         self._closing = True
         if not self._end:
-            self._end = f"{error.reply_code} {error.reply_text}"
+            self._end = f"{error.reply_code} {error.logged_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
         self._release_hold(self.holds)  # its close-ok has to be heard
         self._release()
@@ -632,7 +630,7 @@ class AmqpConnection:
         )
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
-        reason = f"{error.reply_code} {error.reply_text}"
+        reason = f"{error.reply_code} {error.logged_text}"
         self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
         self._contents.pop(channel.number, None)

@@ -364,10 +364,12 @@ class MqttConnection:
         except StorageFailed as error:
             self.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
         except BraidError as error:
-            if not self._established:
-                self.gateway.logins_refused += 1
-                user = packet.user_name or GUEST
-                self._log(logging.WARNING, "login refused", user=user, reason=str(error))
+            if not self._established and isinstance(error, AccessRefused):
+                self.gateway.accounts.failed_logins.note(
+                    "mqtt", packet.user_name or GUEST, self.transport.peer, str(error)
+                )
+            elif not self._established:
+                self._log(logging.INFO, "connection refused", reason=str(error))
             self.fail(translate(error))
         except Exception:
             self.transport.abort()
@@ -522,9 +524,9 @@ class MqttConnection:
     def taken_over(self) -> None:
         self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another client has the same client id")
 
-    def shut_down(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN) -> None:
+    def shut_down(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN, text: str = "") -> None:
         if self._established:
-            self._say_goodbye(reason, "")
+            self._say_goodbye(reason, text)
         else:
             self.transport.abort()
 

@@ -19,7 +19,14 @@ from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
 from braidmq.gateways.mqtt.websocket import WebSocketTransport
 from braidmq.gateways.tcp import TcpLink
-from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
+from braidmq.gateways.withdrawals import reason_to_end
+from braidmq.security.accounts import (
+    AccountChange,
+    Accounts,
+    NamespaceDeleted,
+    PermissionChanged,
+    UserDeleted,
+)
 from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
@@ -40,7 +47,7 @@ class MqttGateway:
         self.logins = logins
         self.settings = settings
         self.connections: set[MqttConnection] = set()
-        self.connections_opened = self.logins_refused = self.publishers_slowed = 0
+        self.connections_opened = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
         self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
@@ -51,7 +58,7 @@ class MqttGateway:
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
         broker.listeners.append(self._on_effect)
-        accounts.watch(self._on_deleted)
+        accounts.watch(self._on_change)
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
@@ -155,15 +162,19 @@ class MqttGateway:
             if connection is not None:
                 connection.fail(refusal(effect.error))
 
-    def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
+    def _on_change(self, change: AccountChange) -> None:
+        """Connections that would not be let in any more must go, and so must subscriptions to what
+        may not be read any more, of sessions that are away, too."""
         for connection in list(self.connections):
-            named = connection.user if isinstance(deleted, UserDeleted) else connection.namespace
-            if named == deleted.name:
-                connection.shut_down(Reason.ADMINISTRATIVE_ACTION)
-        if isinstance(deleted, NamespaceDeleted):
-            self.sessions.forget_namespace(deleted.name)
-        else:
-            self.sessions.forget_user(deleted.name)
+            why = reason_to_end(change, connection.user, connection.namespace, self.accounts)
+            if why:
+                connection.shut_down(Reason.ADMINISTRATIVE_ACTION, why)
+        if isinstance(change, PermissionChanged):
+            self.sessions.end_unreadable(change.user, change.namespace)
+        elif isinstance(change, UserDeleted):
+            self.sessions.forget_user(change.name)
+        elif isinstance(change, NamespaceDeleted):
+            self.sessions.forget_namespace(change.name)
 
 
 def _connection_of(owner: object) -> MqttConnection | None:

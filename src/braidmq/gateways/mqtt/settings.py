@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from braidmq.gateways.web import listed
 from braidmq.model.limits import MIB
 
 EXPIRES_NEVER = 0xFFFFFFFF
@@ -120,4 +121,4 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:
-        return tuple(each.strip() for each in self.origins.split(",") if each.strip())
+        return listed(self.origins)

@@ -1,10 +1,8 @@
 """MQTT over WebSocket (over TCP: ``gateways/tcp``)."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidOrigin
@@ -15,7 +13,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
-from braidmq.security.accounts import is_loopback
+from braidmq.gateways.web import origin_allowed
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
@@ -163,19 +161,3 @@ def _select_subprotocol(
     _protocol: ServerProtocol, offered: Sequence[Subprotocol]
 ) -> Subprotocol | None:
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
-
-
-def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
-    """``https://app.example.com`` allows just that, ``*.example.com`` every host below it, with
-    any scheme and port, and ``*`` everybody."""
-    parts = urlsplit(origin.lower())
-    host = parts.hostname or ""
-    if host == "localhost" or is_loopback(host):
-        return True
-    return any(_matches(rule.lower(), origin.lower(), host) for rule in allowed)
-
-
-def _matches(rule: str, origin: str, host: str) -> bool:
-    if rule.startswith("*."):
-        return re.fullmatch(r"[a-z0-9.-]+" + re.escape(rule[1:]), host) is not None
-    return rule in ("*", origin)
