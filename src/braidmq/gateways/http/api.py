@@ -110,6 +110,6 @@ def make_api(
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
-    app = App(access, resources, stream)
+    app = App(access, resources, stream, broker.intake)
     app.on_stop += [waiting.stop, stream.stop]
     return app

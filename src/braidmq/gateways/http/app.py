@@ -35,6 +35,7 @@ from braidmq.gateways.http.problems import (
     problem,
 )
 from braidmq.gateways.http.streams import MetricsStream
+from braidmq.gateways.intake import Intake
 from braidmq.model.errors import BadRequest, BraidError, NotFound
 from braidmq.security.records import User
 
@@ -49,11 +50,15 @@ class App:
     """``stream`` answers WebSockets; without it there are none."""
 
     def __init__(
-        self, access: Access, resources: Iterable[object], stream: MetricsStream | None = None
+        self,
+        access: Access,
+        resources: Iterable[object],
+        stream: MetricsStream | None = None,
+        intake: Intake | None = None,
     ) -> None:
         self._access = access
         self._live = stream
-        self._bodies = Bodies()
+        self._bodies = Bodies(intake)
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
         self.operations = [each for one in resources for each in bound_operations(one)]
         for bound in self.operations:
