@@ -583,7 +583,8 @@ class Engine:
         return self.core.wheel.next_due_ms()
 
     def check_pressure(self, disk_free_bytes: int) -> None:
-        changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
+        held_bytes = self.store.memory.resident + self.pressure.input_bytes()
+        changed = self.pressure.update(held_bytes, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)
 

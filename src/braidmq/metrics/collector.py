@@ -373,6 +373,11 @@ class NodeCollector(Collector):
         )
         yield _gauge("braid_memory_bytes", "Records in memory.", memory.resident)
         yield _gauge(
+            "braid_input_bytes",
+            "Unfinished input in memory: it counts with the records.",
+            pressure.input_bytes(),
+        )
+        yield _gauge(
             "braid_memory_unflushed_bytes",
             "Records in memory that are in no segment yet.",
             memory.unflushed,

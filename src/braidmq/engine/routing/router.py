@@ -203,6 +203,9 @@ class Router:
         """Raises ExchangeNotFound."""
         return self._entry(name).info
 
+    def has_exchange(self, name: str) -> bool:
+        return name in self._exchanges
+
     def exchanges(self) -> list[ExchangeInfo]:
         """All of them, the default one too, by name."""
         return [self._exchanges[name].info for name in sorted(self._exchanges)]

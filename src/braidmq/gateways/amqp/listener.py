@@ -70,7 +70,7 @@ class AmqpGateway:
         self._beat = loop.call_later(BEAT_S, self._beats)
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
         link.start(AmqpConnection(self, link))
 
     async def stop(self, deadline_s: float) -> None:
@@ -124,6 +124,7 @@ class AmqpGateway:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
+            connection.check_parked(now)
         timeout_s = self.settings.consumer_timeout_s
         if timeout_s and now >= self._consumers_checked + min(CONSUMERS_EVERY_S, timeout_s / 2):
             self._consumers_checked = now

@@ -115,7 +115,7 @@ def make_api(
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
     guard = Guard(desk, tokens, metrics)
-    app = App(guard, resources, stream, web)
+    app = App(guard, resources, stream, web, broker.intake)
     accounts.watch(Withdrawals(desk, waiting).on_change)
     app.on_stop += [waiting.stop, stream.stop]
     return app

@@ -34,6 +34,7 @@ from braidmq.gateways.http.problems import (
     problem,
 )
 from braidmq.gateways.http.streams import MetricsStream
+from braidmq.gateways.intake import Intake
 from braidmq.gateways.web import LOCALHOST, WebCallers
 from braidmq.model.errors import BadRequest, BraidError, NotFound
 from braidmq.security.rights import MONITORING, USER
@@ -53,11 +54,12 @@ class App:
         resources: Iterable[object],
         stream: MetricsStream | None = None,
         web: WebCallers | None = None,
+        intake: Intake | None = None,
     ) -> None:
         self._guard = guard
         self._web = web or WebCallers(LOCALHOST)
         self._live = stream
-        self._bodies = Bodies()
+        self._bodies = Bodies(intake)
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
         self.operations = [each for one in resources for each in bound_operations(one)]
         for bound in self.operations:

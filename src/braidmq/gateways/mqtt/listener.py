@@ -8,7 +8,7 @@ from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
-from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, RECEIVE_BYTES, MqttConnection
 from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
@@ -33,7 +33,6 @@ from braidmq.wire.mqtt.errors import MqttError
 
 BEAT_S = 1.0
 DRAIN_S = 2.0
-RECEIVE_BYTES = 1 << 18
 
 
 class MqttGateway:
@@ -65,7 +64,7 @@ class MqttGateway:
         self._servers.append(Listening(self.broker.loop, sock, self._link))
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
         link.start(MqttConnection(self, link))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
@@ -140,15 +139,14 @@ class MqttGateway:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
+            connection.check_parked(now)
         self.sys_topics.beat(now)
         self.admin.beat(now)
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
-        for connection in list(self.connections):
-            if changed.level is Level.BLOCKED:
-                connection.set_blocked()
-            else:
+        if changed.level is not Level.BLOCKED:
+            for connection in list(self.connections):
                 connection.set_unblocked()
 
     def _on_effect(self, effect: Effect) -> None:
