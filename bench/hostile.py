@@ -232,8 +232,8 @@ def http_bodies(ports: Ports, seconds: float) -> None:
     """Requests whose bodies lack their end."""
     login = b64encode(b"guest:guest").decode()
     head = (
-        f"POST /v1/namespaces/%2F/topics/hostile/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-        f"Authorization: Basic {login}\r\nContent-Type: application/json\r\n"
+        f"POST /v1/topics/hostile/records HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: Basic {login}\r\nContent-Type: application/octet-stream\r\n"
         f"Content-Length: {16 * MIB}\r\n\r\n"
     )
     data = memoryview(head.encode() + bytes(15 * MIB))
