@@ -215,6 +215,40 @@ def test_younger_than_the_lag_stays() -> None:
     assert [each for each in offsets(world, topic) if each < 100] == list(range(50, 100))
 
 
+@pytest.mark.parametrize("how", ["created", "altered", "restarted"])
+def test_a_compaction_interval_shorter_than_a_sweep_is_kept(how: str) -> None:
+    world = World()
+    rule = {"enabled": True, "lag_ms": 0, "interval_ms": 3000}
+    topic = world.topic(**({} if how == "altered" else {"compaction": rule}))
+    if how == "altered":
+        world.engine.alter_topic(topic, {"partitions": 1, "compaction": rule}, now_ms=world.now_ms)
+    for _ in range(3):
+        before = world.engine.retainer.records_compacted
+        world.publish_each(topic, [b"v"] * 100, key=b"k")
+        seal(world, topic)
+        if how == "restarted":
+            world = world.reopen()
+            topic, before = world.find(), 0
+        world.advance(2900)
+        assert world.engine.retainer.records_compacted == before
+        world.advance(100)
+        assert world.engine.retainer.records_compacted > before + 50
+
+
+def test_one_topic_is_compacted_at_its_interval_whatever_that_of_another() -> None:
+    world = World()
+    quick = world.topic("quick", compaction={"enabled": True, "lag_ms": 0, "interval_ms": 2000})
+    rare = world.topic("rare", compaction={"enabled": True, "lag_ms": 0, "interval_ms": 20_000})
+    for topic in (quick, rare):
+        world.publish_each(topic, [b"v"] * 100, key=b"k")
+        seal(world, topic)
+    world.advance(2000)
+    once = world.engine.retainer.records_compacted
+    assert 50 < once <= 100
+    world.advance(18_000)
+    assert world.engine.retainer.records_compacted > once + 50
+
+
 def test_compaction_runs_at_its_interval_in_the_background() -> None:
     world = World()
     topic = world.topic(**COMPACTED)

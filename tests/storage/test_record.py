@@ -28,7 +28,7 @@ from oracles import (
 
 from braidmq.storage import record as record_module
 from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.record import BadRecord, RecordBatch
+from braidmq.storage.record import LEDGER_RESIDENT, BadRecord, RecordBatch
 from braidmq.storage.record_columns import decode_columns
 
 FLAGS_BYTE = 10
@@ -572,13 +572,21 @@ def test_the_twin_of_a_scanned_batch_outlives_it():
     )
 
 
-def test_twins_share_the_cost():
+def test_twins_share_the_cost_for_as_long_as_logs_hold_them():
     batch = build([Message(b"v" * 10_000)])
     alone = batch.memory_bytes
     assert alone >= batch.size
     twins = [batch.at_offset(i) for i in range(9)]
-    assert all(one.memory_bytes < alone / 5 for one in [batch, *twins])
-    assert sum(one.memory_bytes for one in [batch, *twins]) >= batch.size
+    together = [batch, *twins]
+    held = sum(one.hold(LEDGER_RESIDENT) for one in together)
+    assert all(one.memory_bytes < alone / 5 for one in together)
+    assert held == sum(one.memory_bytes for one in together)
+    assert alone <= held < alone + 9 * 300
+    for one in together[:-1]:
+        held -= one.release(LEDGER_RESIDENT)
+    # The last that has it keeps all of it.
+    assert held == together[-1].memory_bytes == alone
+    assert held == together[-1].release(LEDGER_RESIDENT)
 
 
 def test_a_batch_cannot_grow_while_it_is_looked_at():

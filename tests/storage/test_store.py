@@ -18,6 +18,7 @@ from braidmq.storage import journal, snapshot
 from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import MemoryDisk, RealDisk
 from braidmq.storage.offset_set import OffsetSet
+from braidmq.storage.partition_log import TAIL_BATCH_BYTES
 from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment
 from braidmq.storage.settings import StorageSettings
@@ -126,8 +127,9 @@ def test_memory_is_bounded_and_everything_can_be_read_back() -> None:
         store.append(batch, targets)
         for log in targets:
             expected[log.id] += rows
-        # One batch may take it over the edge before the checkpoint that it asks for.
-        unflushed_max = settings.tail_bytes_max // 2 + largest
+        # One batch may take it over the edge before the checkpoint that it asks for, and one that
+        # is copied to the end of another makes room there for half as much again.
+        unflushed_max = settings.tail_bytes_max // 2 + largest + TAIL_BATCH_BYTES // 2
         assert store.memory.unflushed <= unflushed_max
         assert store.memory.resident <= settings.tail_bytes_max + unflushed_max
         assert store.memory.resident == sum(log.resident_bytes for log in logs)
@@ -154,6 +156,25 @@ def test_memory_of_a_deleted_partition_is_given_back() -> None:
     assert store.memory.resident == store.memory.unflushed == other.resident_bytes
     with pytest.raises(NotFound):
         store.log(log.id)
+
+
+def test_what_went_to_many_counts_in_full_while_one_of_them_has_it() -> None:
+    """One slow subscriber of a thousand holds every byte of what the others have long had."""
+    settings = StorageSettings(tail_bytes_max=256 << 10)
+    store = Store.open(MemoryDisk(), settings)
+    slow, *quick = [store.create_partition(f"topic/{n}") for n in range(20)]
+    for number in range(40):
+        store.append(value_batch(bytes([number]) * 20_000), [*quick, slow])
+        for log in quick:
+            store.advance_start(log, log.next_offset)
+        held = sum(run.batch.size for run in slow.read(slow.flushed_offset, 1 << 20))
+        assert store.memory.unflushed >= held
+        assert store.memory.resident == slow.resident_bytes
+        if store.wants_checkpoint():
+            store.checkpoint()
+        in_memory = [batch.size for batch in slow._tail[slow._head :]]
+        assert sum(in_memory) <= settings.tail_bytes_max
+    assert len(read_all(slow, 1 << 20)) == 40
 
 
 @pytest.mark.parametrize("gone", ["deleted", "advanced"])
@@ -185,6 +206,32 @@ def segment_offsets(store: Store, log) -> list[int]:
     """Offsets of what is in the segments."""
     log.evict()
     return [record.offset for record in read_all(log)]
+
+
+def test_one_message_that_nobody_answers_does_not_keep_the_segments_behind_it() -> None:
+    disk = MemoryDisk()
+    store = Store.open(disk, SMALL)
+    log = store.create_partition("a")
+    settled = store.offsets_of(1, log.id)
+    log.acknowledged = (settled,)
+    value = bytes(SMALL.segment_bytes_max // 4)
+    most = 0
+    for _ in range(40):
+        first = log.next_offset
+        store.append(value_batch(*([value] * 6)), [log])
+        store.checkpoint()
+        store.acknowledge(1, log.id, [(max(first, 1), log.next_offset)])
+        most = max(most, len(log.segments), len(disk.list("segments")) // 2)
+    assert most <= 8
+    # And the same after a restart: the message is there, and nothing between it and the end.
+    store.checkpoint()
+    store.close()
+    again = Store.open(disk, SMALL)
+    log = again.logs[log.id]
+    log.acknowledged = (again.offsets_of(1, log.id),)
+    offsets = segment_offsets(again, log)
+    assert offsets[0] == 0
+    assert len(offsets) < 20
 
 
 def test_what_all_have_acknowledged_is_not_written_to_segments() -> None:

@@ -54,6 +54,8 @@ Position = int | str
 """An offset, ``earliest``, ``latest``, or ``@`` and a time in ms."""
 
 TIME_MAX_MS = (1 << 63) - 1
+FIRST_COMPACTION_MS = 5 * 60 * 1000
+"""After a topic is made or the node starts, however long its interval."""
 SHARED_POLICIES_MAX = 1024
 
 ROOT_NAMESPACE = "/"
@@ -121,6 +123,7 @@ class Administration:
         self.references.judge(topic)
         self._core.save_topic(topic)
         self.arm_idle(topic, now_ms)
+        self.arm_compaction(topic, now_ms)
         _log_topic("topic created", topic)
         return topic
 
@@ -313,6 +316,10 @@ class Administration:
             self._core.wheel.cancel(topic.idle_timer)
             topic.idle_timer = 0
             self.arm_idle(topic, now_ms)
+        if policy.compaction != old.compaction:
+            self._core.wheel.cancel(topic.compaction_timer)
+            topic.compaction_timer = 0
+            self.arm_compaction(topic, now_ms)
         if len(topic.partitions) > before:
             self.on_resized(topic, now_ms)
 
@@ -330,6 +337,13 @@ class Administration:
         if topic.policy.idle_expires_ms and not topic.idle_timer:
             due = now_ms + topic.policy.idle_expires_ms
             topic.idle_timer = self._core.wheel.schedule(due, Timer.IDLE, topic.id)
+
+    def arm_compaction(self, topic: Topic, now_ms: int) -> None:
+        """The first time soon: a node that starts often is to compact at all."""
+        rule = topic.policy.compaction
+        if rule.enabled and not topic.compaction_timer:
+            due = now_ms + min(rule.period_ms, FIRST_COMPACTION_MS)
+            topic.compaction_timer = self._core.wheel.schedule(due, Timer.COMPACTION, topic.id)
 
     def idle(self, topic: Topic, now_ms: int) -> None:
         """The idle timer fired: delete the topic if nobody used it meanwhile."""

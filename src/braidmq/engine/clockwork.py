@@ -39,6 +39,7 @@ class Clockwork:
         self._settling = settling
         self._administration = administration
         self.on_sweep: Callable[[int], None] = lambda now_ms: None
+        self.on_compaction: Callable[[Topic, int], None] = lambda topic, now_ms: None
         self.on_group: Callable[[int, int], None] = lambda number, now_ms: None
         self.on_lease: Callable[[int, int], None] = lambda number, now_ms: None
         self.on_transaction: Callable[[int, int], None] = lambda number, now_ms: None
@@ -53,6 +54,7 @@ class Clockwork:
             Timer.GROUP: self._group,
             Timer.LEASE: self._lease,
             Timer.TRANSACTION: self._transaction,
+            Timer.COMPACTION: self._compaction,
         }
 
     def advance(self, now_ms: int) -> None:
@@ -161,6 +163,11 @@ class Clockwork:
 
     def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_sweep(now_ms)
+
+    def _compaction(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
+        topic = self._core.topics_by_id.get(owner)
+        if topic is not None:
+            self.on_compaction(topic, now_ms)
 
     def _group(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         self.on_group(owner, now_ms)

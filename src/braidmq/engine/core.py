@@ -54,13 +54,15 @@ class Timer(IntEnum):
     IDLE = 6
     """topic; it may have been unused for too long"""
     SWEEP = 7
-    """the node; retention and compaction in the background"""
+    """the node; retention in the background"""
     GROUP = 8
     """group; a session or a revocation may be over"""
     LEASE = 9
     """lease; it may be over"""
     TRANSACTION = 10
     """transaction; its time or its owner's session may be over"""
+    COMPACTION = 11
+    """topic; it is compacted"""
 
 
 class Core:

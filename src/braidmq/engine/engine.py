@@ -93,6 +93,7 @@ class Engine:
         self.retainer.visible_runs = self._stability.visible_runs
         self._publishing.deduplication.visible_runs = self._stability.visible_runs
         self._clockwork.on_sweep = self._sweep
+        self._clockwork.on_compaction = self.retainer.compaction_due
         self.transactions = Coordinator(
             self.core,
             self._settling,
@@ -157,6 +158,7 @@ class Engine:
             # When it was last used is not kept: its time begins anew.
             topic.last_used_ms = now_ms
             self._administration.arm_idle(topic, now_ms)
+            self._administration.arm_compaction(topic, now_ms)
 
     def _sweep(self, now_ms: int) -> None:
         self.retainer.sweep(now_ms)

@@ -23,6 +23,9 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
+COMPACTION_INTERVAL_MS_MIN = SECOND_MS
+"""All of a partition is read for a compaction: shorter intervals count as this."""
+
 
 class IllegalPolicy(BadRequest):
     code = "illegal-policy"
@@ -109,6 +112,11 @@ class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The header that holds the key; empty: the record's key."""
     lag_ms: Milliseconds = 5 * MINUTE_MS
     interval_ms: Milliseconds = 10 * MINUTE_MS
+
+    @property
+    def period_ms(self) -> int:
+        """How often it is done."""
+        return max(self.interval_ms, COMPACTION_INTERVAL_MS_MIN)
 
 
 Ordering = Literal["none", "partition", "strict"]

@@ -38,7 +38,6 @@ class Retainer:
         self._core = core
         self._settling = settling
         self._publishing = publishing
-        self._compacted_ms: dict[int, int] = {}
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
         self.visible_runs: Callable[[TopicPartition, int, int], list[Run]]
@@ -80,18 +79,12 @@ class Retainer:
     def sweep(self, now_ms: int) -> None:
         for topic in list(self._core.topics.values()):
             self.enforce(topic, now_ms)
-            rule = topic.policy.compaction
-            last = self._compacted_ms.get(topic.id, 0)
-            if rule.enabled and now_ms - last >= rule.interval_ms:
-                self._compacted_ms[topic.id] = now_ms
-                self.compact(topic, now_ms)
         self._core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
 
     def has_due(self) -> bool:
         return bool(self._publishing.retention_due)
 
     def forget(self, topic: Topic) -> None:
-        self._compacted_ms.pop(topic.id, None)
         for partition in topic.partitions:
             self._marked.pop(partition.log.id, None)
 
@@ -225,6 +218,15 @@ class Retainer:
         return count + more
 
     # --- compaction ---
+
+    def compaction_due(self, topic: Topic, now_ms: int) -> None:
+        """Its timer fired: each topic is compacted at its own interval."""
+        topic.compaction_timer = 0
+        rule = topic.policy.compaction
+        if rule.enabled and not topic.deleted:
+            due = now_ms + rule.period_ms
+            topic.compaction_timer = self._core.wheel.schedule(due, Timer.COMPACTION, topic.id)
+            self.compact(topic, now_ms)
 
     def compact(self, topic: Topic, now_ms: int) -> None:
         for partition in topic.partitions:

@@ -46,6 +46,7 @@ class Topic:
     __slots__ = (
         "attributes",
         "bounded",
+        "compaction_timer",
         "created_ms",
         "dead_letter",
         "deduplicates",
@@ -98,7 +99,7 @@ class Topic:
         self.round_robin = 0
         self.published = 0
         self.created_ms = self.last_used_ms = now_ms
-        self.idle_timer = 0
+        self.idle_timer = self.compaction_timer = 0
         self.deleted = False
         self.quarantined = 0
         """How many of its partitions are."""

@@ -96,6 +96,8 @@ class Broker:
         self._turn_due = False
         """As ``turns`` has it, where it is asked for often."""
         self._now_ms = 0
+        self._turn_ms = 0
+        """When the turn that is due began."""
         self.turn_s = loop.time()
         """When the last turn became due, by the loop's clock: for who need not know better."""
         self._flushable: dict[Flushable, None] = {}
@@ -111,9 +113,14 @@ class Broker:
         self.touch()
 
     def now_ms(self) -> int:
-        """One time for all that happens in a turn: a message that lives for a millisecond is not
-        expired by how long the turn takes."""
+        """When that was read which is handled now: once for all that one read brought."""
         return self._now_ms if self._turn_due else self.clock.now_ms()
+
+    def read_clock(self) -> int:
+        """Somebody was read. Delays and TTLs of what it sent count from now, however long ago the
+        turn began: one that counted from there would be over too early by as much."""
+        self._now_ms = self.clock.now_ms()
+        return self._now_ms
 
     def wall_ms(self) -> int:
         """What people call the time: for what is shown, and for dates. Never for a duration."""
@@ -121,16 +128,18 @@ class Broker:
 
     def touch(self) -> None:
         """Something is done with the engine: a turn is due."""
-        if self.begin():
+        if not self._turn_due:
+            self.begin()
             self.end()
 
     def begin(self) -> bool:
-        """Whether the caller is the first who has something to do since the last turn: then it
-        must call ``hurry`` or ``end`` when it is done."""
+        """Somebody was read. Whether it is the first who has something to do since the last turn:
+        then it must call ``hurry`` or ``end`` when it is done."""
+        now_ms = self.read_clock()
         if self._turn_due:
             return False
         self._set_due(True)
-        self._now_ms = self.clock.now_ms()
+        self._turn_ms = now_ms
         self.turn_s = self.loop.time()
         return True
 
@@ -252,7 +261,9 @@ class Broker:
 
     def _turn(self) -> None:
         engine = self.engine
-        now_ms = self.now_ms()
+        # What is due is so by when the turn began, which is before all that was read since: a
+        # message that lives for a millisecond is not expired by how long the turn takes.
+        now_ms = self._turn_ms if self._turn_due else self.clock.now_ms()
         try:
             self.settle()
             if self._noting:

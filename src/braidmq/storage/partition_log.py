@@ -25,7 +25,7 @@ from braidmq.storage.bodies import bytes_to_scan, fetch_from, resolve
 from braidmq.storage.disk import File
 from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.quarantine import Damage, damage_of
-from braidmq.storage.record import RecordBatch
+from braidmq.storage.record import LEDGER_RESIDENT, LEDGER_UNFLUSHED, RecordBatch
 from braidmq.storage.segment import (
     OpenFiles,
     Segment,
@@ -45,6 +45,8 @@ REST_BYTES_MIN = 32 * KIB
 run of its own costs more."""
 UNPINNED = (1 << 63) - 1
 NO_STOP = (1 << 63) - 1
+GONE = RecordBatch()
+"""Where a batch was that a log no longer holds: until its slot goes too, nobody holds its bytes."""
 
 
 class Run:
@@ -59,13 +61,29 @@ class Run:
 
 
 class Memory:
-    """What all partitions of a node hold in memory together, in bytes."""
+    """What all partitions of a node hold in memory together, in bytes. What several hold counts
+    once, for as long as one of them does."""
 
     __slots__ = ("resident", "unflushed")
 
     def __init__(self) -> None:
         self.resident = 0
         self.unflushed = 0
+
+    def hold(self, batch: RecordBatch) -> None:
+        self.resident += batch.hold(LEDGER_RESIDENT)
+        self.unflushed += batch.hold(LEDGER_UNFLUSHED)
+
+    def grown(self, by: int) -> None:
+        """By so much did a batch that is not flushed."""
+        self.resident += by
+        self.unflushed += by
+
+    def flushed(self, batch: RecordBatch) -> None:
+        self.unflushed -= batch.release(LEDGER_UNFLUSHED)
+
+    def release(self, batch: RecordBatch) -> None:
+        self.resident -= batch.release(LEDGER_RESIDENT)
 
 
 class FlushPlan(NamedTuple):
@@ -102,7 +120,6 @@ class PartitionLog:
         "_sealed",
         "_shares",
         "_tail",
-        "_unflushed",
         "acknowledged",
         "appended_bytes",
         "damage",
@@ -153,7 +170,6 @@ class PartitionLog:
         self._head = 0
         self._sealed = False
         self._shares = False
-        self._unflushed = 0
 
     # --- appending ---
 
@@ -167,7 +183,7 @@ class PartitionLog:
         if size >= ABSORBED_BYTES_MAX or not self._absorb(batch, size):
             self._tail.append(batch)
             self._sealed = False
-            self._account(batch.memory_bytes)
+            self._memory.hold(batch)
         self.next_offset = Offset(following)
         self.appended_bytes += size
 
@@ -180,13 +196,8 @@ class PartitionLog:
             return False
         before = last.memory_bytes
         last.absorb(batch)
-        self._account(last.memory_bytes - before)
+        self._memory.grown(last.memory_bytes - before)
         return True
-
-    def _account(self, change: int) -> None:
-        self._memory.resident += change
-        self._memory.unflushed += change
-        self._unflushed += change
 
     @property
     def header_label(self) -> str:
@@ -196,7 +207,8 @@ class PartitionLog:
     @property
     def unflushed_bytes(self) -> int:
         """What is not in segments yet, as it lies in memory."""
-        return self._unflushed
+        tail, flushed = self._tail[self._head :], self.flushed_offset
+        return sum(batch.memory_bytes for batch in tail if batch.next_offset > flushed)
 
     @property
     def resident_bytes(self) -> int:
@@ -472,6 +484,22 @@ class PartitionLog:
             self._indexes.pop(segment.base_offset, None)
         return dropped
 
+    def drop_unwanted(self) -> list[Segment]:
+        """Take out the segments of which nobody wants a record, and return them: one message that
+        is never answered must not keep all that came after it."""
+        if not self.acknowledged or self.pinned_offset != UNPINNED or self.damage is not None:
+            return []
+        dropped = [each for each in self.segments if each.sealed and self._is_unwanted(each)]
+        if dropped:
+            self.segments = [each for each in self.segments if each not in dropped]
+            for segment in dropped:
+                self._indexes.pop(segment.base_offset, None)
+        return dropped
+
+    def _is_unwanted(self, segment: Segment) -> bool:
+        start, end = segment.base_offset, segment.end_offset
+        return all([each.first_missing(start) >= end for each in self.acknowledged])
+
     def replace(self, old: Segment, new: Segment | None) -> bool:
         """Put a segment that was written anew in its place; False when that is no longer there."""
         if old not in self.segments:
@@ -515,11 +543,10 @@ class PartitionLog:
             following = batch.next_offset
             if following > offset:
                 break
-            size = batch.memory_bytes
-            memory.resident -= size
             if following > self.flushed_offset:
-                memory.unflushed -= size
-                self._unflushed -= size
+                memory.flushed(batch)
+            memory.release(batch)
+            tail[head] = GONE
             head += 1
         self._head = head
         if head == len(tail):
@@ -575,13 +602,9 @@ class PartitionLog:
                 self._indexes[segment.base_offset] = index
             elif plan.last_index is not None:
                 plan.last_index.append(index)
-        still_unflushed = sum(
-            batch.memory_bytes
-            for batch in self._tail[self._head :]
-            if batch.next_offset > plan.end_offset
-        )
-        self._memory.unflushed += still_unflushed - self._unflushed
-        self._unflushed = still_unflushed
+        for batch in self._tail[self._head :]:
+            if self.flushed_offset < batch.next_offset <= plan.end_offset:
+                self._memory.flushed(batch)
         self.flushed_offset = max(self.flushed_offset, plan.end_offset)
 
 

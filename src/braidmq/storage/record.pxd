@@ -102,10 +102,13 @@ cdef class RecordBatch:
     cdef object owner
     cdef int exports
     cdef Py_ssize_t shares
+    cdef Py_ssize_t[2] holders
 
     cdef inline RecordHeader *header_at(self, Py_ssize_t index) noexcept:
         return <RecordHeader *>(self.data + self.positions[index])
 
+    cdef RecordBatch whole(self)
+    cdef Py_ssize_t weight(self, Py_ssize_t holders) noexcept
     cdef int reserve(self, Py_ssize_t extra_bytes, Py_ssize_t extra_records) except -1
     cdef int reserve_positions(self, Py_ssize_t extra_records) except -1
     cdef int note_references(self) except -1

@@ -103,6 +103,13 @@ FLAG_SHARED = SHARED
 DATED_DUE, DATED_EXPIRY = 1, 2
 
 cdef enum:
+    RESIDENT
+    UNFLUSHED
+
+LEDGER_RESIDENT = RESIDENT
+LEDGER_UNFLUSHED = UNFLUSHED
+
+cdef enum:
     # Positions in a batch are 32 bits wide.
     BATCH_BYTES_MAX = 0x7fffffff
     KEY_MAX = 0xffff
@@ -243,6 +250,7 @@ cdef class RecordBatch:
         self.owner = None
         self.exports = 0
         self.shares = 1
+        self.holders[RESIDENT] = self.holders[UNFLUSHED] = 0
 
     def __dealloc__(self):
         # A borrowed batch's memory belongs to its owner; capacity 0 says that it is borrowed.
@@ -282,11 +290,38 @@ cdef class RecordBatch:
 
     @property
     def memory_bytes(self):
-        """What this batch costs in memory: its share of the bytes, its index, the object."""
-        cdef RecordBatch whole = self
-        if isinstance(self.owner, RecordBatch):
-            whole = self.owner
-        return (max(whole.capacity, whole.size) + 4 * whole.count) // whole.shares + OBJECT_BYTES
+        """What this batch costs in memory: the object, and its share of the bytes and the index
+        among the logs that hold them."""
+        cdef RecordBatch whole = self.whole()
+        cdef Py_ssize_t holders = max(whole.holders[RESIDENT], 1)
+        return whole.weight(holders) // holders
+
+    def hold(self, int ledger):
+        """A log holds it; returns by how much all that is in the ledger grows. Twins hold their
+        bytes together: all of them stay for as long as one log has one of the twins."""
+        cdef RecordBatch whole = self.whole()
+        cdef Py_ssize_t holders = whole.holders[ledger]
+        whole.holders[ledger] = holders + 1
+        return whole.weight(holders + 1) - whole.weight(holders)
+
+    def release(self, int ledger):
+        """A log no longer does; returns by how much all that is in the ledger shrinks."""
+        cdef RecordBatch whole = self.whole()
+        cdef Py_ssize_t holders = whole.holders[ledger]
+        assert holders > 0
+        whole.holders[ledger] = holders - 1
+        return whole.weight(holders) - whole.weight(holders - 1)
+
+    cdef RecordBatch whole(self):
+        return <RecordBatch>self.owner if isinstance(self.owner, RecordBatch) else self
+
+    cdef Py_ssize_t weight(self, Py_ssize_t holders) noexcept:
+        """Of one that is no twin, in so many logs; each has an equal share."""
+        if holders == 0:
+            return 0
+        return (
+            (max(self.capacity, self.size) + 4 * self.count) // holders + OBJECT_BYTES
+        ) * holders
 
     # --- building ---
 

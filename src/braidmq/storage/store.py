@@ -699,6 +699,7 @@ class Store:
             if log.id in self.logs:
                 self._evictable.setdefault(log.id, log)
                 self._obsolete.extend(log.drop_obsolete())
+                self._obsolete.extend(log.drop_unwanted())
             else:
                 self._obsolete.extend(log.segments)
         for each in checkpoint.rewritten:

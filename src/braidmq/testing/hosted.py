@@ -6,8 +6,9 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 import uvloop
@@ -17,7 +18,7 @@ from braidmq.engine.engine import Engine
 from braidmq.gateways.alerts.sending import Alerts
 from braidmq.gateways.alerts.settings import AlertSettings
 from braidmq.gateways.broker import Broker
-from braidmq.model.clock import SystemClock
+from braidmq.model.clock import Clock, SystemClock
 from braidmq.server import Node
 from braidmq.storage.disk import Disk, MemoryContent
 from braidmq.storage.settings import StorageSettings
@@ -67,8 +68,13 @@ class CommitGate(FaultyDisk):
         super().sync_contents(contents)
 
 
+Answer = TypeVar("Answer")
+
+
 class HostedNode:
-    def __init__(self, disk: Disk) -> None:
+    broker: Broker
+
+    def __init__(self, disk: Disk, clock: Clock | None = None) -> None:
         self.ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
         config = Config(
             # Anyone may enter: hashing passwords would take most of a test's time.
@@ -76,7 +82,7 @@ class HostedNode:
             listeners=msgspec.convert(self.ports, ListenerSettings),
             storage=SMALL,
         )
-        clock = SystemClock()
+        clock = clock or SystemClock()
         self.engine = Engine.open(disk, clock.now_ms(), config.storage, config.limits)
         self._node = Node(config, self.engine, clock)
         self._clock = clock
@@ -106,7 +112,7 @@ class HostedNode:
             self._loop.close()
 
     async def _serve(self) -> None:
-        broker = Broker(self.engine, self._clock, self._loop)
+        broker = self.broker = Broker(self.engine, self._clock, self._loop)
         listeners = self._node._build_listeners(broker, Alerts(AlertSettings()))
         for listener in listeners:
             await listener.start()
@@ -114,6 +120,14 @@ class HostedNode:
         await self._stop.wait()
         await asyncio.gather(*(each.stop(0.0) for each in listeners))
         broker.stop()
+
+    def call(self, do: Callable[[], Answer]) -> Answer:
+        """Have something done where the node runs, in one step of its loop."""
+
+        async def doing() -> Answer:
+            return do()
+
+        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result(START_S_MAX)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -125,9 +139,9 @@ class HostedNode:
 
 
 @contextmanager
-def hosted_node(disk: Disk) -> Iterator[HostedNode]:
+def hosted_node(disk: Disk, clock: Clock | None = None) -> Iterator[HostedNode]:
     """A node that is ready. What its disk holds at the end is for the next one to find."""
-    node = HostedNode(disk)
+    node = HostedNode(disk, clock)
     node.start()
     try:
         yield node

@@ -350,7 +350,7 @@ class MqttSubscriber(Worker):
         self._link = self.keep(
             self.load.mqtt(self._client_id, version=Version.V3_1_1, is_kept=is_kept)
         )
-        subscribe(self._link, self._pattern, self._qos)
+        self._unanswered += subscribe(self._link, self._pattern, self._qos)
 
     def step(self) -> None:
         self._link.receive(0.01)
@@ -370,12 +370,16 @@ class MqttSubscriber(Worker):
             self._link.write(*answers)
 
 
-def subscribe(link: MqttLink, pattern: str, qos: int) -> None:
+def subscribe(link: MqttLink, pattern: str, qos: int) -> list[Publish]:
+    """Returns what came ahead of SUBACK, as it may."""
     link.write(Subscribe(0xFFFF, (Request(pattern, qos),)))
+    came: list[Publish] = []
     while True:
         for packet in link.packets():
             if isinstance(packet, SubAck):
-                return
+                return came
+            if isinstance(packet, Publish):
+                came.append(packet)
         if not link.receive():
             raise NoAnswer("SUBACK did not come")
 

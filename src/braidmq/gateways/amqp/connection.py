@@ -226,8 +226,10 @@ class AmqpConnection:
 
     def receive(self, data: memoryview, size: int) -> int:
         """Take whole frames from the front; returns how many bytes they had."""
-        self.broker.touch()
-        self.last_received = self.broker.turn_s
+        broker = self.broker
+        if broker.begin():
+            broker.end()
+        self.last_received = broker.turn_s
         self.received_bytes += size - self._unread_bytes
         if self._trace is not None:
             self._trace.received(data[self._unread_bytes : size])
