@@ -19,9 +19,11 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   bench-spark \
   bench-storage \
   bench-transactions \
+  churn \
   clean \
   crash \
   damage \
+  hostile \
   lint \
   openapi \
   pipeline-demo \
@@ -104,6 +106,15 @@ openapi: setup
 
 bench-connections: setup
 	$(BIN)/python -m bench.connections
+
+# Clients that mean harm, beside one that does not: memory, latency, and what is left.
+hostile: setup
+	$(BIN)/python -m bench.hostile
+
+# make churn CONNECTS=1000000
+CONNECTS ?= 100000
+churn: setup
+	$(BIN)/python -m bench.churn --connects $(CONNECTS)
 
 # Needs Java 17, as everything with Spark does.
 pipeline-demo: setup

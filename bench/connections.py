@@ -6,6 +6,8 @@ is the latency of one more publisher, in turns with the same publisher on a node
 
 MQTT: ten thousand connections with a subscription of QoS 1 each, to a topic of its own, that ping
 twice in their keep alive of a minute. What they cost is memory, and processor time while idle.
+
+Log-ins: clients that connect, log in and leave, beside Mosquitto and RabbitMQ.
 """
 
 import asyncio
@@ -16,14 +18,14 @@ import resource
 import statistics
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
-from bench.harness import Benchmark, Context, Measure, at_most, main, paired_ratio
+from bench.harness import Benchmark, Context, Measure, at_least, at_most, main, paired_ratio
 from braidmq.client.address import parse_address
 from braidmq.loadgen.amqp_client import CHANNEL, Client
 from braidmq.loadgen.broker_process import BrokerProcess
@@ -50,6 +52,9 @@ DEVICES_IDLE_S = 70
 READY_S_MAX = 300.0
 ROUNDS = 15
 PUBLISHES = 200
+ROUNDS_OF_LOGINS = 5
+LOGIN_PROCESSES = 8
+"""Clients at a time: the broker is to wait for none of them."""
 
 BASIC_ACK = struct.pack(">HH", 60, 80)
 
@@ -334,7 +339,67 @@ def latency(context: Context, alone: LiveNode, crowded: LiveNode, count: int) ->
     )
 
 
+def log_in_rate(
+    context: Context,
+    ours: Callable[[Path], AbstractContextManager[str]],
+    theirs: Callable[[Path], AbstractContextManager[str]],
+    kind: str,
+    rival: str,
+    bar: float,
+) -> Iterator[Measure]:
+    """Clients that connect, log in and go, from several processes, in turns."""
+    rates: dict[str, list[float]] = {"BraidMQ": [], rival: []}
+    with ours(context.directory() / "ours") as our_url, theirs(context.directory() / "x") as url:
+        for _ in range(context.rounds(ROUNDS_OF_LOGINS)):
+            for name, at in (("BraidMQ", our_url), (rival, url)):
+                port = int(at.rstrip("/").rpartition(":")[2])
+                rates[name].append(logins_per_s(kind, port, context.size(4, 1)))
+    yield Measure(
+        f"{kind}: connect, log in and leave",
+        statistics.median(rates["BraidMQ"]),
+        "connections/s",
+        bar=at_least(bar),
+        ratio=paired_ratio(rates["BraidMQ"], rates[rival]),
+        baseline=statistics.median(rates[rival]),
+        against=rival,
+    )
+
+
+def logins_per_s(kind: str, port: int, seconds: float) -> float:
+    spawn = get_context("spawn")
+    with spawn.Pool(LOGIN_PROCESSES) as pool:
+        jobs = [(kind, port, seconds)] * LOGIN_PROCESSES
+        return sum(pool.starmap(log_in_and_leave, jobs))
+
+
+def log_in_and_leave(kind: str, port: int, seconds: float) -> float:
+    """How often a second one process does it."""
+    from bench import churn
+
+    once = {"MQTT": churn.mqtt_polite, "AMQP": churn.amqp_polite}[kind]
+    ports = {"mqtt_port": port, "amqp_port": port}
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        once(ports)
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+def mqtt_logins(context: Context) -> Iterator[Measure]:
+    from bench import mqtt
+
+    yield from log_in_rate(context, mqtt.braidmq, mqtt.mosquitto, "MQTT", "Mosquitto", 0.45)
+
+
+def amqp_logins(context: Context) -> Iterator[Measure]:
+    from bench import amqp
+
+    yield from log_in_rate(context, amqp.braidmq, amqp.rabbitmq, "AMQP", "RabbitMQ", 3)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
+    "mqtt log-ins": mqtt_logins,
+    "amqp log-ins": amqp_logins,
     "idle connections": idle_connections,
     "idle mqtt connections": idle_devices,
 }

@@ -621,7 +621,7 @@ def limits(context: Context) -> Iterator[Measure]:
             f"publishing by {size} to 4 topics that have {held:,} messages, their limit",
             statistics.median(samples["at"]) / rounds / size * 1e6,
             "µs/message",
-            bar=at_most(4 if size == 1 else 1.5),
+            bar=at_most(5),
             ratio=paired_ratio(samples["at"], samples["below"]),
             baseline=statistics.median(samples["below"]) / rounds / size * 1e6,
             against="below their limit",

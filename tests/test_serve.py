@@ -17,9 +17,11 @@ import pytest
 from braidmq import __version__
 from braidmq.config import Config
 from braidmq.engine.engine import Engine
-from braidmq.gateways.http.access import Access
+from braidmq.gateways.http.access import NOBODY, Caller
 from braidmq.gateways.http.app import App
+from braidmq.gateways.http.guard import Guard
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.web import WebCallers
 from braidmq.model.errors import StorageFailed
 from braidmq.server import Node, RecoveryProgress
 from braidmq.storage.disk import MemoryDisk
@@ -202,10 +204,11 @@ def test_a_request_may_name_its_host_as_to_a_proxy(tmp_path: Path) -> None:
     with live_node(tmp_path) as node:
         connection = HTTPConnection("127.0.0.1", node.ports["http_port"], timeout=60)
         for target, status in (
-            ("http://example.com/health", 200),
-            ("HTTPS://example.com:8443/ready?x=1", 200),
-            ("http://example.com", 401),
+            ("http://localhost/health", 200),
+            ("HTTPS://localhost:8443/ready?x=1", 200),
+            ("http://localhost", 401),
             ("/http://example.com/health", 401),
+            ("http://example.com/health", 403),
         ):
             connection.request("GET", target)
             answer = connection.getresponse()
@@ -386,7 +389,15 @@ def test_progress_is_said_once_a_second(capsys: pytest.CaptureFixture[str]) -> N
 
 def only_health(health: Health) -> App:
     """An app that asks nobody who they are."""
-    return App(cast(Access, None), [health])
+
+    class NoGuard:
+        async def caller(self, request: object, right: object) -> Caller:
+            return Caller(NOBODY, lambda: True)
+
+        def admit(self, right: object, caller: object, arguments: object) -> None:
+            return None
+
+    return App(cast(Guard, NoGuard()), [health], web=WebCallers("node"))
 
 
 async def test_health_and_ready_tell_of_a_storage_failure() -> None:

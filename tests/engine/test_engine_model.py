@@ -16,7 +16,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from model import FOREVER, Cell, Message, Model, Sub, Topic, View
 
 from braidmq.engine import receipts
 from braidmq.engine.engine import Engine
@@ -29,6 +28,7 @@ from braidmq.model.errors import NotFound
 from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
+from model import FOREVER, Cell, Message, Model, Sub, Topic, View
 
 SMALL = StorageSettings(
     segment_bytes_max=4096,

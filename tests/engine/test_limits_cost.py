@@ -1,5 +1,5 @@
-"""At a limit a message costs what it costs below it: only what goes is looked at, and what goes
-together is one journal entry. Counted, not timed."""
+"""At a limit only what goes is looked at, however much there is, and what goes together is one
+journal entry. Counted, not timed."""
 
 import json
 import subprocess

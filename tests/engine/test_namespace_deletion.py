@@ -1,4 +1,4 @@
-"""A namespace is deleted in steps: a crash between any two of them leaves nothing behind that was to
+"""A namespace is deleted in steps: a crash between any two leaves nothing behind that was to
 go, and takes nothing that was not."""
 
 import pytest

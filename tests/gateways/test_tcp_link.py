@@ -11,7 +11,8 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.gateways.tcp import TcpLink
+from braidmq.gateways.intake import Intake
+from braidmq.gateways.tcp import Poller, TcpLink
 
 RECEIVE_BYTES = 4096
 HIGH_BYTES = 64 << 10
@@ -57,7 +58,8 @@ class Pair:
         ours, self.peer = socket.socketpair()
         for each in (ours, self.peer):
             each.setblocking(False)
-        self.link = TcpLink(loop, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
+        self.poller = Poller(loop)
+        self.link = TcpLink(self.poller, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
         receiver.link = self.link
         self.link.start(receiver)
 
@@ -210,10 +212,11 @@ def test_who_finishes_is_read_until_the_peer_closes(loop: asyncio.AbstractEventL
         heard = await pair.hear(2 << 20)
         assert heard == bytes(1 << 20) + b"goodbye"
         assert not receiver.is_lost
-        await pair.say(packet(b"still heard"))
-        await pair.until(lambda: receiver.packets == [b"still heard"])
+        await pair.say(packet(b"not heard any more"))
+        await pair.until(lambda: pair.link.received_bytes > 0)
         pair.peer.close()
         await pair.until(lambda: receiver.is_lost)
+        assert receiver.packets == []
 
     loop.run_until_complete(main())
 
@@ -329,4 +332,63 @@ def test_when_something_was_heard_is_told_by_the_clock_of_the_loop(
         await pair.until(lambda: receiver.is_lost)
         assert pair.link.heard_s == heard
 
+    loop.run_until_complete(main())
+
+
+def test_what_came_before_a_reset_is_read_and_then_its_end(loop: asyncio.AbstractEventLoop) -> None:
+    """libuv, below uvloop, says once that a socket is broken, and looks at it no more."""
+
+    async def main() -> None:
+        receiver = Packets()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            peer = socket.create_connection(server.getsockname())
+            ours, _ = server.accept()
+        ours.setblocking(False)
+        poller = Poller(loop)
+        link = TcpLink(poller, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
+        receiver.link = link
+        peer.sendall(packet(bytes(RECEIVE_BYTES // 2)) * 5)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        link.start(receiver)
+        async with asyncio.timeout(20):
+            while not receiver.is_lost:
+                await asyncio.sleep(0)
+        poller.close()
+
+    loop.run_until_complete(main())
+
+
+def test_a_large_packet_has_memory_for_what_came_of_it(loop: asyncio.AbstractEventLoop) -> None:
+    class Owner:
+        refused = ""
+
+        def refuse_input(self, text: str) -> None:
+            self.refused = text
+            pair.link.drop_input()
+
+    async def main() -> None:
+        nonlocal pair
+        receiver = Packets()
+        pair = Pair(loop, receiver)
+        intake, owner = Intake(loop.call_soon, 0), Owner()
+        pair.link.share = intake.share(owner)
+        whole = packet(bytes(40 << 20))
+        await pair.say(whole[:1000])
+        await pair.until_received(1000)
+        assert 0 < intake.held_bytes <= RECEIVE_BYTES
+        await pair.say(whole[1000 : 1 << 20])
+        await pair.until_received(1 << 20)
+        assert 1 << 20 <= intake.held_bytes <= 2 << 20
+        # A connection may hold half of what all may.
+        sending = loop.create_task(pair.say(whole[1 << 20 :]))
+        await pair.until(lambda: bool(owner.refused))
+        assert str(intake.share_bytes_max) in owner.refused
+        assert intake.held_bytes == 0
+        await sending
+        assert receiver.packets == []
+        pair.peer.close()
+        await pair.until(lambda: receiver.is_lost)
+
+    pair: Pair
     loop.run_until_complete(main())

@@ -158,7 +158,7 @@ def queried(process: "subprocess.Popen[bytes]", port: int, query: str) -> float:
 
 def test_metrics_can_be_kept_for_users_with_a_tag(tmp_path: Path) -> None:
     config = tmp_path / "braid.toml"
-    config.write_text("[metrics]\npublic = false\n")
+    config.write_text("[metrics]\nlocal = false\n")
     with live_node(tmp_path / "data", config=config) as node:
         url, admin = node.http_url, ("guest", "guest")
         assert httpx.get(f"{url}/metrics").status_code == 401

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.model.errors import AccessRefused, BadRequest
+from braidmq.model.patterns import CHARACTERS_MAX
 from braidmq.security import permissions
 from braidmq.security.permissions import (
     EVERYTHING,
     NOTHING,
-    PATTERN_CHARACTERS_MAX,
     Grants,
     check_pattern,
 )
@@ -148,7 +148,7 @@ def test_a_refusal_says_who_what_and_where() -> None:
         "a{2,1}",
         "[[:alpha:]]+",  # Python would read a set of brackets, colons and letters
         "\ud800",
-        "a" * (PATTERN_CHARACTERS_MAX + 1),
+        "a" * (CHARACTERS_MAX + 1),
         "a{99999999999999999999}",
     ],
 )

@@ -28,6 +28,7 @@ from braidmq.storage.shared_body import (
     SharedBodies,
     body_files,
     is_reference,
+    without,
 )
 
 FILE, START = 0x4D2, 28
@@ -301,7 +302,7 @@ def test_what_compaction_leaves_keeps_its_references() -> None:
     batch, file = three()
     unwanted = OffsetBits()
     unwanted.add(1, 2)
-    data, count = batch.without(unwanted)
+    data, count = without(batch, unwanted)
     assert count == 2
     left = References(RecordBatch.scan(data), 0, 10**6)
     resolved = left.resolved([file[start:stop] for _, start, stop in left.ranges])

@@ -286,6 +286,9 @@ class World:
     def check_recovered(self, disk: FaultyDisk) -> "World":
         """Open what a crash left; the world that goes on from there."""
         reopened = World(disk, self.settings)
+        if not any("can't be read" in note for note in reopened.store.recovery.notes):
+            # What an interrupted checkpoint left is proved dead: only damage sets files aside.
+            assert reopened.store.recovery.set_aside == []
         shown = view(reopened.store)
         matches = [each for each in self.candidates() if each[1] == shown]
         assert matches, explain(shown, self.candidates(), reopened.store)

@@ -71,7 +71,8 @@ def set_tags(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Replace a user's tags. `administrator` may change users and permissions.
+    """Replace a user's tags. `administrator` may change users and permissions, `monitoring` see the
+    figures of the whole node.
 
     Example: braid users tags ann administrator monitoring
     """

@@ -10,6 +10,7 @@ from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.alerts.settings import AlertSettings
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.settings import AmqpSettings
+from braidmq.gateways.http.settings import HttpSettings
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
@@ -97,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitSettings = LimitSettings()
     amqp: AmqpSettings = AmqpSettings()
     mqtt: MqttSettings = MqttSettings()
+    http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()

@@ -30,6 +30,7 @@ from braidmq.engine.policy import (
     layered,
     make_policy,
 )
+from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settling import Settling
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
@@ -66,6 +67,8 @@ IN_FLIGHT_MAX = 1000
 
 
 class Administration:
+    references: References
+
     def __init__(
         self,
         core: Core,
@@ -96,10 +99,14 @@ class Administration:
         durable: bool = True,
         kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Topic:
         if (namespace, name) in self._core.topics:
             raise TopicExists(f"there is a topic {name!r} in namespace {namespace!r} already")
         policy = self.policy(namespace, name, settings, kind)
+        if set_by and names_target(settings):
+            self.references.require_target(set_by, namespace, name, policy)
+            attributes = {**(attributes or {}), SET_BY: set_by}
         topic = Topic(
             self._core.next_id("topic"),
             namespace,
@@ -113,6 +120,7 @@ class Administration:
         )
         self._add_partitions(topic, policy.partitions)
         self.register(topic)
+        self.references.judge(topic)
         self._core.save_topic(topic)
         self.arm_idle(topic, now_ms)
         self.arm_compaction(topic, now_ms)
@@ -237,7 +245,9 @@ class Administration:
         self.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
         _log_topic("topic recovered", topic)
 
-    def alter_topic(self, topic: Topic, settings: dict[str, Any], now_ms: int) -> None:
+    def alter_topic(
+        self, topic: Topic, settings: dict[str, Any], now_ms: int, set_by: str | None = None
+    ) -> None:
         """Replace a topic's own settings. Partitions can be added, never taken away."""
         self.require(topic)
         policy = self.policy(topic.namespace, topic.name, settings, topic.kind)
@@ -246,6 +256,10 @@ class Administration:
                 f"topic {topic.name!r} has {len(topic.partitions)} partitions; "
                 f"it can't go back to {policy.partitions}"
             )
+        if set_by is not None:
+            if set_by:
+                self.references.require_target(set_by, topic.namespace, topic.name, policy)
+            topic.attributes[SET_BY] = set_by
         topic.settings = settings
         self._apply_policy(topic, policy, now_ms)
 
@@ -275,6 +289,7 @@ class Administration:
         )
         before = len(topic.partitions)
         topic.set_policy(policy)
+        self.references.judge(topic)
         self.on_policy(topic)
         self._add_partitions(topic, policy.partitions)
         self._core.save_topic(topic)
@@ -290,6 +305,7 @@ class Administration:
                 self._add_view(subscription, partition, partition.log.start_offset, now_ms)
             if lanes_change:
                 for view in subscription.views:
+                    self._settling.finish_burials(view)
                     self._rebuild(view, now_ms)
             self._core.touch(subscription)
         if policy.max_messages is not None or policy.max_bytes is not None:
@@ -376,8 +392,14 @@ class Administration:
         templates.pop(name, None)
         if template is not None:
             templates[name] = template
+        names = False
+        if template is not None and template.set_by:
+            self.references.require_template(namespace, template)
+            names = names_target(template.settings)
         for topic in self._topics_of(namespace):
-            self._policy_for(topic, templates)
+            policy = self._policy_for(topic, templates)
+            if names and template is not None and template.matches(topic.name, topic.kind):
+                self.references.require_target(template.set_by, namespace, topic.name, policy)
             yield
 
     def _policy_for(self, topic: Topic, templates: dict[str, Template]) -> TopicPolicy:
@@ -402,11 +424,16 @@ class Administration:
             return
         if policy != topic.policy:
             self._apply_policy(topic, policy, now_ms)
+        else:
+            # It may be another's who names the same target now.
+            self.references.judge(topic)
 
-    def alternate_exchange(self, namespace: str, exchange: str) -> str | None:
-        """What a template gives an exchange that has no alternate of its own."""
+    def alternate_exchange(self, namespace: str, exchange: str) -> tuple[str, str] | None:
+        """What a template gives an exchange that has no alternate of its own, and whose it is."""
         template = choose_template(self._templates(namespace).values(), exchange, "exchange")
-        return template.alternate_exchange if template else None
+        if template is None or template.alternate_exchange is None:
+            return None
+        return template.alternate_exchange, template.set_by
 
     # --- subscriptions ---
 
@@ -545,7 +572,8 @@ class Administration:
         core.dirty.pop(subscription, None)
         core.crowded.pop(subscription, None)
         if subscription.durable:
-            core.store.forget_subscription(subscription.id)
+            for view in subscription.views:
+                core.store.forget_offsets(subscription.id, view.partition_id)
 
     def position(self, log: PartitionLog, wanted: Position) -> int:
         """An offset from what a caller may say; clamped to what the log has."""

@@ -36,7 +36,7 @@ class DeadLetterTargets:
         """The dead records as batches with their targets, consecutive ones together."""
         groups: list[Grave] = []
         for record in records:
-            rule = topic.policy.dead_letter
+            rule = topic.dead_letter
             own = rule.routing_key
             keys = [own.encode()] if own is not None else routing_keys(record)
             here = replace(

@@ -746,39 +746,11 @@ cdef class DeliveryState(EntryTable):
 
     # --- looking at single messages ---
 
-    def look(self, int64_t offset):
-        """``(state, attempts, consumer, nonce, deadline)`` of a message with an entry, or None."""
-        cdef const Entry *entry = self.peek(offset)
-        if entry == NULL:
-            return None
-        return entry.state, entry.attempts, entry.consumer, entry.nonce, entry.deadline_ms
-
     def is_ready(self, int64_t offset):
         cdef const Entry *entry = self.peek(offset)
         if entry != NULL:
             return entry.state == READY
         return self.cursor <= offset < self.end and not self.ahead.has(offset)
-
-    def delivery_runs(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
-        """How often records were delivered so far: ``(start, stop, deliveries)`` of each run."""
-        cdef list found = []
-        cdef Py_ssize_t i
-        cdef int64_t offset, low = -1, high = -1
-        cdef uint16_t attempts = 0, before = 0
-        cdef const Entry *entry
-        for i in range(first, stop):
-            offset = batch.offset_of(i)
-            entry = self.peek(offset)
-            attempts = entry.attempts if entry != NULL else 0
-            if offset != high or attempts != before:
-                if low >= 0:
-                    found.append((low, high, before))
-                low = offset
-                before = attempts
-            high = offset + 1
-        if low >= 0:
-            found.append((low, high, before))
-        return found
 
     def attempt_runs(self, int64_t start, int64_t stop, uint32_t consumer=0):
         """Messages in flight in a range (at one consumer), as runs delivered equally often."""

@@ -28,6 +28,7 @@ from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.publishing import Published, Publishing
 from braidmq.engine.quarantine import Quarantine
 from braidmq.engine.recovery import DeliveryNotes, Recovery
+from braidmq.engine.references import References
 from braidmq.engine.retention import Retainer
 from braidmq.engine.routing.errors import ExchangeNotFound
 from braidmq.engine.settling import Settling
@@ -77,6 +78,8 @@ class Engine:
         self._administration = Administration(
             self.core, self._settling, self._dispatching, self._recovery.rebuild
         )
+        self.references = References(self.core, self.exchanges)
+        self._administration.references = self.references
         self._recovery.administration = self._administration
         self.exchanges.alternate_of = self._administration.alternate_exchange
         self._settling.publishing = self._publishing
@@ -176,7 +179,9 @@ class Engine:
         durable: bool = True,
         kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Topic:
+        """``set_by``: whose rights count for what the settings name; raises AccessRefused."""
         return self._administration.create_topic(
             namespace,
             name,
@@ -185,6 +190,7 @@ class Engine:
             durable=durable,
             kind=kind,
             attributes=attributes,
+            set_by=set_by,
         )
 
     def topic(self, namespace: str, name: str) -> Topic:
@@ -195,8 +201,16 @@ class Engine:
         every = self.core.topics.values()
         return [topic for topic in every if namespace in (None, topic.namespace)]
 
-    def alter_topic(self, topic: Topic, settings: dict[str, Any], *, now_ms: int) -> None:
-        self._administration.alter_topic(topic, settings, now_ms)
+    def alter_topic(
+        self,
+        topic: Topic,
+        settings: dict[str, Any],
+        *,
+        now_ms: int,
+        set_by: str | None = None,
+    ) -> None:
+        """``set_by``: who named where dead letters go, if that is what changes."""
+        self._administration.alter_topic(topic, settings, now_ms, set_by)
         self._publishing.deduplication.forget(topic)
 
     def delete_topic(self, topic: Topic) -> None:
@@ -229,6 +243,7 @@ class Engine:
         kinds: Sequence[TemplateKind] = ("topic",),
         alternate_exchange: str | None = None,
         attributes: dict[str, Any] | None = None,
+        set_by: str = "",
     ) -> Template:
         template = Template(
             name,
@@ -238,6 +253,7 @@ class Engine:
             tuple(kinds),
             alternate_exchange,
             attributes or {},
+            set_by,
         )
         all_of(self.setting_template(namespace, template, now_ms=now_ms))
         return template
@@ -430,8 +446,8 @@ class Engine:
 
     @property
     def has_more(self) -> bool:
-        """Whether ``dispatch`` may have more to hand out already."""
-        return bool(self.core.dirty)
+        """Whether ``advance`` or ``dispatch`` may have more to do already."""
+        return bool(self.core.dirty) or self._settling.has_burials
 
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
@@ -555,6 +571,8 @@ class Engine:
         """Do what is due."""
         self._clockwork.advance(now_ms)
         self.retainer.run_due(now_ms)
+        if self._settling.has_burials:
+            self._settling.bury_some()
 
     def clock_set(self, lead_ms: int, *, now_ms: int) -> None:
         """The wall clock was set, and is so far ahead of the engine's time from now on."""
@@ -562,12 +580,13 @@ class Engine:
 
     def next_due_ms(self) -> int | None:
         """When ``advance`` next has something to do; a time that has passed means now."""
-        if self.retainer.has_due():
+        if self.retainer.has_due() or self._settling.has_burials:
             return self.core.wheel.now_ms
         return self.core.wheel.next_due_ms()
 
     def check_pressure(self, disk_free_bytes: int) -> None:
-        changed = self.pressure.update(self.store.memory.resident, disk_free_bytes)
+        held_bytes = self.store.memory.resident + self.pressure.input_bytes()
+        changed = self.pressure.update(held_bytes, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)
 
@@ -585,7 +604,7 @@ class Engine:
     def _find_dead_letter_topics(
         self, topic: Topic, keys: list[bytes], record: Record, now_ms: int
     ) -> list[Topic]:
-        rule = topic.policy.dead_letter
+        rule = topic.dead_letter
         if rule.exchange is not None:
             router = self.exchanges.router(topic.namespace)
             names: dict[str, None] = {}

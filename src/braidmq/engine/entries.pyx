@@ -15,6 +15,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
 from braidmq.storage.offset_set cimport braid_ctz, braid_popcount, mask_between
+from braidmq.storage.record cimport RecordBatch
 
 
 cdef int64_t bytes_in(const Block *block, uint64_t mask) noexcept:
@@ -257,6 +258,34 @@ cdef class EntryTable:
                     found.add(base + index, base + index + 1, 0)
                 mask &= mask - 1
         return found.result()[0]
+
+    def look(self, int64_t offset):
+        """``(state, attempts, consumer, nonce, deadline)`` of a message with an entry, or None."""
+        cdef const Entry *entry = self.peek(offset)
+        if entry == NULL:
+            return None
+        return entry.state, entry.attempts, entry.consumer, entry.nonce, entry.deadline_ms
+
+    def delivery_runs(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
+        """How often records were delivered so far: ``(start, stop, deliveries)`` of each run."""
+        cdef list found = []
+        cdef Py_ssize_t i
+        cdef int64_t offset, low = -1, high = -1
+        cdef uint16_t attempts = 0, before = 0
+        cdef const Entry *entry
+        for i in range(first, stop):
+            offset = batch.offset_of(i)
+            entry = self.peek(offset)
+            attempts = entry.attempts if entry != NULL else 0
+            if offset != high or attempts != before:
+                if low >= 0:
+                    found.append((low, high, before))
+                low = offset
+                before = attempts
+            high = offset + 1
+        if low >= 0:
+            found.append((low, high, before))
+        return found
 
     def notes(self):
         """What a restart must know of delivered messages: (start, stop, attempts, state, deadline)

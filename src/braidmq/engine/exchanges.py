@@ -1,6 +1,8 @@
 """Routers of all namespaces, kept in the catalogue: durable exchanges and bindings come back."""
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,8 +17,11 @@ from braidmq.engine.routing.effects import (
     ExchangeInfo,
 )
 from braidmq.engine.routing.router import Router
+from braidmq.model.errors import AccessRefused
 from braidmq.storage.catalogue import Change
 from braidmq.storage.store import Store
+
+logger = logging.getLogger(__name__)
 
 EXCHANGES = "exchanges"
 BINDINGS = "bindings"
@@ -30,6 +35,7 @@ class ExchangeRecord(msgspec.Struct, array_like=True):
     internal: bool
     arguments: dict[str, Any]
     alternate_exchange: str | None
+    set_by: str = ""
 
 
 class BindingRecord(msgspec.Struct, array_like=True):
@@ -39,14 +45,20 @@ class BindingRecord(msgspec.Struct, array_like=True):
     destination: str
     key: bytes
     arguments: dict[str, Any]
+    bound_by: str = ""
 
 
 class Exchanges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._routers: dict[str, Router] = {}
-        self.alternate_of: Callable[[str, str], str | None] = lambda namespace, exchange: None
-        """What a template gives an exchange of a namespace that has no alternate of its own."""
+        self.alternate_of: Callable[[str, str], tuple[str, str] | None] = lambda where, name: None
+        """What a template gives an exchange of a namespace that has no alternate of its own, and
+        who set the template."""
+        self._made: dict[tuple[str, str], set[Binding]] = {}
+        """By namespace and user: bindings that it made. Some may be gone."""
+        self.allowed: Callable[[str, str, str, str], bool] = lambda user, where, verb, name: True
+        """Whether a user may, in a namespace, do something to a name."""
 
     def router(self, namespace: str) -> Router:
         """For resolving and listing; changes go through this class."""
@@ -61,12 +73,52 @@ class Exchanges:
         for each, router in self._routers.items():
             if namespace in (None, each):
                 for info in router.exchanges():
-                    router.set_fallback(info.name, self.alternate_of(each, info.name))
+                    self._set_alternate(each, router, info)
 
-    def declare(self, namespace: str, name: str, kind: str, **properties: Any) -> None:
+    def _set_alternate(self, namespace: str, router: Router, info: ExchangeInfo) -> None:
+        alternate, user = info.alternate_exchange, info.set_by
+        if alternate is None:
+            found = self.alternate_of(namespace, info.name)
+            if found is not None:
+                alternate, user = found
+        holds = alternate is None or self._may_refer(user, namespace, info.name, alternate)
+        if not holds and router.alternate(info.name) == alternate:
+            _log_disabled(
+                "an alternate exchange", namespace, user, exchange=info.name, alternate=alternate
+            )
+        router.set_alternate(info.name, alternate if holds else None)
+
+    def is_denied(self, namespace: str, info: ExchangeInfo) -> bool:
+        """Whether its alternate does not hold, for want of a right."""
+        alternate = self.router(namespace).alternate(info.name)
+        return info.alternate_exchange is not None and alternate is None
+
+    def declare(
+        self, namespace: str, name: str, kind: str, *, set_by: str = "", **properties: Any
+    ) -> None:
+        """``set_by``: whose rights count for the alternate; raises AccessRefused."""
         router = self.router(namespace)
-        self._keep(namespace, router.declare(name, kind, **properties))
-        router.set_fallback(name, self.alternate_of(namespace, name))
+        alternate = properties.get("alternate_exchange")
+        is_new = not router.has(name)
+        if is_new and alternate is not None:
+            self._require(set_by, namespace, name, alternate)
+        self._keep(namespace, router.declare(name, kind, set_by=set_by, **properties))
+        info = router.exchange(name)
+        if not is_new and self.is_denied(namespace, info):
+            self.adopt(namespace, info, set_by)
+        else:
+            self._set_alternate(namespace, router, info)
+
+    def adopt(self, namespace: str, info: ExchangeInfo, user: str) -> None:
+        """Somebody declares again what is disabled: it holds, if they may."""
+        alternate, router = info.alternate_exchange, self.router(namespace)
+        if alternate is None or not self._may_refer(user, namespace, info.name, alternate):
+            return
+        info = replace(info, set_by=user)
+        router.replace_info(info)
+        if info.durable:
+            self._store.change([_exchange_change(namespace, info)])
+        self._set_alternate(namespace, router, info)
 
     def delete(self, namespace: str, name: str, *, if_unused: bool = False) -> None:
         self._keep(namespace, self.router(namespace).delete(name, if_unused=if_unused))
@@ -80,10 +132,21 @@ class Exchanges:
         arguments: dict[str, Any] | None = None,
         *,
         durable: bool = True,
+        bound_by: str = "",
     ) -> None:
-        """``durable`` says whether the destination survives a restart; so must both ends."""
-        effects = self.router(namespace).bind(source, destination, key, arguments or {})
+        """``durable`` says whether the destination survives a restart; so must both ends.
+        ``bound_by``: whose rights count; raises AccessRefused."""
+        self._require(bound_by, namespace, source, destination.name)
+        router = self.router(namespace)
+        effects = router.bind(source, destination, key, arguments or {}, bound_by)
         self._keep(namespace, effects, durable=durable)
+        binding = Binding(source, destination, key, arguments or {})
+        if effects:
+            self._note_maker(namespace, binding, bound_by)
+        if not effects and router.is_suspended(binding):
+            router.hold(binding, bound_by, suspended=False)
+            self._note_maker(namespace, binding, bound_by)
+            self._keep_binding(namespace, binding)
 
     def unbind(
         self,
@@ -96,6 +159,75 @@ class Exchanges:
         effects = self.router(namespace).unbind(source, destination, key, arguments or {})
         self._keep(namespace, effects)
 
+    # --- rights ---
+
+    def _may_refer(self, user: str, namespace: str, source: str, target: str) -> bool:
+        """What has no user is the broker's own."""
+        return not user or (
+            self.allowed(user, namespace, "read", source)
+            and self.allowed(user, namespace, "write", target)
+        )
+
+    def _require(self, user: str, namespace: str, source: str, target: str) -> None:
+        if not self._may_refer(user, namespace, source, target):
+            raise AccessRefused(
+                f"user {user!r} may not lead messages from {source!r} to {target!r} in namespace"
+                f" {namespace!r}: that needs read on the first and write on the second"
+            )
+
+    def _note_maker(self, namespace: str, binding: Binding, user: str) -> None:
+        if user:
+            self._made.setdefault((namespace, user), set()).add(binding)
+
+    def enforce(self) -> None:
+        """``allowed`` is another from now on."""
+        for _, user in list(self._made):
+            self.recheck(user)
+        self.set_alternates()
+
+    def recheck(self, user: str, namespace: str | None = None) -> None:
+        """A user's permissions have changed: what is set holds while who set it may."""
+        self.set_alternates(namespace)
+        for where in [each for each, maker in self._made if maker == user]:
+            if namespace in (None, where):
+                for binding in self._made_by(where, user):
+                    self._recheck_binding(where, self.router(where), binding)
+
+    def _made_by(self, namespace: str, user: str) -> list[Binding]:
+        """Those that are still there, and still its."""
+        router = self.router(namespace)
+        every = self._made.pop((namespace, user), set())
+        found = [each for each in every if router.bound_by(each) == user]
+        if found:
+            self._made[namespace, user] = set(found)
+        return found
+
+    def _recheck_binding(self, namespace: str, router: Router, binding: Binding) -> None:
+        user = router.bound_by(binding)
+        source, target = binding.source, binding.destination.name
+        may = self._may_refer(user, namespace, source, target)
+        if not may and not router.is_suspended(binding):
+            _log_disabled("a binding", namespace, user, source=source, destination=target)
+        router.hold(binding, user, suspended=not may)
+
+    def release_bindings(self, user: str) -> None:
+        """A user is deleted: of its bindings those that hold are nobody's from now on."""
+        for namespace in [each for each, maker in self._made if maker == user]:
+            router = self.router(namespace)
+            for binding in self._made_by(namespace, user):
+                if not router.is_suspended(binding):
+                    router.hold(binding, "", suspended=False)
+                    self._keep_binding(namespace, binding)
+
+    @property
+    def disabled(self) -> int:
+        """Bindings and alternates that do not hold."""
+        count = 0
+        for namespace, router in self._routers.items():
+            count += router.suspended_count
+            count += sum(self.is_denied(namespace, each) for each in router.exchanges())
+        return count
+
     def forget_topic(self, namespace: str, name: str) -> None:
         if namespace in self._routers:
             self._keep(namespace, self._routers[namespace].forget_topic(name))
@@ -103,6 +235,7 @@ class Exchanges:
     def forget_namespace(self, namespace: str) -> None:
         """The namespace is gone, with all its exchanges and bindings."""
         self._routers.pop(namespace, None)
+        self._made = {key: made for key, made in self._made.items() if key[0] != namespace}
         gone: list[Change] = [
             (table, key, None)
             for table in (EXCHANGES, BINDINGS)
@@ -128,12 +261,20 @@ class Exchanges:
                 known = self._store.catalogue.get(EXCHANGES, key) is not None
                 return [(EXCHANGES, key, None)] if known else []
             case BindingAdded(binding):
-                kept = durable and self.router(namespace).exchange(binding.source).durable
-                return [_binding_change(namespace, binding)] if kept else []
+                router = self.router(namespace)
+                kept = durable and router.exchange(binding.source).durable
+                user = router.bound_by(binding)
+                return [_binding_change(namespace, binding, user)] if kept else []
             case BindingRemoved(binding):
                 key = _binding_key(namespace, binding)
                 known = self._store.catalogue.get(BINDINGS, key) is not None
                 return [(BINDINGS, key, None)] if known else []
+
+    def _keep_binding(self, namespace: str, binding: Binding) -> None:
+        """Its user is another; one that is not in the catalogue does not get there."""
+        if self._store.catalogue.get(BINDINGS, _binding_key(namespace, binding)) is not None:
+            user = self.router(namespace).bound_by(binding)
+            self._store.change([_binding_change(namespace, binding, user)])
 
     def restore(self) -> None:
         for _, value in self._store.catalogue.items(EXCHANGES):
@@ -146,12 +287,17 @@ class Exchanges:
                 internal=each.internal,
                 arguments=each.arguments,
                 alternate_exchange=each.alternate_exchange,
+                set_by=each.set_by,
             )
         for _, value in self._store.catalogue.items(BINDINGS):
             one = msgspec.msgpack.decode(value, type=BindingRecord)
             to = topic if one.destination_kind == "topic" else exchange
             destination = to(one.destination)
-            self.router(one.namespace).bind(one.source, destination, one.key, one.arguments)
+            self.router(one.namespace).bind(
+                one.source, destination, one.key, one.arguments, one.bound_by
+            )
+            binding = Binding(one.source, destination, one.key, one.arguments)
+            self._note_maker(one.namespace, binding, one.bound_by)
 
 
 def _exchange_change(namespace: str, info: ExchangeInfo) -> Change:
@@ -163,11 +309,20 @@ def _exchange_change(namespace: str, info: ExchangeInfo) -> Change:
         info.internal,
         dict(info.arguments),
         info.alternate_exchange,
+        info.set_by,
     )
     return EXCHANGES, f"{namespace}\0{info.name}", msgspec.msgpack.encode(record)
 
 
-def _binding_change(namespace: str, binding: Binding) -> Change:
+def _log_disabled(what: str, namespace: str, user: str, **ends: object) -> None:
+    logger.warning(
+        f"{what} is disabled: who made it has lost the right to one of its ends. Give it back, or"
+        " make it again as another user",
+        extra={"namespace": namespace, "made_by": user, **ends},
+    )
+
+
+def _binding_change(namespace: str, binding: Binding, bound_by: str) -> Change:
     record = BindingRecord(
         namespace,
         binding.source,
@@ -175,6 +330,7 @@ def _binding_change(namespace: str, binding: Binding) -> Change:
         binding.destination.name,
         binding.key,
         dict(binding.arguments),
+        bound_by,
     )
     return BINDINGS, _binding_key(namespace, binding), msgspec.msgpack.encode(record)
 

@@ -35,7 +35,7 @@ class Graveyard:
 
     def name_for(self, topic: Topic) -> str | None:
         """The name of that topic, whether it is there or not."""
-        rule = topic.policy.dead_letter
+        rule = topic.dead_letter
         if rule.topic is None or rule.exchange is not None:
             return None
         return rule.topic.replace("{topic}", topic.name)

@@ -25,6 +25,7 @@ from braidmq.engine.groups import (
     Group,
     MemberExpired,
     Membership,
+    NotYourMember,
     Rebalanced,
     Revoked,
     Revoking,
@@ -53,6 +54,8 @@ class _Coordinated:
     timer: int = 0
     consumers: dict[str, dict[str, Consumer]] = field(default_factory=dict)
     """Member → topic → its consumer there."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Member → the user it belongs to."""
 
     @property
     def key(self) -> str:
@@ -104,6 +107,26 @@ class GroupCoordinator:
             raise BadRequest(f"member {member_id} of group {name} did not ask for topic {topic}")
         return consumer
 
+    def owner_of(self, namespace: str, name: str, member_id: str) -> str | None:
+        """Whose member it is; None for what is not there."""
+        found = self._groups.get((namespace, name))
+        return None if found is None else found.owners.get(member_id)
+
+    def members_of(self, namespace: str, owner: str) -> list[tuple[str, str, list[str]]]:
+        """Group, member and its topics, of one user's members."""
+        return [
+            (each.group.name, member, list(each.consumers.get(member, ())))
+            for each in self._groups.values()
+            if each.namespace == namespace
+            for member, user in each.owners.items()
+            if user == owner
+        ]
+
+    def dismiss(self, namespace: str, name: str, member_id: str, *, now_ms: int) -> None:
+        """It may be no member any more: others get what it had."""
+        group = self._found(namespace, name).group
+        self.leave(namespace, name, member_id, group.generation, now_ms=now_ms)
+
     def _found(self, namespace: str, name: str) -> _Coordinated:
         found = self._groups.get((namespace, name))
         if found is None:
@@ -126,8 +149,12 @@ class GroupCoordinator:
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         credits: Sequence[Credit] | None = None,
         tag: object = None,
+        owner: str = "",
     ) -> Answer:
-        """Become a member, of a new group if there is none; how that is run its first decides."""
+        """Become a member, of a new group if there is none; how that is run its first decides.
+        A member belongs to its ``owner``: raises NotYourMember for the id of another's."""
+        if member_id is not None and self.owner_of(namespace, name, member_id) not in (None, owner):
+            raise NotYourMember(f"member {member_id!r} of group {name!r} is another user's")
         wanted = [self._core.topic(namespace, topic) for topic in dict.fromkeys(topics)]
         self._check_modes(name, wanted)
         found = self._groups.get((namespace, name))
@@ -146,6 +173,7 @@ class GroupCoordinator:
             member_id, client, [topic.name for topic in wanted], now_ms
         )
         self._dismiss(found, membership.member_id, now_ms)
+        found.owners[membership.member_id] = owner
         found.consumers[membership.member_id] = {
             topic.name: self._administration.attach(
                 self._administration.subscribe(topic, name, now_ms, mode=Mode.ASSIGNED),
@@ -339,6 +367,7 @@ class GroupCoordinator:
         self._arm(found)
 
     def _dismiss(self, found: _Coordinated, member_id: str, now_ms: int) -> None:
+        found.owners.pop(member_id, None)
         for consumer in found.consumers.pop(member_id, {}).values():
             self._administration.detach(consumer, now_ms)
 

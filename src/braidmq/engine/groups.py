@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from braidmq.model.errors import BadRequest, BraidError, Conflict, Kind, NotFound
+from braidmq.model.errors import AccessRefused, BadRequest, BraidError, Conflict, Kind, NotFound
 
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 """Advertised to members (C1)."""
@@ -48,6 +48,11 @@ MEMBERS_MAX: Final = 4_096
 class UnknownMember(NotFound):
     code = "unknown-member"
     remedy = "Join the group again"
+
+
+class NotYourMember(AccessRefused):
+    code = "not-your-member"
+    remedy = "Join under an id of your own, or without one"
 
 
 class StaleGeneration(Conflict):

@@ -92,6 +92,11 @@ class Leases:
             raise UnknownLease(f"there is no lease {name!r} in namespace {namespace!r}")
         return found
 
+    def owner_of(self, namespace: str, name: str) -> str | None:
+        """Whose it is; None for what is not there."""
+        found = self._leases.get((namespace, name))
+        return None if found is None else found.user
+
     def hold(
         self,
         namespace: str,

@@ -1,6 +1,6 @@
 """What a topic promises: its policy, and the templates that give policies to topics by name."""
 
-import re
+import logging
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -9,6 +9,9 @@ import msgspec
 
 from braidmq.model.errors import BadRequest
 from braidmq.model.limits import MESSAGE_BYTES_MAX, MIB
+from braidmq.model.patterns import BadPattern, compiled
+
+logger = logging.getLogger(__name__)
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -213,20 +216,31 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For exchanges: where goes what they have no destination for."""
     attributes: dict[str, Any] = {}
     """What a protocol wants to remember of it; kept with it, not looked at."""
+    set_by: str = ""
+    """Whose rights count for what it names; empty: nobody's are asked for."""
 
     def matches(self, name: str, kind: TopicKind | TemplateKind) -> bool:
         # To templates a durable queue is a topic that has other defaults.
         seen = "topic" if kind == "queue" else kind
-        return seen in self.kinds and re.search(self.pattern, name) is not None
+        return seen in self.kinds and occurs(self.pattern, name)
+
+
+def occurs(pattern: str, name: str) -> bool:
+    try:
+        return compiled(pattern).search(name)
+    except BadPattern as error:
+        # An earlier BraidMQ took it.
+        logger.error("a template matches nothing", extra={"reason": str(error)})
+        return False
 
 
 def check_template(template: Template) -> Template:
     """Checked when it is given, so that a bad pattern or setting is refused then."""
     name, pattern = template.name, template.pattern
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise IllegalPolicy(f"template {name}: the pattern {pattern!r} is wrong: {error}") from None
+        compiled(pattern)
+    except BadPattern as error:
+        raise IllegalPolicy(f"template {name}: {error.args[0]}", remedy=error.remedy) from None
     make_policy(template.settings)
     return template
 

@@ -4,6 +4,7 @@ Consumers keep draining throughout. Between two levels lies a gap, so that a val
 around a mark does not switch back and forth.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -20,14 +21,19 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where publishers are slowed and blocked."""
 
     memory_slow_bytes: Annotated[
-        int, Meta(ge=0, description="Records in memory at which publishers are slowed.")
+        int,
+        Meta(
+            ge=0,
+            description="Records and unfinished input in memory at which publishers are slowed.",
+        ),
     ] = 768 * MIB
     memory_block_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="Records in memory at which publishers are blocked; not below"
-            " `memory_slow_bytes`.",
+            description="Records and unfinished input in memory at which publishers are blocked;"
+            " not below `memory_slow_bytes`. Unfinished input may be half of it, and at least"
+            " 64 MiB; of one connection half of that.",
         ),
     ] = 1 * GIB
     disk_slow_bytes: Annotated[
@@ -54,6 +60,8 @@ class Pressure:
         self.marks = marks or Watermarks()
         self.level = Level.NORMAL
         self.reason = ""
+        self.input_bytes: Callable[[], int] = _none
+        """Input that is not complete: memory too, and only who reads sockets knows of it."""
         # Each has its own: low disk space must not make memory wait for its lower mark.
         self._memory = self._disk = Level.NORMAL
 
@@ -82,6 +90,10 @@ class Pressure:
         self.level = level
         self.reason = _reason(level, memory, disk)
         return PressureChanged(level, self.reason)
+
+
+def _none() -> int:
+    return 0
 
 
 def _rising(value: int, slow: int, block: int, before: Level) -> Level:

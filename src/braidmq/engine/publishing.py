@@ -7,7 +7,7 @@ from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
 from braidmq.engine.settling import OFFSET_MAX, Settling
-from braidmq.engine.timing import RecordClock
+from braidmq.engine.timing import RecordClock, shifted
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
 from braidmq.model.errors import PartitionQuarantined
@@ -226,7 +226,7 @@ class Publishing:
         store = self._core.store
         if self._core.clock.lead_ms:
             # Stamped with the engine's time; people are shown the wall clock's.
-            batch = batch.shifted(self._core.clock.lead_ms)
+            batch = shifted(batch, self._core.clock.lead_ms)
         on_disk: list[TopicPartition] = []
         in_memory: list[TopicPartition] = []
         waits = False

@@ -336,6 +336,6 @@ class Recovery:
     def _forget_strangers(self) -> None:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""
         store = self._core.store
-        for subscription, _ in list(store.acknowledged):
+        for subscription, partition in list(store.acknowledged):
             if subscription != CANCELLED and subscription not in self._core.subscriptions:
-                store.forget_subscription(subscription)
+                store.forget_offsets(subscription, partition)

@@ -180,6 +180,7 @@ class Retainer:
 
         The caller counts the messages again.
         """
+        self._settling.finish_burials(view)
         for first, stop in view.state.in_state(State.IN_FLIGHT):
             self.take_back(view, first, stop)
         if view.subscription.durable:

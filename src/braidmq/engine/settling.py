@@ -6,6 +6,7 @@ and only messages that are in flight at whoever answers.
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -44,6 +45,10 @@ DELIVERY: Final = Kind.DELIVERY
 
 READ_BYTES = 1 << 20
 
+BURIED_AT_ONCE = 250
+"""Dead letters are written one by one, each with its history. More of them would hold up others
+too long: they take turns with those."""
+
 Ranges = Iterable[tuple[int, int]]
 Head = tuple[int, int, int, int, int]
 """What is first to go of a view: lane, time, partition, offsets from and to."""
@@ -58,6 +63,8 @@ class Settling:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._burials: dict[int, deque[Burial]] = {}
+        """By view, dead messages that are still to be moved."""
 
     # --- answers of consumers ---
 
@@ -277,7 +284,7 @@ class Settling:
         if consumer is not None:
             self.give_back(consumer, count, size)
         for low, high, attempts in runs:
-            self._bury(view, [(low, high)], reason, attempts, error, now_ms)
+            self._bury(Burial(view, low, high, reason, attempts, error, now_ms))
         self._core.touch(view.subscription)
         return count
 
@@ -321,60 +328,92 @@ class Settling:
             return
         if out.dead_letter:
             for start, stop, attempts in out.parts:
-                self._bury(out.view, [(start, stop)], reason, attempts, "", now_ms)
+                self._bury(Burial(out.view, start, stop, reason, attempts, "", now_ms))
         else:
             ranges = [(start, stop) for start, stop, _ in out.parts]
             topic = out.view.partition.topic
             self._core.totals.of(topic.namespace).dropped[reason] += out.count
             self.settle(out.view, ranges)
 
-    def _bury(
-        self,
-        view: PartitionView,
-        ranges: Sequence[tuple[int, int]],
-        reason: str,
-        attempts: int,
-        error: str,
-        now_ms: int,
-    ) -> None:
-        """Move messages to where the topic wants its dead, in one step with settling them."""
-        topic = view.partition.topic
-        totals = self._core.totals.of(topic.namespace)
-        if not topic.policy.dead_letter.has_place:
+    def _bury(self, burial: "Burial") -> None:
+        """Move messages to where their topic wants its dead, in one step with settling them; many
+        of them in slices, and those of a view in the order in which they died.
+
+        Until then they are in no state, but not settled either: a crash brings them back.
+        """
+        view, count = burial.view, burial.stop - burial.start
+        if not view.partition.topic.policy.dead_letter.has_place:
             # Nobody reads what goes nowhere.
-            for start, stop in ranges:
-                totals.dropped[reason] += stop - start
-                if logger.isEnabledFor(logging.DEBUG):
-                    _log_deaths(view, start, stop, reason, buried=False)
-            self.settle(view, ranges)
-            return
+            self._give_away(burial, count)
+        elif count > BURIED_AT_ONCE or view.id in self._burials:
+            self._burials.setdefault(view.id, deque()).append(burial)
+        else:
+            self._bury_now(burial)
+
+    @property
+    def has_burials(self) -> bool:
+        """Whether messages wait to be moved: ``bury_some`` does."""
+        return bool(self._burials)
+
+    def bury_some(self) -> None:
+        """A slice of what waits; each view has its turn."""
+        left = BURIED_AT_ONCE
+        while self._burials and left > 0:
+            number = next(iter(self._burials))
+            waiting = self._burials.pop(number)
+            burial = waiting[0]
+            # A view may have gone with its subscription, and with it whoever wanted its dead.
+            if self._core.views.get(number) is not burial.view:
+                continue
+            stop = min(burial.stop, burial.start + left)
+            left -= stop - burial.start
+            self._bury_now(burial.cut(stop))
+            burial.start = stop
+            if burial.start == burial.stop:
+                waiting.popleft()
+            if waiting:
+                self._burials[number] = waiting
+
+    def finish_burials(self, view: PartitionView) -> None:
+        """Before the messages of a view are counted again."""
+        for burial in self._burials.pop(view.id, ()):
+            self._bury_now(burial)
+
+    def _bury_now(self, burial: "Burial") -> None:
+        view, start, stop = burial.view, burial.start, burial.stop
+        topic, reason = view.partition.topic, burial.reason
         death = Death(
             reason=reason,
             namespace=topic.namespace,
             topic=topic.name,
             partition=view.partition.number,
-            attempts=attempts,
+            attempts=burial.attempts,
             subscription=view.subscription.name,
-            at_ms=self._core.wall_ms(now_ms),
-            error=error,
+            at_ms=self._core.wall_ms(burial.now_ms),
+            error=burial.error,
         )
-        for start, stop in ranges:
-            settled = (view.subscription.id, view.partition_id, start, stop)
-            records = list(self.records(view.partition, start, stop))
-            buried = self.move_dead(topic, records, death, now_ms, [settled], view)
-            if logger.isEnabledFor(logging.DEBUG):
-                _log_deaths(view, start, stop, reason, buried)
-            if buried:
-                view.subscription.dead_lettered += len(records)
-                totals.buried[reason] += len(records)
-                if not view.subscription.durable:
-                    view.state.settled.add(start, stop)
-                self.release(view.partition)
-                if view.subscription.keys is not None:
-                    forget_keys(view, [(start, stop)])
-            else:
-                totals.dropped[reason] += len(records)
-                self.settle(view, [(start, stop)])
+        settled = (view.subscription.id, view.partition_id, start, stop)
+        records = list(self.records(view.partition, start, stop))
+        if not self.move_dead(topic, records, death, burial.now_ms, [settled], view):
+            self._give_away(burial, len(records))
+            return
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_deaths(view, start, stop, reason, buried=True)
+        view.subscription.dead_lettered += len(records)
+        self._core.totals.of(topic.namespace).buried[reason] += len(records)
+        if not view.subscription.durable:
+            view.state.settled.add(start, stop)
+        self.release(view.partition)
+        if view.subscription.keys is not None:
+            forget_keys(view, [(start, stop)])
+
+    def _give_away(self, burial: "Burial", count: int) -> None:
+        """There is nowhere to put them."""
+        view = burial.view
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_deaths(view, burial.start, burial.stop, burial.reason, buried=False)
+        self._core.totals.of(view.partition.topic.namespace).dropped[burial.reason] += count
+        self.settle(view, [(burial.start, burial.stop)])
 
     def move_dead(
         self,
@@ -468,8 +507,8 @@ class Settling:
     def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Take out what is too much, oldest first, and settle it in one step a partition.
 
-        Only what goes is looked at, so that a message costs at the limit what it costs below it:
-        the heads are known by their offsets, and the log is read as far as has to be dropped.
+        Only what goes is looked at, so that what it costs does not grow with the queue: the heads
+        are known by their offsets, and the log is read as far as has to be dropped.
         """
         excess = Excess(subscription)
         if not excess.remains:
@@ -530,6 +569,36 @@ class Settling:
         if not found:
             self.skip(out.view, start, stop)
             excess.count_again()
+
+
+class Burial:
+    """Messages of a view that died in one way, after so many deliveries."""
+
+    __slots__ = ("attempts", "error", "now_ms", "reason", "start", "stop", "view")
+
+    def __init__(
+        self,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        reason: str,
+        attempts: int,
+        error: str,
+        now_ms: int,
+    ) -> None:
+        self.view = view
+        self.start = start
+        self.stop = stop
+        self.reason = reason
+        self.attempts = attempts
+        self.error = error
+        self.now_ms = now_ms
+
+    def cut(self, stop: int) -> "Burial":
+        """Those below an offset."""
+        return Burial(
+            self.view, self.start, stop, self.reason, self.attempts, self.error, self.now_ms
+        )
 
 
 class TakenOut:

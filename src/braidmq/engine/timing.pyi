@@ -1,5 +1,7 @@
 from braidmq.storage.record import RecordBatch
 
+def shifted(batch: RecordBatch, lead_ms: int) -> RecordBatch: ...
+
 class RecordClock:
     @property
     def lead_ms(self) -> int: ...

@@ -10,10 +10,11 @@ are stamped by the wall. A ``RecordClock`` reads the times of records that were 
 so far ahead, as times of the engine (docs/adr/0019).
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t
 
 from braidmq.storage.record cimport (
-    HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming,
+    HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming, seal_header,
 )
 
 cdef enum:
@@ -25,6 +26,25 @@ cdef int64_t TIME_MAX = 0x7fffffffffffffff
 
 cdef inline const RecordTiming *timing_of(const RecordHeader *header) noexcept:
     return <const RecordTiming *>(<const unsigned char *>header + HEADER_BYTES)
+
+
+def shifted(RecordBatch batch not None, int64_t lead_ms):
+    """A copy of a batch whose times are by a clock that is so far ahead; dates stay as they are."""
+    cdef bytes copied = bytes(memoryview(batch))
+    cdef RecordHeader *header
+    cdef RecordTiming *timing
+    cdef Py_ssize_t i
+    for i in range(batch.count):
+        header = <RecordHeader *>(PyBytes_AS_STRING(copied) + batch.positions[i])
+        header.timestamp_ms += lead_ms
+        if header.flags & TIMED:
+            timing = <RecordTiming *>(<unsigned char *>header + HEADER_BYTES)
+            if timing.due_at_ms and not header.reserved & DATED_DUE:
+                timing.due_at_ms += lead_ms
+            if timing.expires_at_ms and not header.reserved & DATED_EXPIRY:
+                timing.expires_at_ms += lead_ms
+        seal_header(header)
+    return RecordBatch.scan(copied, base_offset=batch.base_offset, verify=False)
 
 
 cdef class RecordClock:

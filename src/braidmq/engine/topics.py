@@ -48,6 +48,7 @@ class Topic:
         "bounded",
         "compaction_timer",
         "created_ms",
+        "dead_letter",
         "deduplicates",
         "deleted",
         "durable",
@@ -106,6 +107,8 @@ class Topic:
 
     def set_policy(self, policy: TopicPolicy) -> None:
         self.policy = policy
+        self.dead_letter = policy.dead_letter
+        """Where dead letters go now: not where the policy says, if whoever said so may not."""
         self.lane_of = lane_table(policy)
         # What every batch asks for, without going through the policy.
         self.bounded = policy.max_messages is not None or policy.max_bytes is not None

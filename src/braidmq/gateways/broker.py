@@ -17,9 +17,13 @@ from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Delivery, Topic
 from braidmq.gateways.gathering import Gathered, Gathering, Publisher
+from braidmq.gateways.intake import Intake
+from braidmq.gateways.lingering import Lingering
 from braidmq.gateways.pipelines import Pipelines
 from braidmq.gateways.sessions import Sessions
 from braidmq.gateways.slicing import SlicedWork, Steps
+from braidmq.gateways.tcp import Poller
+from braidmq.gateways.trimming import Trimming
 from braidmq.gateways.turns import Turns
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
@@ -76,6 +80,12 @@ class Broker:
         self.loop = loop
         self.listeners: list[EffectListener] = []
         self.sessions = Sessions()
+        self.intake = Intake(loop.call_soon, engine.pressure.marks.memory_block_bytes)
+        """Input that is not complete, of all connections."""
+        engine.pressure.input_bytes = self._input_bytes
+        self.lingering = Lingering(loop)
+        self.poller = Poller(loop)
+        self._trimming = Trimming()
         self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
@@ -259,7 +269,8 @@ class Broker:
             if self._noting:
                 self._take_notes()
             pressure = engine.pressure
-            if pressure.level or engine.store.memory.resident >= pressure.marks.memory_slow_bytes:
+            held_bytes = engine.store.memory.resident + self.intake.held_bytes
+            if pressure.level or held_bytes >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
             engine.advance(now_ms)
             if len(self._work):
@@ -336,6 +347,7 @@ class Broker:
     def _check_pressure(self) -> None:
         self._check_clock()
         self._disk_free_bytes = self.engine.store.disk.free_bytes("")
+        self._trimming.look(self.engine.store.memory.resident + self.intake.held_bytes)
         self.engine.check_pressure(self._disk_free_bytes)
         self.engine.reclaim()
         if self.engine.store.wants_checkpoint():
@@ -343,6 +355,14 @@ class Broker:
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         if self.engine.core.effects:
             self.touch()
+
+    def _input_bytes(self) -> int:
+        return self.intake.held_bytes
+
+    def is_blocked(self) -> bool:
+        """Whether nothing more may be published, by how things are now."""
+        self.engine.check_pressure(self._disk_free_bytes)
+        return self.engine.pressure.level is Level.BLOCKED
 
     def on_pressure(self, listener: Callable[[PressureChanged], None]) -> None:
         def only_pressure(effect: Effect) -> None:
@@ -356,6 +376,8 @@ class Broker:
         for timer in (self._timer, self._lazy, self._notes, self._pressure_timer):
             if timer is not None:
                 timer.cancel()
+        self.lingering.stop()
+        self.poller.close()
         self._workers.stop()
 
 

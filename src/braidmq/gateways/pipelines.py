@@ -74,6 +74,11 @@ class Pipelines:
             self._store.change([_change(run)])
         return run
 
+    def owner_of(self, namespace: str, name: str) -> str | None:
+        """Whose it is; None for what is not there."""
+        found = self._runs.get((namespace, name))
+        return None if found is None else found.user
+
     def stop(self, namespace: str, name: str, now_ms: int) -> PipelineRun:
         found = self.get(namespace, name, now_ms)
         run = replace(self._runs[namespace, name], stop_requested=True)

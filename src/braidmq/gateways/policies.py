@@ -61,13 +61,15 @@ class Policy(msgspec.Struct, frozen=True):
     apply_to: ApplyTo = "all"
 
 
-def set_policy(engine: Engine, policy: Policy, *, now_ms: int) -> None:
+def set_policy(engine: Engine, policy: Policy, *, now_ms: int, set_by: str = "") -> None:
     """Make or replace a policy; queues and exchanges follow at once. Raises IllegalPolicy."""
-    for _ in setting_policy(engine, policy, now_ms=now_ms):
+    for _ in setting_policy(engine, policy, now_ms=now_ms, set_by=set_by):
         pass
 
 
-def setting_policy(engine: Engine, policy: Policy, *, now_ms: int) -> Iterator[None]:
+def setting_policy(
+    engine: Engine, policy: Policy, *, now_ms: int, set_by: str = ""
+) -> Iterator[None]:
     """The same in steps, for who has others to serve between them."""
     check(policy)
     template = Template(
@@ -78,6 +80,7 @@ def setting_policy(engine: Engine, policy: Policy, *, now_ms: int) -> Iterator[N
         tuple(kinds_of(policy)),
         policy.definition.get("alternate-exchange"),
         {"amqp": {"definition": policy.definition, "apply_to": policy.apply_to}},
+        set_by,
     )
     yield from engine.setting_template(policy.namespace, template, now_ms=now_ms)
 

@@ -1,5 +1,15 @@
+from braidmq.gateways.intake cimport Share
+
+
 cdef class Shortcut:
     cdef bint take(self, char *data, Py_ssize_t size) except -1
+
+
+cdef class Poller:
+    cdef readonly object loop
+    cdef int fd
+
+    cdef int watch(self, TcpLink link, int wanted) except -1
 
 
 cdef class TcpLink:
@@ -11,15 +21,23 @@ cdef class TcpLink:
     cdef readonly long long received_bytes, sent_bytes
     cdef readonly double heard_s
     cdef public Shortcut shortcut
+    cdef public Share share
+    cdef public Py_ssize_t receive_bytes
     cdef object loop, receiver, unsent
     cdef bytes tail
     cdef bytearray large
-    cdef Py_ssize_t receive_bytes, large_bytes, first_sent, output_high_bytes
-    cdef int fd
-    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over
+    cdef Py_ssize_t kept_bytes, large_bytes, large_wanted, first_sent, output_high_bytes
+    cdef Poller poller
+    cdef int fd, watched
+    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over, is_deaf
 
+    cdef int watch_input(self, bint wanted) except -1
+    cdef int watch_output(self, bint wanted) except -1
+    cdef int readable(self) except -1
+    cdef int writable(self) except -1
     cdef bint is_taken(self, Py_ssize_t got) except *
     cdef int fill(self, Py_ssize_t got) except -1
+    cdef int note_kept(self, Py_ssize_t size) except -1
     cdef int offer(self, view, Py_ssize_t size) except -1
     cdef int fail(self, error) except -1
     cdef int keep(self, view, Py_ssize_t used, Py_ssize_t size) except -1

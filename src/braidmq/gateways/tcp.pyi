@@ -1,6 +1,8 @@
 import asyncio
 from typing import Protocol
 
+from braidmq.gateways.intake import Share
+
 RECEIVE_BYTES_MAX: int
 
 class Receiver(Protocol):
@@ -21,16 +23,28 @@ class Receiver(Protocol):
 class Shortcut:
     """Who may take what came before the receiver is asked."""
 
+class Poller:
+    """The sockets of all links of a loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def close(self) -> None: ...
+
 class TcpLink:
     host: str
     """The peer's address."""
     peer: str
     """The same with its port."""
     shortcut: Shortcut | None
+    share: Share | None
+    """Where it has counted what it keeps of a packet that is not whole."""
+    receive_bytes: int
+    """What is read at once."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        poller: Poller,
         fd: int,
         host: str,
         port: int,
@@ -59,6 +73,7 @@ class TcpLink:
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def write(self, data: bytes) -> None: ...
+    def drop_input(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...

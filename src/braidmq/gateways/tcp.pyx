@@ -6,16 +6,34 @@ connections read into one buffer, which is scanned before the next is read, what
 that is not whole is put before the rest of it, and what is written goes out at once, as far as the
 socket takes it.
 
+Which sockets are ready is asked of an epoll of our own, which is one file to the loop. libuv, below
+uvloop, stops looking at a socket once it is reset, and says so once: what was sent before would be
+read, and the end never seen.
+
 The interpreter's lock is kept meanwhile: nothing here waits, and to get it back may take longer
 than the call.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from collections import deque
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
+    int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
 
 cdef extern from "<sys/socket.h>" nogil:
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
@@ -35,6 +53,9 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     RECEIVED_MAX = 1 << 20
+    READY_MAX = 128
+    INPUT = 1
+    OUTPUT = 2
 
 RECEIVE_BYTES_MAX = RECEIVED_MAX
 
@@ -65,13 +86,73 @@ cdef class Shortcut:
         return False
 
 
+cdef class Poller:
+    """The sockets of all links of a loop."""
+
+    def __init__(self, loop):
+        self.fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(errno, "epoll_create1")
+        self.loop = loop
+        loop.add_reader(self.fd, self._ready)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close_file(self.fd)
+
+    def close(self):
+        if self.fd >= 0:
+            self.loop.remove_reader(self.fd)
+            close_file(self.fd)
+            self.fd = -1
+
+    cdef int watch(self, TcpLink link, int wanted) except -1:
+        """Tell it when it can read or write; a link that is watched stays alive."""
+        cdef epoll_event event
+        cdef int before = link.watched
+        if wanted == before or self.fd < 0:
+            return 0
+        event.events = (
+            (<uint32_t>EPOLLIN if wanted & INPUT else 0)
+            | (<uint32_t>EPOLLOUT if wanted & OUTPUT else 0))
+        event.data.ptr = <void *>link
+        if epoll_ctl(
+            self.fd, EPOLL_CTL_ADD if not before else EPOLL_CTL_MOD if wanted else EPOLL_CTL_DEL,
+            link.fd, &event
+        ) < 0:
+            raise OSError(errno, "epoll_ctl")
+        link.watched = wanted
+        if not before:
+            Py_INCREF(link)
+        elif not wanted:
+            Py_DECREF(link)
+        return 0
+
+    def _ready(self):
+        cdef epoll_event events[READY_MAX]
+        cdef int count = epoll_wait(self.fd, events, READY_MAX, 0), i
+        cdef TcpLink link
+        # What one does may end another that is ready as well: they are all kept until the end.
+        cdef list links = [<TcpLink>events[i].data.ptr for i in range(count)]
+        for i in range(count):
+            link = links[i]
+            try:
+                if link.watched & OUTPUT and events[i].events & ~<uint32_t>EPOLLIN:
+                    link.writable()
+                if link.watched & INPUT and events[i].events & ~<uint32_t>EPOLLOUT:
+                    link.readable()
+            except Exception as error:
+                link.fail(error)
+
+
 cdef class TcpLink:
     def __cinit__(
-        self, loop, int fd, str host, int port, Py_ssize_t receive_bytes,
+        self, Poller poller not None, int fd, str host, int port, Py_ssize_t receive_bytes,
         Py_ssize_t output_high_bytes
     ):
         """Takes over ``fd``, a connected socket that does not block."""
-        self.loop = loop
+        self.poller = poller
+        self.loop = poller.loop
         self.fd = fd
         self.host = host
         self.peer = f"{host}:{port}"
@@ -89,7 +170,13 @@ cdef class TcpLink:
         """Have ``receiver`` told what comes, until it is told that the connection is lost."""
         self.receiver = receiver
         self.is_reading = True
-        self.loop.add_reader(self.fd, self._readable)
+        self.watch_input(True)
+
+    cdef int watch_input(self, bint wanted) except -1:
+        return self.poller.watch(self, self.watched & OUTPUT | (INPUT if wanted else 0))
+
+    cdef int watch_output(self, bint wanted) except -1:
+        return self.poller.watch(self, self.watched & INPUT | (OUTPUT if wanted else 0))
 
     # --- in ---
 
@@ -102,14 +189,14 @@ cdef class TcpLink:
         """Read no more until ``resume``."""
         if self.is_reading:
             self.is_reading = False
-            self.loop.remove_reader(self.fd)
+            self.watch_input(False)
 
     def resume(self):
         """Read on, first what was left unread."""
         if self.is_reading or self.is_closing:
             return
         self.is_reading = True
-        self.loop.add_reader(self.fd, self._readable)
+        self.watch_input(True)
         if self.is_receiving:
             self.is_resumed = True
         else:
@@ -121,25 +208,29 @@ cdef class TcpLink:
             self.tail = b""
             self.offer(memoryview(rest), PyBytes_GET_SIZE(rest))
 
-    def _readable(self):
+    cdef int readable(self) except -1:
         cdef Py_ssize_t kept = 0, got, room
-        if not self.is_reading:
-            return
+        if not self.is_reading or self.is_over:
+            return 0
+        if self.kept_bytes and self.share is not None and self.share.intake.is_over:
+            return 0  # somebody has to go first, perhaps we: we are told again
         if self.large is not None:
             got = recv(
                 self.fd, PyByteArray_AS_STRING(self.large) + self.large_bytes,
-                len(self.large) - self.large_bytes, MSG_DONTWAIT)
+                PyByteArray_GET_SIZE(self.large) - self.large_bytes, MSG_DONTWAIT)
         else:
             kept = PyBytes_GET_SIZE(self.tail)
             room = (self.receive_bytes if kept < self.receive_bytes else RECEIVED_MAX) - kept
             if room <= 0:
                 self.fail(ValueError(f"nothing of {kept} bytes was taken"))
-                return
+                return 0
             memcpy(RECEIVED, PyBytes_AS_STRING(self.tail), kept)
             got = recv(self.fd, RECEIVED + kept, room, MSG_DONTWAIT)
         if got > 0:
             self.received_bytes += got
             self.heard_s = monotonic_s()
+        if got > 0 and self.is_deaf:
+            return 0
         if got > 0 and self.large is None:
             if self.shortcut is None or kept or not self.is_taken(got):
                 self.offer(VIEW, kept + got)
@@ -149,6 +240,7 @@ cdef class TcpLink:
             self.close()
         elif not is_passing(errno):
             self.abort()
+        return 0
 
     cdef bint is_taken(self, Py_ssize_t got) except *:
         try:
@@ -159,9 +251,30 @@ cdef class TcpLink:
 
     cdef int fill(self, Py_ssize_t got) except -1:
         self.large_bytes += got
-        if self.large_bytes == len(self.large):
+        if self.large_bytes == self.large_wanted:
             whole, self.large = self.large, None
             self.offer(memoryview(whole), len(whole))
+        elif self.large_bytes == PyByteArray_GET_SIZE(self.large):
+            # What a peer says will come may never do: the buffer is twice what did come.
+            PyByteArray_Resize(self.large, min(self.large_wanted, 2 * self.large_bytes))
+            self.note_kept(PyByteArray_GET_SIZE(self.large))
+        return 0
+
+    cdef int note_kept(self, Py_ssize_t size) except -1:
+        """Have it counted what is kept of a packet that is not whole."""
+        cdef Py_ssize_t before = self.kept_bytes
+        self.kept_bytes = size
+        if self.share is not None:
+            self.share.hold(size - before)
+        return 0
+
+    def drop_input(self):
+        """Take no notice of anything that comes from now on, or came and is not taken yet."""
+        self.is_deaf = True
+        self.tail = b""
+        self.large = None
+        if self.kept_bytes:
+            self.note_kept(0)
 
     cdef int offer(self, view, Py_ssize_t size) except -1:
         """Hand on what came; what is not taken waits for the rest of its packet."""
@@ -174,8 +287,10 @@ cdef class TcpLink:
             return 0
         finally:
             self.is_receiving = False
-        if used == size:
+        if used == size or self.is_deaf:
             self.tail = b""
+            if self.kept_bytes:
+                self.note_kept(0)
         elif not self.is_closing:
             self.keep(view, used, size)
             if self.is_resumed:
@@ -191,15 +306,19 @@ cdef class TcpLink:
 
     cdef int keep(self, view, Py_ssize_t used, Py_ssize_t size) except -1:
         cdef Py_ssize_t wanted = self.receiver.wanted_bytes
-        if wanted > self.receive_bytes // 2 and wanted > size - used:
-            self.large = bytearray(wanted)
-            self.large_bytes = size - used
-            self.large[:size - used] = view[used:size]
+        cdef Py_ssize_t kept = size - used
+        if wanted > self.receive_bytes // 2 and wanted > kept:
+            self.large = bytearray(view[used:size])
+            self.large_bytes = kept
+            self.large_wanted = wanted
+            kept = min(wanted, max(2 * kept, self.receive_bytes))
+            PyByteArray_Resize(self.large, kept)
             self.tail = b""
         elif view is VIEW:
-            self.tail = PyBytes_FromStringAndSize(RECEIVED + used, size - used)
+            self.tail = PyBytes_FromStringAndSize(RECEIVED + used, kept)
         else:
             self.tail = bytes(view[used:size])
+        return self.note_kept(kept)
 
     # --- out ---
 
@@ -228,27 +347,28 @@ cdef class TcpLink:
                     return
                 sent = 0
             self.first_sent = sent
-            self.loop.add_writer(self.fd, self._writable)
+            self.watch_output(True)
         self.unsent.append(data)
         self.unsent_bytes += size - sent
         if self.unsent_bytes > self.output_high_bytes and not self.is_output_paused:
             self.is_output_paused = True
             self.receiver.pause_output(True)
 
-    def _writable(self):
+    cdef int writable(self) except -1:
         if not self.send_more():
             self.abort()
-            return
+            return 0
         if not self.unsent_bytes:
-            self.loop.remove_writer(self.fd)
+            self.watch_output(False)
             if self.is_closing:
                 self.end()
-                return
+                return 0
             if self.is_finishing:
                 shutdown(self.fd, SHUT_WR)
         if self.is_output_paused and self.unsent_bytes <= self.output_high_bytes // 4:
             self.is_output_paused = False
             self.receiver.pause_output(False)
+        return 0
 
     cdef bint send_more(self) except *:
         """False when the socket is broken."""
@@ -278,6 +398,7 @@ cdef class TcpLink:
         if self.is_closing or self.is_finishing:
             return
         self.is_finishing = True
+        self.drop_input()
         self.resume()
         if not self.unsent_bytes:
             shutdown(self.fd, SHUT_WR)
@@ -298,7 +419,7 @@ cdef class TcpLink:
         self.pause()
         self.is_closing = True
         if self.unsent_bytes:
-            self.loop.remove_writer(self.fd)
+            self.watch_output(False)
             self.unsent.clear()
             self.unsent_bytes = 0
         self.end()
@@ -311,9 +432,9 @@ cdef class TcpLink:
 
     def _lost(self):
         receiver, self.receiver = self.receiver, None
-        self.tail = b""
-        self.large = None
+        self.drop_input()
         close_file(self.fd)
         self.fd = -1
+        self.share = None
         if receiver is not None:
             receiver.lost()

@@ -43,11 +43,15 @@ class MqttConsuming(Consuming):
         if answers:
             self._client.send(answers)
 
-    def go_on_with(self, client: MqttClient) -> "MqttConsuming":
-        """The same account on another connection, with what came with its CONNACK."""
-        client.read_rest(self._subscriber)
-        client.send(self._subscriber.answers())
-        return MqttConsuming(client, self._subscriber)
+    def go_on_with(self, client: MqttClient, *, kept: bool) -> "MqttConsuming":
+        """The same account on another connection, with what came with its CONNACK. A client whose
+        session is not ``kept`` knows no packet ids of the old one."""
+        subscriber = self._subscriber
+        if not kept:
+            subscriber = Subscriber(subscriber.arrivals, subscriber.version)
+        client.read_rest(subscriber)
+        client.send(subscriber.answers())
+        return MqttConsuming(client, subscriber)
 
 
 class MqttRun(Run):

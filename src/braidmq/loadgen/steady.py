@@ -138,7 +138,8 @@ class SteadyMqtt(SteadyRun, MqttRun):
             client = self._client(self._stack, f"{self._prefix}-s{number}")
             if not self._work.persistent:
                 self._subscribe(client)
-            self._consumers[number] = consumer.go_on_with(client)
+            new = consumer.go_on_with(client, kept=self._work.persistent)
+            self._consumers[number] = new
             self._add(self._consumers[number])
         self._turn_while(lambda: any(each.publisher.outstanding for each in self._producers))
         for number, producer in enumerate(self._producers):

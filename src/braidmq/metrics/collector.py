@@ -53,7 +53,6 @@ class Gateway(Protocol):
     """What every protocol's listener counts."""
 
     connections_opened: int
-    logins_refused: int
     publishers_slowed: int
 
     @property
@@ -88,13 +87,16 @@ class Metrics:
         settings: MetricsSettings | None = None,
         pipelines: Callable[[], Sequence[PipelineRun]] = list,
         alerts: AlertCounts | None = None,
+        failed_logins: Mapping[str, int] | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
+        self._failed_logins = {} if failed_logins is None else failed_logins
         self.public = self._settings.public
+        self.local = self._settings.local
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         GCCollector(registry=self._process)
@@ -111,7 +113,9 @@ class Metrics:
             yield b""
         omitted = 0 if detailed else len(topics)
         registry = CollectorRegistry()
-        registry.register(NodeCollector(self._engine, self._gateways, series, omitted))
+        registry.register(
+            NodeCollector(self._engine, self._gateways, series, omitted, self._failed_logins)
+        )
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
         yield generate_latest(registry)
@@ -158,13 +162,19 @@ class AlertCollector(Collector):
 
 class NodeCollector(Collector):
     def __init__(
-        self, engine: Engine, gateways: Mapping[str, Gateway], series: TopicSeries, omitted: int
+        self,
+        engine: Engine,
+        gateways: Mapping[str, Gateway],
+        series: TopicSeries,
+        omitted: int,
+        failed_logins: Mapping[str, int],
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._gateways = gateways
         self._series = series
         self._omitted = omitted
+        self._failed_logins = failed_logins
 
     def collect(self) -> Iterator[Metric]:
         topics = self._engine.topics()
@@ -253,7 +263,6 @@ class NodeCollector(Collector):
             yield gauge
         for name, text, attribute in (
             ("braid_connections_opened", "Connections that logged in.", "connections_opened"),
-            ("braid_logins_refused", "Logins refused.", "logins_refused"),
             ("braid_publishers_slowed", "Reads put off under pressure.", "publishers_slowed"),
             ("braid_received_bytes", "Bytes read from clients.", "received_bytes"),
             ("braid_sent_bytes", "Bytes written to clients.", "sent_bytes"),
@@ -262,6 +271,18 @@ class NodeCollector(Collector):
             for protocol, gateway in self._gateways.items():
                 counter.add_metric((protocol,), getattr(gateway, attribute))
             yield counter
+        counter = CounterMetricFamily(
+            "braid_logins_refused", "Logins refused.", labels=("protocol",)
+        )
+        for protocol in (*self._gateways, "http"):
+            counter.add_metric((protocol,), self._failed_logins.get(protocol, 0))
+        yield counter
+        yield _gauge(
+            "braid_disabled_references",
+            "Dead-letter targets, alternate exchanges and bindings that do not hold: who made them"
+            " has lost the right to what they name.",
+            self._engine.references.disabled,
+        )
         for name, text, attribute in (
             ("braid_received_messages", "Messages that clients published.", "received_messages"),
             ("braid_sent_messages", "Messages written to subscribers.", "sent_messages"),
@@ -351,6 +372,11 @@ class NodeCollector(Collector):
             "braid_pressure_level", "0: none, 1: publishers slowed, 2: blocked.", pressure.level
         )
         yield _gauge("braid_memory_bytes", "Records in memory.", memory.resident)
+        yield _gauge(
+            "braid_input_bytes",
+            "Unfinished input in memory: it counts with the records.",
+            pressure.input_bytes(),
+        )
         yield _gauge(
             "braid_memory_unflushed_bytes",
             "Records in memory that are in no segment yet.",

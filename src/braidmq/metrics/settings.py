@@ -12,8 +12,15 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     public: Annotated[
         bool,
         Meta(
-            description="Whether anyone may read /metrics. If not, it takes a user with the tag"
-            " `monitoring` or `administrator`."
+            description="Whether anyone who reaches the node may read /metrics. If not, it takes a"
+            " user with the tag `monitoring` or `administrator`, or a token of one."
+        ),
+    ] = False
+    local: Annotated[
+        bool,
+        Meta(
+            description="Whether anyone on the node's own machine may read /metrics without a"
+            " log-in."
         ),
     ] = True
     topics_max: Annotated[

@@ -1,6 +1,6 @@
 """Integers with names. A bare ``int`` in a signature is a count or a size, never an identity."""
 
-from typing import NewType
+from typing import Final, NewType
 
 Offset = NewType("Offset", int)
 """Position of a record in its partition; dense at append, never reused, never changed."""
@@ -19,3 +19,7 @@ Epoch = NewType("Epoch", int)
 
 TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since the Unix epoch, UTC."""
+
+PRIVATE_PREFIX: Final = "$mqtt/"
+"""Topics that the broker keeps for itself, as what waits for MQTT sessions: no client of any
+protocol has a right to one by its name."""

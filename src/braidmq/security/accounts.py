@@ -14,6 +14,7 @@ import msgspec
 
 from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
+from braidmq.security.failed_logins import FailedLogins
 from braidmq.security.passwords import (
     PASSWORD_BYTES_MAX,
     Password,
@@ -42,6 +43,7 @@ from braidmq.security.records import (
     check_tags,
     check_user_name,
 )
+from braidmq.security.rights import Verb
 from braidmq.storage.catalogue import Change
 from braidmq.storage.store import Store
 
@@ -69,7 +71,34 @@ class NamespaceDeleted:
     name: str
 
 
-Deleted = UserDeleted | NamespaceDeleted
+@dataclass(frozen=True, slots=True)
+class LoginChanged:
+    """A user has another password: who logged in with the old one is not let in any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TagsChanged:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionChanged:
+    """Given, changed or withdrawn."""
+
+    user: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRevoked:
+    id: str
+
+
+AccountChange = (
+    UserDeleted | NamespaceDeleted | LoginChanged | TagsChanged | PermissionChanged | TokenRevoked
+)
 
 
 @dataclass(slots=True)
@@ -97,11 +126,14 @@ class Accounts:
         self.loopback_only = loopback_only
         self.generation = 0
         """Goes up with every change: what was derived from an earlier one is stale."""
+        self.failed_logins = FailedLogins()
+        """Of all protocols."""
         self._store = store
         self._verified = Verified()
         self._unmatchable = unmatchable_hash()
         self._grants: WeakValueDictionary[tuple[str, str], Grants] = WeakValueDictionary()
-        self._watchers: list[Callable[[Deleted], None]] = []
+        self._watchers: list[Callable[[AccountChange], None]] = []
+        self._stamps: dict[str, int] = {}
         self._users: dict[str, UserRecord] = {}
         self._namespaces: dict[str, NamespaceRecord] = {}
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
@@ -197,9 +229,18 @@ class Accounts:
             return NOTHING
         return EVERYTHING if self.dev else self._permissions[namespace, user]
 
-    def watch(self, watcher: Callable[[Deleted], None]) -> None:
-        """Have ``watcher`` told of deleted users and namespaces: their connections must go."""
+    def allows(self, user: str, namespace: str, verb: str, name: str) -> bool:
+        """Whether a user, as of now, may do something to a name. Nobody deleted may."""
+        return self.grants(user, namespace).may(Verb(verb), name)
+
+    def watch(self, watcher: Callable[[AccountChange], None]) -> None:
+        """Have ``watcher`` told of every change: what somebody has no right to any more ends."""
         self._watchers.append(watcher)
+
+    def login_stamp(self, name: str) -> int:
+        """Another one once the password changed, or the user was deleted: what was let in with the
+        former is to go."""
+        return self._stamps.get(name, 0)
 
     # --- users ---
 
@@ -230,7 +271,16 @@ class Accounts:
         record = self._user_record(name)
         encoded = record.password if password is None else _hashed(password)
         kept = record.tags if tags is None else _tag_list(tags)
-        return self._keep_user(name, UserRecord(encoded, kept))
+        lsn = self._keep_user(name, UserRecord(encoded, kept))
+        if encoded != record.password:
+            self._end_logins(name)
+            self.tell(LoginChanged(name))
+        if kept != record.tags:
+            self.tell(TagsChanged(name))
+        return lsn
+
+    def _end_logins(self, name: str) -> None:
+        self._stamps[name] = self.login_stamp(name) + 1
 
     def change_password(self, name: str, password: Password | PasswordHash) -> Lsn:
         return self.update_user(name, password=password)
@@ -244,8 +294,9 @@ class Accounts:
         granted = [key for key in self._permissions if key[1] == name]
         lsn = self._change([(USERS, name, None), *_withdrawn(granted)])
         del self._users[name]
+        self._end_logins(name)
         self._forget(granted)
-        self._tell(UserDeleted(name))
+        self.tell(UserDeleted(name))
         return lsn
 
     def _user_record(self, name: str) -> UserRecord:
@@ -289,6 +340,7 @@ class Accounts:
         record = PermissionRecord(configure, write, read)
         lsn = self._change([(PERMISSIONS, _key(namespace, user), _encode(record))])
         self._permissions[namespace, user] = record
+        self.tell(PermissionChanged(user, namespace))
         return lsn
 
     def clear_permission(self, user: str, namespace: str) -> Lsn:
@@ -296,6 +348,7 @@ class Accounts:
             raise _no_permission(user, namespace)
         lsn = self._change(_withdrawn([(namespace, user)]))
         self._forget([(namespace, user)])
+        self.tell(PermissionChanged(user, namespace))
         return lsn
 
     def _forget(self, granted: Iterable[tuple[str, str]]) -> None:
@@ -342,7 +395,7 @@ class Accounts:
         lsn = self._change([(NAMESPACES, name, None), *_withdrawn(granted)])
         del self._namespaces[name]
         self._forget(granted)
-        self._tell(NamespaceDeleted(name))
+        self.tell(NamespaceDeleted(name))
         return lsn
 
     def _namespace_record(self, name: str) -> NamespaceRecord:
@@ -365,9 +418,9 @@ class Accounts:
         self.generation += 1
         return lsn
 
-    def _tell(self, deleted: Deleted) -> None:
+    def tell(self, change: AccountChange) -> None:
         for watcher in self._watchers:
-            watcher(deleted)
+            watcher(change)
 
 
 def is_loopback(host: str) -> bool:

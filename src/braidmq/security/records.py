@@ -21,6 +21,9 @@ ROOT_NAMESPACE: Final = "/"
 ADMINISTRATOR: Final = "administrator"
 """The tag of those who may change users, permissions and namespaces."""
 
+MONITORING: Final = "monitoring"
+"""The tag of those who may see the figures of the whole node."""
+
 NAME_BYTES_MAX = 255
 """An AMQP short string, which is how a client names itself and its virtual host."""
 
@@ -55,6 +58,10 @@ class User(msgspec.Struct, frozen=True):
     @property
     def is_administrator(self) -> bool:
         return ADMINISTRATOR in self.tags
+
+    @property
+    def may_monitor(self) -> bool:
+        return self.is_administrator or MONITORING in self.tags
 
 
 class Namespace(msgspec.Struct, frozen=True):

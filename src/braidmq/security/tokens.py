@@ -15,7 +15,7 @@ import msgspec
 
 from braidmq.model.errors import AccessRefused, BadRequest, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
-from braidmq.security.accounts import Accounts, Deleted, UserDeleted
+from braidmq.security.accounts import AccountChange, Accounts, TokenRevoked, UserDeleted
 from braidmq.security.records import User
 from braidmq.storage.store import Store
 
@@ -62,7 +62,7 @@ class Tokens:
         # A crash may have come between a user's end and that of its tokens: another user of that
         # name must not find them.
         self._forget([each.id for each in self.tokens() if not accounts.has_user(each.user)])
-        accounts.watch(self._on_deleted)
+        accounts.watch(self._on_change)
 
     def issue(
         self, user: str, now_ms: int, expires_ms: int | None = None, description: str = ""
@@ -97,6 +97,13 @@ class Tokens:
             raise AccessRefused(f"user {record.user!r} may log in from the node's own machine only")
         return self._accounts.user(record.user)
 
+    def is_valid(self, text: str, now_ms: int) -> bool:
+        """Whether a token that let somebody in still would."""
+        record = self._records.get(text.split("_")[1])
+        return record is not None and not (
+            record.expires_ms is not None and record.expires_ms <= now_ms
+        )
+
     def token(self, token_id: str) -> Token:
         record = self._records.get(token_id)
         if record is None:
@@ -111,11 +118,12 @@ class Tokens:
         self.token(token_id)
         lsn = self._store.change([(TOKENS, token_id, None)])
         del self._records[token_id]
+        self._accounts.tell(TokenRevoked(token_id))
         return lsn
 
-    def _on_deleted(self, deleted: Deleted) -> None:
-        if isinstance(deleted, UserDeleted):
-            self._forget([each.id for each in self.tokens(deleted.name)])
+    def _on_change(self, change: AccountChange) -> None:
+        if isinstance(change, UserDeleted):
+            self._forget([each.id for each in self.tokens(change.name)])
 
     def _forget(self, gone: list[str]) -> None:
         if gone:

@@ -39,7 +39,7 @@ from braidmq.storage.segment import (
     segment_header,
 )
 from braidmq.storage.segment_keys import encode_keys, has_keys, scan_keys
-from braidmq.storage.shared_body import SharedBodies
+from braidmq.storage.shared_body import SharedBodies, without
 
 OPEN_FILES_MAX = 128
 """Files are synced and closed this many at a time: partitions may outnumber descriptors."""
@@ -269,7 +269,7 @@ class SegmentWriter:
                     reason = "the file ends within a record"
                     raise CorruptData(plan.segment.path, position, reason)
                 position += batch.size
-                data, count = batch.without(plan.unwanted)
+                data, count = without(batch, plan.unwanted)
                 if count:
                     target.write(data)
             return Rewritten(plan, target.seal())

@@ -8,6 +8,8 @@ was recovered, whole, proves that nobody needs it; every other is set aside and 
   checkpoint that was interrupted, as is a new generation of a segment that is there itself, and a
   body file with a number that only a later snapshot could have.
 - Segments without a label are of partitions that end with the process: nobody has them after it.
+- What the snapshot names and the recovered state does not was dropped by an entry of the journal: a
+  topic was deleted, retention moved on.
 - What the snapshot before named and the newest does not was dropped by that checkpoint, which was
   interrupted before it came to remove it; unless it was written anew around damage.
 """
@@ -147,24 +149,20 @@ class Leftovers:
         return not header.label and header.partition == int(found[1], 16)
 
     def _dropped(self) -> set[str]:
-        """Names that the snapshot before the one in use had, and that one has not."""
-        older = self._older()
-        if older is None or self._used is None:
+        """Names that the snapshot in use has, or the one before it had, of what is not wanted."""
+        if self._used is None:
             return set()
-        salvaged = {
-            (each.partition, each.base_offset)
-            for state in self._used.state.partitions
-            for each in state.segments
-            if each.salvaged
-        }
-        before = [each for state in older.state.partitions for each in state.segments]
+        used = _segments(self._used)
+        salvaged = {(each.partition, each.base_offset) for each in used if each.salvaged}
+        older = self._older()
+        before = [
+            each
+            for each in (_segments(older) if older is not None else [])
+            if (each.partition, each.base_offset) not in salvaged
+        ]
         found: set[str] = set()
-        for each in before:
-            if (each.partition, each.base_offset) not in salvaged:
-                found |= _names(each)
-        found |= {
-            bodies_path(number).rpartition("/")[2] for each in before for number in each.bodies
-        }
+        for each in (*used, *before):
+            found |= _names(each)
         return found
 
     def _older(self) -> Snapshot | None:
@@ -175,5 +173,11 @@ class Leftovers:
             return None
 
 
+def _segments(found: Snapshot) -> list[Segment]:
+    return [each for state in found.state.partitions for each in state.segments]
+
+
 def _names(each: Segment) -> set[str]:
-    return {path.rpartition("/")[2] for path in (each.path, each.index_path, each.keys_path)}
+    """Of all files that it needs."""
+    paths = (each.path, each.index_path, each.keys_path, *map(bodies_path, each.bodies))
+    return {path.rpartition("/")[2] for path in paths}

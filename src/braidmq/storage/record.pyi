@@ -1,7 +1,7 @@
 from typing import NamedTuple
 
 from braidmq.storage.disk import Buffer
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
+from braidmq.storage.offset_set import OffsetSet
 
 HEADER_SIZE: int
 FLAG_CONTROL: int
@@ -86,7 +86,6 @@ class RecordBatch:
         due_at_ms: int = 0,
         dated: int = 0,
     ) -> None: ...
-    def shifted(self, lead_ms: int) -> RecordBatch: ...
     def extend_values(
         self,
         values: list[bytes],
@@ -118,7 +117,6 @@ class RecordBatch:
     def index_points(
         self, position: int, interval: int, since: int, time: int
     ) -> list[tuple[int, int, int]]: ...
-    def without(self, unwanted: OffsetBits) -> tuple[bytes, int]: ...
     def stamped(
         self, acknowledged: tuple[OffsetSet, ...] = (), start: int = 0
     ) -> tuple[bytes, int]: ...

@@ -26,8 +26,7 @@ own offset, and gaps are allowed.
 
 The envelope is the message's properties as they came on the wire, with their format beside them.
 
-Byte 13 says which of the two times are dates that somebody named (``DATED_DUE``, ``DATED_EXPIRY``),
-which the wall clock decides; others are so long after the timestamp, whatever becomes of that clock.
+Byte 13 says which times are dates (``DATED_DUE``, ``DATED_EXPIRY``), not so long after the timestamp.
 
 In a segment a record may be a reference: version 2 and the flag SHARED, and after the timing fields
 
@@ -49,7 +48,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
+from braidmq.storage.offset_set cimport OffsetSet
 
 from typing import NamedTuple
 
@@ -101,9 +100,7 @@ FLAG_KEYED = KEYED
 FLAG_TOMBSTONE = TOMBSTONE
 FLAG_TRANSIENT = TRANSIENT
 FLAG_SHARED = SHARED
-
-DATED_DUE = 1
-DATED_EXPIRY = 2
+DATED_DUE, DATED_EXPIRY = 1, 2
 
 cdef enum:
     RESIDENT
@@ -457,24 +454,6 @@ cdef class RecordBatch:
             self.header_at(self.count - 1).reserved = dated
             seal_header(self.header_at(self.count - 1))
 
-    def shifted(self, int64_t lead_ms):
-        """A copy whose times are by a clock that is so far ahead; dates stay what they are."""
-        cdef bytes copied = bytes(memoryview(self))
-        cdef RecordHeader *header
-        cdef RecordTiming *timing
-        cdef Py_ssize_t i
-        for i in range(self.count):
-            header = <RecordHeader *>(PyBytes_AS_STRING(copied) + self.positions[i])
-            header.timestamp_ms += lead_ms
-            if header.flags & TIMED:
-                timing = <RecordTiming *>(<unsigned char *>header + HEADER_BYTES)
-                if timing.due_at_ms and not header.reserved & DATED_DUE:
-                    timing.due_at_ms += lead_ms
-                if timing.expires_at_ms and not header.reserved & DATED_EXPIRY:
-                    timing.expires_at_ms += lead_ms
-            seal_header(header)
-        return RecordBatch.scan(copied, base_offset=self.base_offset, verify=False)
-
     def extend_values(
         self, list values, int64_t timestamp_ms, list keys=None, bytes envelope not None=b"",
         uint8_t envelope_format=0, uint8_t flags=0, uint8_t priority=0,
@@ -736,17 +715,13 @@ cdef class RecordBatch:
     def reach(self, Py_ssize_t first, Py_ssize_t stop, int64_t value_bytes):
         """The index behind as few records from ``first`` on as have ``value_bytes`` bytes of values
         together; ``stop`` when those before it have fewer."""
-        cdef Py_ssize_t i
-        first = max(first, 0)
         stop = min(stop, self.count)
-        if self.value_bytes_max and self.is_even():
-            i = (max(value_bytes, 0) + self.value_bytes_max - 1) // self.value_bytes_max
-            return min(first + i, stop)
-        for i in range(first, stop):
-            if value_bytes <= 0:
-                return i
-            value_bytes -= self.header_at(i).value_length
-        return stop
+        if self.value_bytes_max and self.is_even() and value_bytes > 0:
+            return min(first + (value_bytes - 1) // self.value_bytes_max + 1, stop)
+        while first < stop and value_bytes > 0:
+            value_bytes -= self.header_at(first).value_length
+            first += 1
+        return first
 
     def offset_at(self, Py_ssize_t index):
         if not 0 <= index < self.count:
@@ -844,20 +819,6 @@ cdef class RecordBatch:
             header = <RecordHeader *>(target + at)
             header.offset = offset
             seal_header(header)
-            at += length
-            kept += 1
-        return (out if at == self.size else out[:at]), kept
-
-    def without(self, OffsetBits unwanted not None):
-        """The records of a segment but for some; as ``stamped``."""
-        cdef Py_ssize_t i, length, at = 0, kept = 0
-        cdef bytes out = PyBytes_FromStringAndSize(NULL, self.size)
-        cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
-        for i in range(self.count):
-            if unwanted.has(self.offset_of(i)):
-                continue
-            length = stored_bytes(self.header_at(i))
-            memcpy(target + at, self.header_at(i), length)
             at += length
             kept += 1
         return (out if at == self.size else out[:at]), kept

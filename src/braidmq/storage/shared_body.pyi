@@ -1,5 +1,5 @@
 from braidmq.storage.disk import Buffer
-from braidmq.storage.offset_set import OffsetSet
+from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.record import RecordBatch
 
 SHARED_SIZE_MIN: int
@@ -33,3 +33,5 @@ class References:
     @property
     def ranges(self) -> list[tuple[int, int, int]]: ...
     def resolved(self, pieces: list[Buffer]) -> RecordBatch: ...
+
+def without(batch: RecordBatch, unwanted: OffsetBits) -> tuple[bytes, int]: ...

@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
+from braidmq.storage.offset_set cimport OffsetBits
 from braidmq.storage.record cimport (
     REFERENCE_BYTES, REFERRING, SHARED, VERSION, BodyReference, RecordBatch, RecordHeader,
     body_bytes, header_bytes, is_wanted, record_bytes, reference_of, refers, seal_header,
@@ -380,3 +381,18 @@ cdef class References:
         seal_header(whole)
         memset(target + before + length, 0, record_bytes(whole) - before - length)
         return record_bytes(whole)
+
+
+def without(RecordBatch batch not None, OffsetBits unwanted not None):
+    """The records of a segment but for some, with their references; and how many they are."""
+    cdef Py_ssize_t i, length, at = 0, kept = 0
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, batch.size)
+    cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(out)
+    for i in range(batch.count):
+        if unwanted.has(batch.offset_of(i)):
+            continue
+        length = stored_bytes(batch.header_at(i))
+        memcpy(target + at, batch.header_at(i), length)
+        at += length
+        kept += 1
+    return (out if at == batch.size else out[:at]), kept

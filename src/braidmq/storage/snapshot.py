@@ -61,6 +61,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: State
 
 
+def nothing() -> Snapshot:
+    """What a store begins with: all that came later is in its journal."""
+    return Snapshot(1, 1, State(msgspec.msgpack.encode({}), [], []))
+
+
 def file_name(next_lsn: int) -> str:
     return f"{DIRECTORY}/{next_lsn:016x}{SUFFIX}"
 

@@ -74,9 +74,7 @@ class Store:
         self.checkpoints = CheckpointWork()
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
-        # Its keys by either half: whoever deletes one queue of many looks at its own only.
         self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
-        self._subscribed: dict[SubscriptionId, dict[PartitionId, None]] = {}
         self.bodies = BodyFiles()
         self._participants: dict[str, Participant] = {}
         self._by_kind: dict[int, Participant] = {}
@@ -210,6 +208,8 @@ class Store:
                 raise self._no_snapshot()
             self.recovery.notes.append("no snapshot can be read: rebuilding from segments")
             self._rebuild_from_segments()
+        else:
+            self._used = snapshot.nothing()
         return first_epoch, oldest_lsn or 1
 
     def _no_snapshot(self) -> NoSnapshot:
@@ -393,7 +393,6 @@ class Store:
         self.catalogue.apply([(QUARANTINE, str(partition), None)])
         for subscription in self._subscribers.pop(partition, ()):
             del self.acknowledged[subscription, partition]
-            self._subscribed[subscription].pop(partition)
 
     def _drop_log(self, partition: PartitionId) -> None:
         log = self.logs.pop(partition, None)
@@ -449,10 +448,8 @@ class Store:
         return found
 
     def _add_offsets(self, key: tuple[SubscriptionId, PartitionId], offsets: OffsetSet) -> None:
-        subscription, partition = key
         self.acknowledged[key] = offsets
-        self._subscribers.setdefault(partition, {})[subscription] = None
-        self._subscribed.setdefault(subscription, {})[partition] = None
+        self._subscribers.setdefault(key[1], {})[key[0]] = None
 
     def acknowledge(
         self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
@@ -472,11 +469,10 @@ class Store:
         for start, stop in ranges:
             offsets.add(start, stop)
 
-    def forget_subscription(self, subscription: SubscriptionId) -> None:
-        """Drop what a deleted subscription has acknowledged; its owner journals the deletion."""
-        for partition in self._subscribed.pop(subscription, ()):
-            del self.acknowledged[subscription, partition]
-            self._subscribers[partition].pop(subscription)
+    def forget_offsets(self, subscription: SubscriptionId, partition: PartitionId) -> None:
+        """What a deleted subscription has acknowledged; its owner journals the deletion."""
+        if self.acknowledged.pop((subscription, partition), None) is not None:
+            del self._subscribers[partition][subscription]
 
     def release(self, log: PartitionLog, offset: int) -> None:
         """Everything below ``offset`` is settled by all: memory goes at once, and segments with
@@ -580,6 +576,9 @@ class Store:
         """Have the next checkpoint write a partition's segments anew around what is damaged; the
         damaged files are set aside."""
         assert log.damage is not None
+        if self.journal.failure is not None:
+            told(self.journal.failure)
+            return
         self._salvages[log.id] = (log, told)
         self.want_checkpoint()
 

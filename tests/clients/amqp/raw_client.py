@@ -46,6 +46,8 @@ class Listening(Protocol):
 
 
 class RawClient:
+    login = b"\0guest\0guest"
+
     def __init__(self, node: Listening, receive_buffer_bytes: int = 0) -> None:
         self.sock = socket.socket()
         if receive_buffer_bytes:
@@ -153,7 +155,7 @@ class RawClient:
         self.expect(m.ConnectionStart)
         self.ask(
             0,
-            m.ConnectionStartOk({"capabilities": capabilities}, "PLAIN", b"\0guest\0guest"),
+            m.ConnectionStartOk({"capabilities": capabilities}, "PLAIN", self.login),
             m.ConnectionTune,
         )
         self.method(0, m.ConnectionTuneOk(2047, FRAME_MAX, heartbeat_s))

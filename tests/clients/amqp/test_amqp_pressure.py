@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pika
 import pytest
-from in_process import WAIT_S, HeldDisk, amqp_port
+from in_process import WAIT_S, HeldDisk, Port, amqp_port
 from pika.exceptions import NackError
 from raw_client import RawClient, content_frames
 
@@ -17,6 +17,7 @@ from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.model.limits import KIB, MIB
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
@@ -127,9 +128,10 @@ def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
         reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetOk)
         assert reader.content()[1] == b"before"
         reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetEmpty)
-        # What a first publish brings was read already: it is kept, and then that one waits as well.
+        # Nothing is taken, not even the first publish of a connection.
         reader.publish(1, "q", b"other")
         reader.expect(m.ConnectionBlocked)
+        assert port.ask(ready) == 0
         disk.free = 1 << 30
         out.expect(m.ConnectionUnblocked)
         reader.expect(m.ConnectionUnblocked)
@@ -139,6 +141,124 @@ def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
             reader.ask(1, m.BasicGet("q", no_ack=True), m.BasicGetOk)
             found.add(reader.content()[1])
         assert found == {b"while", b"other"}
+
+
+def ready(gateway: AmqpGateway) -> int:
+    (topic,) = gateway.broker.engine.topics("/")
+    return sum(each.ready for each in topic.subscriptions.values())
+
+
+def in_flight(gateway: AmqpGateway) -> int:
+    (topic,) = gateway.broker.engine.topics("/")
+    return sum(each.in_flight for each in topic.subscriptions.values())
+
+
+@contextmanager
+def worker(disk: HeldDisk, messages: int = 2) -> Iterator[tuple[Port, RawClient]]:
+    """A client that has so many messages and then is blocked as a publisher: it has one more
+    publish under way."""
+    with amqp_port(disk, MARKS) as port, RawClient(port) as client:
+        client.open(1, 2)
+        client.declare("q")
+        for number in range(messages):
+            client.publish(1, "q", b"%d" % number)
+        client.ask(1, m.BasicConsume("q"), m.BasicConsumeOk)
+        for _ in range(messages):
+            client.expect(m.BasicDeliver)
+            client.content()
+        disk.free = 5 * MIB
+        client.expect(m.ConnectionBlocked)
+        client.publish(1, "q", b"result")
+        yield port, client
+
+
+@pytest.mark.parametrize("answer", [m.BasicAck(1), m.BasicReject(1, False), m.BasicNack(1)])
+def test_answers_behind_a_publish_are_read_while_publishers_are_blocked(answer: m.Method) -> None:
+    disk = HeldDisk()
+    with worker(disk) as (port, client):
+        if isinstance(answer, m.BasicNack):
+            answer = m.BasicNack(1, False, False)
+        client.method(1, answer)
+        until(lambda: port.ask(in_flight) == 1)
+        client.ask(1, m.BasicQos(0, 1), m.BasicQosOk)
+        assert port.ask(ready) == 0
+        disk.free = 1 << 30
+        client.expect(m.ConnectionUnblocked)
+        client.expect(m.BasicDeliver)
+        assert client.content()[1] == b"result"
+
+
+def test_a_channel_closes_while_its_publishes_wait_and_they_are_taken_later() -> None:
+    disk = HeldDisk()
+    with worker(disk) as (port, client):
+        client.ask(1, m.ChannelClose(200, "", 0, 0), m.ChannelCloseOk)
+        assert port.ask(ready) == 2
+        # What needs an answer in order waits; on another channel it does not.
+        client.publish(2, "q", b"other")
+        client.method(2, m.QueueDeclare("q", passive=True))
+        client.ask(1, m.ChannelOpen(), m.ChannelOpenOk)
+        assert port.ask(ready) == 2
+        disk.free = 1 << 30
+        found = [client.next_method()[1] for _ in range(2)]
+        assert {type(each) for each in found} == {m.ConnectionUnblocked, m.QueueDeclareOk}
+        assert port.ask(ready) == 4
+
+
+def test_a_transaction_waits_as_a_whole() -> None:
+    disk = HeldDisk()
+    with worker(disk) as (port, client):
+        client.method(2, m.TxSelect())
+        client.expect(m.TxSelectOk)
+        client.publish(2, "q", b"in tx")
+        client.method(2, m.TxCommit())
+        client.method(2, m.ChannelClose(200, "", 0, 0))
+        client.method(1, m.BasicAck(1))
+        until(lambda: port.ask(in_flight) == 1)
+        disk.free = 1 << 30
+        until(lambda: port.ask(in_flight) == 3)  # it was committed before its channel was closed
+
+
+def test_who_has_too_much_waiting_and_does_not_answer_is_closed_in_the_end() -> None:
+    disk = HeldDisk()
+    with worker(disk) as (port, client):
+        parked = PARKED_BYTES_MAX // len(BODY) + 1
+        client.send(content_frames(1, m.BasicPublish("", "q"), BODY) * parked)
+        until(lambda: port.ask(held(Hold.PARKED)))
+        client.method(1, m.BasicAck(1))
+
+        def check(after_s: float) -> Callable[[AmqpGateway], None]:
+            def later(gateway: AmqpGateway) -> None:
+                for each in list(gateway.connections):
+                    each.check_parked(gateway.broker.loop.time() + after_s)
+
+            return later
+
+        port.ask(check(PARKED_S - 5))
+        assert port.ask(in_flight) == 2
+        port.ask(check(PARKED_S + 5))
+        closed = client.expect(m.ConnectionClose)
+        assert closed.reply_code == 506
+        assert "blocked" in closed.reply_text
+        assert port.ask(ready) == 2
+        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
+
+
+def test_who_only_publishes_is_not_read_while_blocked() -> None:
+    disk = HeldDisk()
+    data = content_frames(1, m.BasicPublish("", "q"), BODY) * (8 * MIB // len(BODY))
+    with amqp_port(disk, MARKS) as port, RawClient(port) as out:
+        out.open(1)
+        out.declare("q")
+        out.publish(1, "q", b"x")
+        disk.free = 5 * MIB
+        out.expect(m.ConnectionBlocked)
+        with sending(out, data):
+            until(lambda: port.ask(held(Hold.PARKED)))
+            assert port.ask(ready) == 1
+            assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) < 2 * MIB
+            disk.free = 1 << 30
+        until(lambda: port.ask(ready) == 1 + 8 * MIB // len(BODY))
+        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
 
 
 def test_a_blocked_publisher_that_goes_away_leaves_nothing_behind() -> None:

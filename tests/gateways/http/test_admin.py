@@ -1,7 +1,8 @@
 """The administrator's HTTP interface, in process; a live node is in tests/test_cli_users.py."""
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -9,7 +10,11 @@ import pytest
 from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.admin import Admin
 from braidmq.gateways.http.app import App
+from braidmq.gateways.http.desk import Desk
+from braidmq.gateways.http.guard import Guard
 from braidmq.gateways.http.operations import BODY_BYTES_MAX
+from braidmq.gateways.web import WebCallers
+from braidmq.metrics.settings import MetricsSettings
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
@@ -68,7 +73,10 @@ def logins(accounts: Accounts) -> Iterator[Logins]:
 def app(store: Store, accounts: Accounts, logins: Logins, commits: Commits) -> Any:
     tokens, clock = Tokens(store, accounts), FakeClock()
     admin = Admin(accounts, logins, tokens, commits, clock)
-    return App(Access(accounts, logins, tokens, clock), [admin])
+    # Nothing of an administrator's concerns the engine.
+    desk = cast(Desk, SimpleNamespace(access=Access(accounts, logins, tokens, clock)))
+    guard = Guard(desk, tokens, MetricsSettings())
+    return App(guard, [admin], web=WebCallers("node"))
 
 
 def client_of(app: Any, peer: str = "127.0.0.1") -> httpx.AsyncClient:

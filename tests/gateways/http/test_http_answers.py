@@ -213,7 +213,11 @@ WRITES: dict[str, Given] = {
     "putTags": plain("PUT", "/v1/users/u/tags", {"tags": ["administrator"]}, USER),
 }
 
-ELSEWHERE = {"publishRecords": "encoded records: the same path as publishBatch"}
+ELSEWHERE = {
+    "publishRecords": "encoded records: the same path as publishBatch",
+    "retryQuarantined": "needs a damaged file; it waits as all others do",
+    "skipQuarantined": "needs a damaged file; the rewrite says when it is on disk",
+}
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ class ExchangeInfo:
     internal: bool = False
     arguments: Arguments = field(default_factory=no_arguments, hash=False)
     alternate_exchange: str | None = None
+    set_by: str = ""
+    """Who named the alternate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,12 @@ from braidmq.engine.routing.bindings import (
 from braidmq.engine.routing.errors import InvalidArgument
 from braidmq.engine.routing.rendezvous import Rendezvous
 from braidmq.engine.routing.topic_trie import TopicTrie
+from braidmq.model.ids import PRIVATE_PREFIX
 
 Fields = Callable[[], Mapping[str, object]]
 """Headers or properties, decoded when called."""
 
+PRIVATE = PRIVATE_PREFIX.encode()
 NOWHERE: Collection[Destination] = ()
 
 
@@ -134,6 +136,8 @@ class Default(Exchange):
     remove = add
 
     def match(self, message: Message) -> Collection[Destination]:
+        if message.key.startswith(PRIVATE):
+            return NOWHERE  # the broker's own: nobody publishes there by name
         try:
             return (topic(message.key.decode()),)
         except UnicodeDecodeError:

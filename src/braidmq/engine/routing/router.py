@@ -60,12 +60,15 @@ class Route(NamedTuple):
 class _Entry:
     """A declared exchange."""
 
-    __slots__ = ("alternate", "bindings", "info", "matching")
+    __slots__ = ("alternate", "bindings", "info", "matching", "suspended")
 
     def __init__(self, info: ExchangeInfo, matching: Exchange) -> None:
         self.info = info
         self.matching = matching
-        self.bindings: dict[Binding, None] = {}  # those it is the source of, in order
+        self.bindings: dict[Binding, str] = {}
+        """Those it is the source of, in order, and who made each."""
+        self.suspended: set[Binding] = set()
+        """Those that nothing goes through."""
         self.alternate = info.alternate_exchange
 
 
@@ -120,13 +123,16 @@ class Router:
         internal: bool = False,
         arguments: Arguments = NO_ARGUMENTS,
         alternate_exchange: str | None = None,
+        set_by: str = "",
     ) -> list[Effect]:
         """Make an exchange; no effects if it exists just so, ExchangeMismatch if otherwise.
 
         The alternate need not exist, now or later.
         """
         held = MappingProxyType(dict(arguments))
-        info = ExchangeInfo(name, kind, durable, auto_delete, internal, held, alternate_exchange)
+        info = ExchangeInfo(
+            name, kind, durable, auto_delete, internal, held, alternate_exchange, set_by
+        )
         if name == DEFAULT_EXCHANGE:
             raise ReservedName("the default exchange can't be declared")
         existing = self._exchanges.get(name)
@@ -175,19 +181,30 @@ class Router:
             effects.append(ExchangeDeleted(name, automatic))
         return effects
 
-    def set_fallback(self, name: str, alternate: str | None) -> None:
-        """The alternate of an exchange that was declared without one. The default exchange never
-        has any."""
+    def set_alternate(self, name: str, alternate: str | None) -> None:
+        """The alternate that an exchange has now. The default exchange never has any."""
         entry = self._entry(name)
-        own = entry.info.alternate_exchange
-        wanted = alternate if own is None and name != DEFAULT_EXCHANGE else own
+        wanted = alternate if name != DEFAULT_EXCHANGE else None
         if wanted != entry.alternate:
             entry.alternate = wanted
             self._changed(name)
 
+    def alternate(self, name: str) -> str | None:
+        return self._entry(name).alternate
+
+    def replace_info(self, info: ExchangeInfo) -> None:
+        """An exchange that is as it was, but for who set it."""
+        self._entry(info.name).info = info
+
+    def has(self, name: str) -> bool:
+        return name in self._exchanges
+
     def exchange(self, name: str) -> ExchangeInfo:
         """Raises ExchangeNotFound."""
         return self._entry(name).info
+
+    def has_exchange(self, name: str) -> bool:
+        return name in self._exchanges
 
     def exchanges(self) -> list[ExchangeInfo]:
         """All of them, the default one too, by name."""
@@ -207,6 +224,7 @@ class Router:
         destination: Destination,
         key: bytes = b"",
         arguments: Arguments = NO_ARGUMENTS,
+        bound_by: str = "",
     ) -> list[Effect]:
         """Add a binding; no effects if it is there already. Whether a topic exists, the engine
         has seen to."""
@@ -216,7 +234,7 @@ class Router:
             return []
         entry.matching.check(binding)
         entry.matching.add(binding)
-        entry.bindings[binding] = None
+        entry.bindings[binding] = bound_by
         self._into.setdefault(destination, {})[binding] = None
         self._changed(source)
         return [BindingAdded(binding)]
@@ -235,6 +253,32 @@ class Router:
             return []
         self._drop_from_destination(binding)
         return self._without(binding)
+
+    def bound_by(self, binding: Binding) -> str:
+        """Who made it; empty for what is nobody's, or not there."""
+        entry = self._exchanges.get(binding.source)
+        return entry.bindings.get(binding, "") if entry is not None else ""
+
+    @property
+    def suspended_count(self) -> int:
+        return sum([len(entry.suspended) for entry in self._exchanges.values()])
+
+    def is_suspended(self, binding: Binding) -> bool:
+        return binding in self._entry(binding.source).suspended
+
+    def hold(self, binding: Binding, bound_by: str, *, suspended: bool) -> None:
+        """Say whose a binding is, and whether anything goes through it."""
+        entry = self._entry(binding.source)
+        entry.bindings[binding] = bound_by
+        if suspended == (binding in entry.suspended):
+            return
+        if suspended:
+            entry.suspended.add(binding)
+            entry.matching.remove(binding)
+        else:
+            entry.suspended.discard(binding)
+            entry.matching.add(binding)
+        self._changed(binding.source)
 
     def forget_topic(self, name: str) -> list[Effect]:
         """The topic is gone: so are its bindings, and auto-delete exchanges that had no others."""
@@ -262,7 +306,10 @@ class Router:
         """True if that was an auto-delete exchange's last binding."""
         entry = self._exchanges[binding.source]
         del entry.bindings[binding]
-        entry.matching.remove(binding)
+        if binding in entry.suspended:
+            entry.suspended.discard(binding)
+        else:
+            entry.matching.remove(binding)
         self._changed(binding.source)
         return entry.info.auto_delete and not entry.bindings
 
@@ -385,7 +432,7 @@ class Router:
 
 def _require_same(current: ExchangeInfo, received: ExchangeInfo) -> None:
     for each in fields(ExchangeInfo):
-        if each.name == "arguments":
+        if each.name in ("arguments", "set_by"):
             continue
         was, asked = getattr(current, each.name), getattr(received, each.name)
         if was != asked:

@@ -228,7 +228,7 @@ class Coordinator:
         if outcome is not None and outcome.committed:
             self._require_owner(owner, outcome.owner, name)
             raise TransactionCommitted(f"transaction {name!r} is committed already")
-        self._check_application(namespace, application)
+        self._check_application(namespace, application, owner)
         if producer is not None:
             self._abort_unfinished(producer, now_ms)
         number = ledger.next_transaction
@@ -255,9 +255,14 @@ class Coordinator:
             if each.begun.producer == producer.id:
                 self.abort(each, now_ms=now_ms)
 
-    def _check_application(self, namespace: str, application: Application | None) -> None:
+    def _check_application(
+        self, namespace: str, application: Application | None, owner: str
+    ) -> None:
         if application is None:
             return
+        if self.application_owner(namespace, application.name) not in (None, owner):
+            # Numbers that somebody else used up would be taken for committed.
+            raise NotYourTransaction(f"application {application.name!r} belongs to another user")
         last = self._ledger.applications.get((namespace, application.name))
         if last is None or (application.epoch, application.sequence) > last:
             return
@@ -274,6 +279,10 @@ class Coordinator:
     def last_committed(self, namespace: str, application: str) -> tuple[int, int] | None:
         """Epoch and number of the last transaction an application has committed."""
         return self._ledger.applications.get((namespace, application))
+
+    def application_owner(self, namespace: str, application: str) -> str | None:
+        """Whose it is; None for what has committed nothing, or did before owners were kept."""
+        return self._ledger.application_owners.get((namespace, application)) or None
 
     def find(
         self, namespace: str, name: str, *, now_ms: int, owner: str = "", number: int = 0
@@ -462,7 +471,8 @@ class Coordinator:
         """Make all of it visible, or all of some branches and nothing of the others."""
         self.require_open(transaction)
         self._require_members(transaction)
-        self._check_application(transaction.begun.namespace, transaction.begun.application)
+        begun = transaction.begun
+        self._check_application(begun.namespace, begun.application, begun.owner)
         winners = list(transaction.branches) if branches is None else branches
         for name in winners:
             if name not in transaction.branches:

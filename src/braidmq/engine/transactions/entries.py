@@ -197,6 +197,8 @@ class ApplicationState(msgspec.Struct, array_like=True):
     name: str
     epoch: int
     sequence: int
+    owner: str = ""
+    """Empty: written before owners were kept."""
 
 
 class LedgerState(msgspec.Struct, array_like=True):

@@ -175,6 +175,7 @@ class Ledger:
         self.by_name: dict[tuple[str, str], Transaction] = {}
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         self.applications: dict[tuple[str, str], tuple[int, int]] = {}
+        self.application_owners: dict[tuple[str, str], str] = {}
         """Epoch and number of what each application committed last."""
         self.next_producer = 1
         self.next_transaction = 1
@@ -254,6 +255,7 @@ class Ledger:
         if application is not None and decided is not None and decided.commit:
             key = (transaction.begun.namespace, application.name)
             self.applications[key] = (application.epoch, application.sequence)
+            self.application_owners[key] = transaction.begun.owner
 
     def _complete(self, entry: Completed) -> None:
         transaction = self.transactions.pop(entry.transaction, None)
@@ -298,6 +300,7 @@ class Ledger:
             del self.outcomes[outcome]
         for application in [key for key in self.applications if key[0] == namespace]:
             del self.applications[application]
+            self.application_owners.pop(application, None)
 
     def forget_partition(self, partition: PartitionId) -> None:
         """Its topic is gone, and what open transactions had in it. Producers may be many, and
@@ -317,7 +320,10 @@ class Ledger:
                 [_dump_producer(each) for each in self.producers.values()],
                 [_dump_transaction(each) for each in self.transactions.values()],
                 list(self.outcomes.values()),
-                [entries.ApplicationState(*key, *last) for key, last in self.applications.items()],
+                [
+                    entries.ApplicationState(*key, *last, self.application_owners.get(key, ""))
+                    for key, last in self.applications.items()
+                ],
             )
         )
 
@@ -342,6 +348,7 @@ class Ledger:
         for application in state.applications:
             key = (application.namespace, application.name)
             self.applications[key] = (application.epoch, application.sequence)
+            self.application_owners[key] = application.owner
 
     def _restore_transaction(self, state: entries.TransactionState) -> None:
         self._begin(state.begun)

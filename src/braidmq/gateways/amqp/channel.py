@@ -1,5 +1,6 @@
 """One AMQP channel: publishing, consuming, answering."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.batches import single
 from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
-from braidmq.model.errors import PartitionQuarantined, StorageError
+from braidmq.model.errors import BraidError, PartitionQuarantined, StorageError
 from braidmq.model.ids import Lsn
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
@@ -60,6 +61,8 @@ from braidmq.wire.envelopes import split_amqp
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
+logger = logging.getLogger(__name__)
+
 NO_ROUTE = 312
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
@@ -78,6 +81,7 @@ class AmqpConsumer:
     """A consumer tag: takes deliveries from the engine to the socket."""
 
     __slots__ = ("by_offset", "channel", "consumer", "no_ack", "queue", "tag", "tag_bytes")
+    __deletable__ = ("consumer",)
 
     def __init__(
         self, channel: "Channel", tag: str, queue: str, no_ack: bool, by_offset: bool = False
@@ -114,7 +118,9 @@ class Channel:
         self.active = True
         self.closing = False
         self.last_queue = ""
-        self.transaction: Buffered | None = None
+        self._transaction: Buffered | None = None
+        self._buffered_bytes = 0
+        """Of what it has published and not committed: that is memory too."""
         self.numbered: Numbered | None = None
         """Who publishes, if that is a producer of ours or a transaction."""
         self.reply_tag: str | None = None
@@ -122,6 +128,21 @@ class Channel:
         self._unconfirmed = connection.gateway.unconfirmed
         self._next_tag = 1
         self._getters: dict[str, Consumer] = {}
+
+    @property
+    def transaction(self) -> Buffered | None:
+        """tx: what waits for the commit."""
+        return self._transaction
+
+    @transaction.setter
+    def transaction(self, empty: Buffered | None) -> None:
+        """What the last one held is decided."""
+        self._transaction = empty
+        self._hold_buffered(-self._buffered_bytes)
+
+    def _hold_buffered(self, change: int) -> None:
+        self._buffered_bytes += change
+        self.connection.share.hold(change)
 
     def send(self, data: bytes) -> None:
         """All that it sends goes this way, or by ``reply``. What comes too late is not sent: the
@@ -141,6 +162,12 @@ class Channel:
         return self._next_tag - 1
 
     # --- publishing ---
+
+    def check_publish(self, exchange: str) -> None:
+        """Before the body of a message comes: raises ChannelError for one that can't be taken."""
+        self.connection.require_write(exchange)
+        if not self.broker.engine.exchanges.router(self.vhost).has_exchange(exchange):
+            raise no_exchange(exchange, self.vhost)
 
     def publish_run(
         self,
@@ -170,6 +197,18 @@ class Channel:
             return
         self._publish(flags, exchange, key, batch, None)
 
+    def publish_late(self, event: tuple[Any, ...]) -> None:
+        """What waited for room, and its channel was closed meanwhile: nobody is told how it went,
+        as nobody is who closes a channel without waiting for confirms."""
+        _, _, flags, exchange, key, batch, destination = event
+        try:
+            if destination is None:
+                self.publish_run(flags, exchange, key, batch)
+            else:
+                self.publish_each(flags, batch)
+        except BraidError as error:
+            logger.warning("publish dropped", extra={"reason": str(error)})
+
     def _publish_known(
         self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, destination: Destination
     ) -> None:
@@ -181,6 +220,10 @@ class Channel:
             self._publish_topics(flags, exchange, key, batch, destination.topics)
             return
         # A binding changed in the very chunk of bytes that this run is from.
+        self.publish_each(flags, batch)
+
+    def publish_each(self, flags: int, batch: RecordBatch) -> None:
+        """Messages that were thought to have one destination, each by its own key."""
         for index in range(batch.count):
             one = single(batch, index)
             own_exchange, own_key, _ = split_amqp(one.record(0).envelope)
@@ -287,8 +330,9 @@ class Channel:
     def _publish_topics(
         self, flags: int, exchange: bytes, key: bytes, batch: RecordBatch, topics: list[Topic]
     ) -> None:
-        if self.transaction is not None:
-            self.transaction.publishes.append((flags, exchange, key, batch, topics))
+        if self._transaction is not None:
+            self._transaction.publishes.append((flags, exchange, key, batch, topics))
+            self._hold_buffered(batch.memory_bytes)
             return
         if self.numbered is not None:
             self.broker.settle()
@@ -508,8 +552,8 @@ class Channel:
 
     def ack(self, first: int, last: int, multiple: bool) -> None:
         runs = self._take(first, last, multiple)
-        if self.transaction is not None:
-            self.transaction.answers.append(("ack", runs))
+        if self._transaction is not None:
+            self._transaction.answers.append(("ack", runs))
             return
         self.answer("ack", runs)
 
@@ -517,8 +561,8 @@ class Channel:
         """basic.nack and basic.reject."""
         verb = "requeue" if requeue else "reject"
         runs = self._take(tag, tag, multiple)
-        if self.transaction is not None:
-            self.transaction.answers.append((verb, runs))
+        if self._transaction is not None:
+            self._transaction.answers.append((verb, runs))
             return
         self.answer(verb, runs)
 
@@ -587,13 +631,35 @@ class Channel:
         engine.detach(consumer, now_ms=self.broker.now_ms(), requeue=requeue)
         if target.by_offset and not consumer.subscription.topic.deleted:
             engine.delete_subscription(consumer.subscription)
+        del target.consumer  # which knows its tag
 
     def cancelled(self, target: AmqpConsumer) -> None:
         """Its queue is gone: tell the client, if it wants to know."""
         if self.consumers.pop(target.tag, None) is None:
             return
+        del target.consumer
         if self.connection.wants_cancel_notify:
             self.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
+
+    def end_unreadable(self) -> None:
+        """Consumers whose queue the user may not read any more are cancelled, as if it were gone; a
+        client that can't be told of that loses the channel. What they have may still be answered
+        for."""
+        grants = self.connection.grants
+        for tag, target in list(self.consumers.items()):
+            if grants.may_read(target.queue):
+                continue
+            refusal = self.connection.refusal("queue", target.queue)
+            if not self.connection.wants_cancel_notify:
+                self.connection.close_channel(self, refusal)
+                return
+            self.cancel(tag)
+            self.send(method_frame(self.number, BasicCancel(tag, nowait=True)))
+            facts = {"channel": self.number, "tag": tag, "reason": refusal.reply_text}
+            logger.info("consumer ended", extra={**self.connection.log_fields(), **facts})
+        self._getters = {
+            name: getter for name, getter in self._getters.items() if grants.may_read(name)
+        }
 
     def failed(self, target: AmqpConsumer, error: PartitionQuarantined) -> None:
         """It gets nothing any more: the channel ends with the reason."""
@@ -612,9 +678,11 @@ class Channel:
         """What was delivered and not answered goes back to its queues, with what was answered in a
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
-        if self.transaction is not None:
-            for _, runs in self.transaction.answers:
+        if self._transaction is not None:
+            for _, runs in self._transaction.answers:
                 self.unacked.put_back(runs)
+            self._transaction = Buffered()
+            self._hold_buffered(-self._buffered_bytes)
         self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
         engine, now_ms = self.broker.engine, self.broker.now_ms()
@@ -631,6 +699,7 @@ class Channel:
             self.connection.consumer_gone(target)
         if left:
             transactions.left(self)
+        self.confirms = None  # which knows whom to send them to
         self.broker.touch()
 
 

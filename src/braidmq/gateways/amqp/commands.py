@@ -36,8 +36,9 @@ from braidmq.gateways.amqp.queues import (
     stream_start,
 )
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
+from braidmq.gateways.amqp.rights import METHODS
 from braidmq.gateways.amqp.transactions import Buffered
-from braidmq.model.ids import Lsn
+from braidmq.model.ids import PRIVATE_PREFIX, Lsn
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
@@ -104,6 +105,7 @@ class Commands:
         arguments = dict(method.arguments)
         alternate = arguments.get("alternate-exchange")
         if self._is_declared(channel, name, method):
+            self._adopt_alternate(channel, name, alternate)
             self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
             return
         if alternate is not None and not isinstance(alternate, str):
@@ -124,6 +126,7 @@ class Commands:
                 internal=method.internal,
                 arguments=arguments,
                 alternate_exchange=alternate,
+                set_by=self._connection.user,
             )
         except routing.UnknownKind:
             word = "unknown" if method.type else "invalid"
@@ -135,6 +138,13 @@ class Commands:
                 f"exchange name '{name}' contains reserved prefix 'amq.*'"
             ) from None
         self._reply(channel, m.ExchangeDeclareOk(), method.nowait)
+
+    def _adopt_alternate(self, channel: Channel, name: str, alternate: object) -> None:
+        """Who declares an exchange again, and may, makes a disabled alternate hold again."""
+        exchanges = self._broker.engine.exchanges
+        info = exchanges.router(channel.vhost).exchange(name)
+        if isinstance(alternate, str) and exchanges.is_denied(channel.vhost, info):
+            exchanges.adopt(channel.vhost, info, self._connection.user)
 
     def _exchange(self, channel: Channel, name: str) -> ExchangeInfo:
         try:
@@ -242,6 +252,7 @@ class Commands:
                 auto_delete=method.auto_delete,
                 arguments=method.arguments,
             )
+            engine.references.adopt(existing, self._connection.user)
             channel.last_queue = name
             if SUBSCRIPTION not in existing.subscriptions:
                 # It was made over another protocol: it is a queue from now on.
@@ -287,6 +298,7 @@ class Commands:
                     "arguments": _storable(arguments),
                 }
             },
+            set_by=self._connection.user,
         )
         self._subscribe(topic, method)
         if method.exclusive:
@@ -321,7 +333,7 @@ class Commands:
     def _topic(self, channel: Channel, name: str) -> Topic:
         """Any topic, an AMQP queue or not."""
         topic = self._broker.engine.core.topics.get((channel.vhost, name))
-        if topic is None:
+        if topic is None or name.startswith(PRIVATE_PREFIX):
             raise no_queue(name, channel.vhost)
         owner = self._connection.gateway.registry.owner(channel.vhost, name)
         if owner is not None and owner is not self._connection:
@@ -403,6 +415,7 @@ class Commands:
                     key.encode(),
                     dict(arguments),
                     durable=durable,
+                    bound_by=self._connection.user,
                 )
             else:
                 exchanges.unbind(channel.vhost, source, destination, key.encode(), dict(arguments))
@@ -687,6 +700,9 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.ChannelFlow: Commands.channel_flow,
     m.AccessRequest: Commands.access_request,
 }
+
+
+assert HANDLERS.keys() <= METHODS, "a method without a right"
 
 
 def _one_line(name: str) -> str:

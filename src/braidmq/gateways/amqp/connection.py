@@ -13,6 +13,8 @@ from braidmq.gateways.amqp.errors import (
     access_refused,
     blamed,
     translate,
+    unknown_frame,
+    without_octets,
 )
 from braidmq.gateways.amqp.handshake import (
     HandshakeBroken,
@@ -21,16 +23,18 @@ from braidmq.gateways.amqp.handshake import (
     greeting,
     is_capable,
 )
-from braidmq.gateways.amqp.holds import Hold
+from braidmq.gateways.amqp.holds import UNREAD, Hold
 from braidmq.gateways.amqp.output import ClosedChannels
-from braidmq.gateways.amqp.routes import Destination, Routes
+from braidmq.gateways.amqp.parking import Parking
+from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
-from braidmq.gateways.tcp import TcpLink
+from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S
+from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
+from braidmq.model.limits import KIB
 from braidmq.security.accounts import is_loopback
-from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import (
     FRAME_BYTES_MIN,
     PROTOCOL_HEADER,
@@ -75,11 +79,25 @@ logger = logging.getLogger(__name__)
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
+CLIENT_LEFT = "the client closed it"
+
+HANDSHAKE_FRAME_BYTES_MAX = 8 * KIB
+"""Before anything is agreed on: clause 4.2.3 says 4096, and some tokens are longer."""
+
+STRANGER_BYTES = 2 * HANDSHAKE_FRAME_BYTES_MAX
+"""What is read at once of who has not logged in."""
+
+LARGE_BYTES = 1 << 20
+LARGE_RECEIVE_BYTES = 256 * KIB
+"""What is read at once of a connection that sends a message above the other."""
+
 SLOW_S = 0.02
 """How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
 
 class AmqpConnection:
+    __deletable__ = ("_commands",)
+
     wanted_bytes = 0
     """No frame is so large that it needs a buffer of its own."""
 
@@ -93,11 +111,14 @@ class AmqpConnection:
         self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
         self.channels: dict[int, Channel] = {}
-        self.frame_max = self.settings.frame_bytes_max
+        self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
         self.transport = transport
+        self.share = self.broker.intake.share(self)
+        transport.share = self.share
+        transport.receive_bytes = STRANGER_BYTES
         self.peer = transport.peer
         self.connected_ms = self.broker.wall_ms()
         self._unread_bytes = 0
@@ -118,6 +139,9 @@ class AmqpConnection:
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
+        self._parking: Parking | None = None
+        """While something waits in it."""
+        self._unread_since_s = 0.0
         self._awaiting: set[Channel] = set()
         self._lost = False
         self._draining = self._deaf = False
@@ -142,12 +166,19 @@ class AmqpConnection:
     def lost(self) -> None:
         self._lost = True
         self._deadline.cancel()
+        self.broker.lingering.discard(self.transport)
         self.gateway.forget(self)
         self.broker.sessions.remove(self.session_id)
         self._release()
-        # Who never logged in may be a load balancer's probe: no news to most.
-        level = logging.INFO if self.opened else logging.DEBUG
+        self.share.release()
+        # Clients come and go in thousands, and load balancers knock: no news to most.
+        is_news = self.opened and self._end not in ("", CLIENT_LEFT)
+        level = logging.INFO if is_news else logging.DEBUG
         self._log(level, "connection closed", reason=self._end or "the peer is gone")
+        # What knows itself is freed only when garbage is collected, which is rarely.
+        self._state = self._trace = None
+        self._awaiting.clear()
+        del self._commands
 
     def _log(self, level: int, what: str, **facts: object) -> None:
         if logger.isEnabledFor(level):
@@ -170,6 +201,7 @@ class AmqpConnection:
 
     def _release(self, *, left: bool = False) -> None:
         """Give back everything that is tied to this connection."""
+        self._drop_input()
         self.broker.settle()
         channels = list(self.channels.values())
         self.channels.clear()
@@ -178,6 +210,19 @@ class AmqpConnection:
             channel.output.end()
         self._closed_channels.end()
         self.broker.let_go(partial(self.gateway.registry.forget_connection, self))
+
+    def _drop_input(self) -> None:
+        """What it has not completed never will be."""
+        for number in list(self._contents):
+            self._forget_content(number)
+        if self._parking is not None:
+            self._log(logging.WARNING, "publishes dropped", waiting=len(self._parking))
+            self._parking.clear()
+            self._parking = None
+
+    def refuse_input(self, text: str) -> None:
+        """It holds too much that is not complete."""
+        self.close(ConnectionError_(ReplyCode.RESOURCE_ERROR, text))
 
     def receive(self, data: memoryview, size: int) -> int:
         """Take whole frames from the front; returns how many bytes they had."""
@@ -197,7 +242,8 @@ class AmqpConnection:
             self._end = "the peer does not follow the handshake"
             self.transport.close()
         except AmqpError as error:
-            self.close(error)
+            # Frames of a traceback may know the error, which would be garbage to be collected.
+            self.close(error.with_traceback(None))
         self._unread_bytes = size - used
         return used
 
@@ -282,15 +328,15 @@ class AmqpConnection:
         if kind != EVENT_PUBLISH:
             self.broker.settle()
         if kind == EVENT_ERROR:
-            raise ConnectionError_(ReplyCode(event[1]), event[2])
+            raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
         try:
             if kind != EVENT_FRAME and channel_number in self._contents:
                 raise self._not_content(channel_number)
             if kind == EVENT_PUBLISH:
-                # Not `*event[2:]`: that would be a call by the interpreter's rules.
-                _, _, flags, exchange, key, batch, destination = event
-                self._handle_publish(channel_number, flags, exchange, key, batch, destination)
+                self._handle_publish(event)
+            elif self._parking is not None and self._parking.must_wait(event):
+                self._park(event, channel_number)
             elif kind == EVENT_ACK:
                 channel = self._channel(channel_number)
                 if channel is not None:
@@ -313,22 +359,22 @@ class AmqpConnection:
             raise error
         self.close_channel(channel, error)
 
-    def _handle_publish(
-        self,
-        number: int,
-        flags: int,
-        exchange: bytes,
-        key: bytes,
-        batch: RecordBatch,
-        destination: Destination | None,
-    ) -> None:
+    def _handle_publish(self, event: tuple[Any, ...]) -> None:
+        # Not `*event[1:]`: that would be a call by the interpreter's rules.
+        _, number, flags, exchange, key, batch, destination = event
         if self._draining:
             # Nothing that follows may count either: an acknowledgement may stand for this message.
             self._deaf = True
             return
         channel = self._channel(number)
-        if channel is not None:
+        if channel is None:
+            return
+        if self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
             channel.publish_run(flags, exchange, key, batch, destination)
+        else:
+            self._publishes = True
+            self.set_blocked(self.broker.engine.pressure.reason)
+            self._park(event, number)
 
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
@@ -348,10 +394,7 @@ class AmqpConnection:
         elif (kind == FrameKind.HEADER and len(payload) >= 14) or kind == FrameKind.BODY:
             self._handle_content(kind, number, payload)
         else:
-            octets = describe_octets(payload)
-            self._refuse_frame(
-                ReplyCode.FRAME_ERROR, f"type {kind}, all octets = {octets}: unknown_frame"
-            )
+            self.close(unknown_frame(kind, payload))
 
     def _refuse_frame(self, code: ReplyCode, text: str) -> None:
         """A frame that no method is to blame for."""
@@ -366,11 +409,19 @@ class AmqpConnection:
                 return None
             octets = describe_octets(payload[4:])
             error.text = f"cannot decode {octets}"
+            error.logged = f"cannot decode {len(payload) - 4} octets"
             raise
 
     def _not_content(self, number: int) -> ConnectionError_:
         """Something else came where the rest of a message must."""
-        return self._contents.pop(number).interrupted()
+        error = self._contents[number].interrupted()
+        self._forget_content(number)
+        return error
+
+    def _forget_content(self, number: int) -> None:
+        content = self._contents.pop(number, None)
+        if content is not None:
+            self.share.hold(-content.held_bytes)
 
     def _handle_method(self, number: int, method: Method) -> None:
         if number in self._contents and not isinstance(method, ConnectionClose | ConnectionCloseOk):
@@ -398,6 +449,7 @@ class AmqpConnection:
             self._closed_channels.part(number, channel.output)
             return
         if isinstance(method, BasicPublish):
+            channel.check_publish(method.exchange)
             self._contents[number] = Content(method)
             return
         self._commands.run(channel, method)
@@ -430,29 +482,29 @@ class AmqpConnection:
             raise self._not_content(number)
         if kind == FrameKind.HEADER:
             self._begin_content(number, content, payload)
-        elif len(content.body) + len(payload) > content.size:
+        elif not content.fits(payload):
             raise self._not_content(number)
         else:
-            content.body += payload
-        if len(content.body) == content.size:
-            del self._contents[number]
-            self._complete(number, content)
+            held_bytes = content.held_bytes
+            content.fill(payload)
+            self.share.hold(content.held_bytes - held_bytes)
+        if content.is_whole:
+            self._forget_content(number)
+            if not self._contents and not self.holds & Hold.BLOCKED:
+                self.transport.receive_bytes = RECEIVE_BYTES_MAX
+            self._handle_publish(content.event(self.broker.now_ms()))
 
     def _begin_content(self, number: int, content: Content, payload: bytes) -> None:
+        bytes_max = min(self.settings.message_bytes_max, self.share.intake.share_bytes_max)
         try:
-            content.begin(payload, self.settings.message_bytes_max)
+            content.begin(number, payload, bytes_max, self.broker.now_ms())
         except AmqpError:
             del self._contents[number]
             raise
-
-    def _complete(self, number: int, content: Content) -> None:
-        """Put an assembled message through the scanner, so that there is one way in."""
-        frames = content.frames(number)
-        events, _ = scan(frames, len(frames), len(frames) + 8, self.broker.now_ms(), True)
-        for event in events:
-            if event[0] != EVENT_PUBLISH:
-                raise FrameError("content can't be read")
-            self._handle_publish(number, *event[2:])
+        self.share.hold(content.held_bytes)
+        if content.size > LARGE_BYTES:
+            # Many of them at once are read in small pieces, or others would wait for all of them.
+            self.transport.receive_bytes = min(self.transport.receive_bytes, LARGE_RECEIVE_BYTES)
 
     # --- the handshake ---
 
@@ -461,7 +513,7 @@ class AmqpConnection:
             raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
-            self._end = "the client closed it"
+            self._end = CLIENT_LEFT
             self._release(left=True)
             self._hang_up()
         elif self._state is not None:
@@ -487,9 +539,7 @@ class AmqpConnection:
                 user, password, is_loopback(self.transport.host)
             )
         except BraidError as error:
-            self.gateway.logins_refused += 1
-            facts = {"user": user, "mechanism": self._mechanism, "reason": str(error)}
-            self._log(logging.WARNING, "login refused", **facts)
+            self.accounts.failed_logins.note("amqp", user, self.peer, str(error))
             self._refuse_login()
             return
         if self._lost:
@@ -546,26 +596,27 @@ class AmqpConnection:
         self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
         self._deadline.cancel()
+        self.transport.receive_bytes = RECEIVE_BYTES_MAX
         self.gateway.connections_opened += 1
         client = client_name(self.client_properties)
-        self._log(logging.INFO, "connection opened", client=client)
+        self._log(logging.DEBUG, "connection opened", client=client)
         self.send_method(0, ConnectionOpenOk())
 
     # --- permissions and routing, asked by channels ---
 
     def require_write(self, name: str, kind: str = "exchange") -> None:
         if not self.grants.may_write(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_read(self, name: str, kind: str = "queue") -> None:
         if not self.grants.may_read(name or "amq.default"):
-            raise self._refusal(kind, name or "amq.default")
+            raise self.refusal(kind, name or "amq.default")
 
     def require_configure(self, kind: str, name: str) -> None:
         if not self.grants.may_configure(name):
-            raise self._refusal(kind, name)
+            raise self.refusal(kind, name)
 
-    def _refusal(self, kind: str, name: str) -> ChannelError:
+    def refusal(self, kind: str, name: str) -> ChannelError:
         return access_refused(
             f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
         )
@@ -607,7 +658,7 @@ class AmqpConnection:
             return
         self._closing = True
         if not self._end:
-            self._end = f"{error.reply_code} {error.reply_text}"
+            self._end = f"{error.reply_code} {error.logged_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
         self._release_hold(self.holds)  # its close-ok has to be heard
         self._release()
@@ -629,15 +680,13 @@ class AmqpConnection:
 
     def _let_go_later(self) -> None:
         self._deadline.cancel()
-        self._deadline = self.broker.loop.call_later(
-            self.settings.handshake_timeout_s, self.transport.abort
-        )
+        self.broker.lingering.add(self.transport)
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
-        reason = f"{error.reply_code} {error.reply_text}"
+        reason = f"{error.reply_code} {error.logged_text}"
         self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
         self.channels.pop(channel.number, None)
-        self._contents.pop(channel.number, None)
+        self._forget_content(channel.number)
         self._closed_channels.add(channel.number, channel.output)
         self.broker.let_go(channel.close)
         channel.output.reply(
@@ -738,33 +787,88 @@ class AmqpConnection:
     # --- pressure and heartbeats ---
 
     def set_blocked(self, reason: str) -> None:
-        """Stop reading from a publisher; consumers-only connections go on."""
+        """Take nothing more from a publisher, and tell it so. Who has nothing to answer for is not
+        read from either."""
         if self.holds & Hold.BLOCKED or not self.opened or not self._publishes:
             return
-        if self._hold(Hold.BLOCKED) and self.wants_blocked:
+        if not self._hold(Hold.BLOCKED):
+            return
+        self.transport.receive_bytes = PARKED_RECEIVE_BYTES
+        if not self._has_to_answer():
+            self._hold(Hold.PARKED)
+        if self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
 
     def set_unblocked(self) -> None:
-        if self.holds & Hold.BLOCKED:
-            self._release_hold(Hold.BLOCKED)
-            if self.wants_blocked:
-                self.send_method(0, ConnectionUnblocked())
+        if not self.holds & Hold.BLOCKED or not self._unpark():
+            return
+        self.transport.receive_bytes = RECEIVE_BYTES_MAX
+        self._release_hold(Hold.BLOCKED | Hold.PARKED)
+        if self.wants_blocked:
+            self.send_method(0, ConnectionUnblocked())
+
+    def _has_to_answer(self) -> bool:
+        """Whether it has deliveries, or may get some."""
+        return any(channel.consumers or channel.unacked for channel in self.channels.values())
+
+    def _park(self, event: tuple[Any, ...], number: int) -> None:
+        if self._parking is None:
+            self._parking = Parking(self)
+        self._parking.add(event, number)
+        if self._parking.is_full and not self.holds & Hold.PARKED:
+            self._unread_since_s = self.broker.loop.time()
+            self._hold(Hold.PARKED)
+
+    def _unpark(self) -> bool:
+        """Take what waited, as far as there is room; whether nothing waits any more."""
+        parking, self._parking = self._parking, None
+        if parking is None:
+            return True
+        try:
+            while len(parking) and not self._closing and not self.broker.is_blocked():
+                self._handle_parked(*parking.take())
+        except AmqpError as error:
+            self.close(error.with_traceback(None))
+        if self._closing:
+            parking.clear()
+        elif len(parking):
+            self._parking = parking
+            return False
+        return True
+
+    def _handle_parked(
+        self, event: tuple[Any, ...], channel: Channel | None, generation: int
+    ) -> None:
+        is_publish = event[0] == EVENT_PUBLISH
+        if is_publish and (channel is None or channel.closing):
+            if channel is not None and channel.transaction is None:
+                channel.publish_late(event)
+            return
+        if is_publish and event[6] is not None and generation != self.routes.generation:
+            assert channel is not None
+            try:
+                channel.publish_each(event[2], event[5])
+            except BraidError as error:
+                self._answer_error(translate(error), channel.number, event)
+            return
+        self._handle(event)
 
     def _hold(self, reason: "Hold") -> bool:
-        """Read nothing more while any reason holds. False for a connection that ends anyway: what
-        it still says is read."""
+        """Read nothing more while a reason for that holds. False for a connection that ends
+        anyway: what it still says is read."""
         if self._closing or self._lost or self.transport.is_closing:
             return False
-        if not self.holds:
+        if reason & UNREAD and not self.holds & UNREAD:
             self.transport.pause()
         self.holds |= reason
         return True
 
     def _release_hold(self, reason: "Hold") -> None:
-        if not self.holds & reason:
-            return
+        was_unread = self.holds & UNREAD
         self.holds &= ~reason
-        if not self.holds and not self._lost and not self.transport.is_closing:
+        if not was_unread or self.holds & UNREAD:
+            return
+        if not self._lost and not self.transport.is_closing:
             self.last_received = self.broker.loop.time()  # it could not be heard until now
             self.transport.resume()
 
@@ -788,6 +892,21 @@ class AmqpConnection:
         if now - self.last_sent >= self.heartbeat_s / 2:
             self.send(HEARTBEAT_FRAME)
         # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
-        if now - self.last_received > 3 * self.heartbeat_s and not self.holds:
+        if now - self.last_received > 3 * self.heartbeat_s and not self.holds & UNREAD:
             self._end = "heartbeats were missed"
             self.transport.abort()
+
+    def check_parked(self, now: float) -> None:
+        """The same: somebody else gets what it has, if it could not be heard for too long because
+        too many of its publishes wait."""
+        if self._parking is None or not self.holds & Hold.PARKED or not self._has_to_answer():
+            return
+        if now - self._unread_since_s > PARKED_S:
+            self.close(
+                ConnectionError_(
+                    ReplyCode.RESOURCE_ERROR,
+                    f"publishers are blocked ({self.broker.engine.pressure.reason}),"
+                    f" {len(self._parking)} publishes wait, and acknowledgements may be behind"
+                    " them: what is not acknowledged goes to other consumers",
+                )
+            )

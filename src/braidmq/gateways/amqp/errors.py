@@ -8,7 +8,7 @@ from braidmq.engine.transactions.errors import EVERY as TRANSACTION_ERRORS
 from braidmq.model.errors import BraidError, Kind, PartitionQuarantined
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_
-from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME, EVENT_PUBLISH
+from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME, EVENT_PUBLISH, describe_octets
 
 
 def precondition_failed(text: str) -> ChannelError:
@@ -42,6 +42,7 @@ _BY_KIND = {
     Kind.BAD_REQUEST: ReplyCode.PRECONDITION_FAILED,
     Kind.TOO_LARGE: ReplyCode.PRECONDITION_FAILED,
     Kind.REFUSED: ReplyCode.PRECONDITION_FAILED,
+    Kind.FORBIDDEN: ReplyCode.ACCESS_REFUSED,
 }
 
 
@@ -62,6 +63,18 @@ def translate(error: BraidError) -> AmqpError:
         # AMQP has four codes for all there is: the text begins with ours, for our client.
         return ChannelError(code, f"{error.code}: {error.args[0]}")
     return ChannelError(code, str(error))
+
+
+def unknown_frame(kind: int, payload: bytes) -> ConnectionError_:
+    text = f"type {kind}, all octets = {describe_octets(payload)}: unknown_frame"
+    logged = f"type {kind}, {len(payload)} octets: unknown_frame"
+    return ConnectionError_(ReplyCode.FRAME_ERROR, text, logged=logged)
+
+
+def without_octets(fault: str) -> str:
+    """What the scanner finds wrong with a frame, but for what is in the frame."""
+    frame, quoted, rest = fault.partition(", all octets = ")
+    return f"{frame}: {{{rest.rpartition(': {')[2]}" if quoted else fault
 
 
 def blamed(event: tuple[Any, ...]) -> tuple[int, int]:

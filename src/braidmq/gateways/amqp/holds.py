@@ -4,11 +4,18 @@ from enum import IntFlag
 
 
 class Hold(IntFlag):
-    """Why a connection is not read from."""
+    """Why a connection is held back."""
 
     BLOCKED = 1
-    """Memory or disk is low, and it has published."""
+    """Memory or disk is low, and it has published. That alone does not stop it from being read: it
+    may have acknowledgements to send, which make room."""
     SLOW = 2
     """One of them is getting low."""
     UNCONFIRMED = 4
     """Too much that it published is not confirmed yet."""
+    PARKED = 8
+    """It is blocked, and has nothing to answer for or too many publishes that wait."""
+
+
+UNREAD = Hold.SLOW | Hold.UNCONFIRMED | Hold.PARKED
+"""With any of these it is not read from."""

@@ -13,7 +13,13 @@ from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
-from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
+from braidmq.gateways.withdrawals import reason_to_end
+from braidmq.security.accounts import (
+    AccountChange,
+    Accounts,
+    NamespaceDeleted,
+    PermissionChanged,
+)
 from braidmq.security.logins import Logins
 from braidmq.security.records import User
 from braidmq.wire.amqp.constants import ReplyCode
@@ -50,14 +56,13 @@ class AmqpGateway:
         self.replies = Replies()
         self.connections: set[AmqpConnection] = set()
         self.connections_opened = 0
-        self.logins_refused = 0
         self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
         self._server: Listening | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._consumers_checked = 0.0
         broker.on_pressure(self._on_pressure)
-        accounts.watch(self._on_deleted)
+        accounts.watch(self._on_change)
 
     async def start(self, sock: socket.socket) -> None:
         loop = self.broker.loop
@@ -65,7 +70,7 @@ class AmqpGateway:
         self._beat = loop.call_later(BEAT_S, self._beats)
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
         link.start(AmqpConnection(self, link))
 
     async def stop(self, deadline_s: float) -> None:
@@ -119,6 +124,7 @@ class AmqpGateway:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
+            connection.check_parked(now)
         timeout_s = self.settings.consumer_timeout_s
         if timeout_s and now >= self._consumers_checked + min(CONSUMERS_EVERY_S, timeout_s / 2):
             self._consumers_checked = now
@@ -133,14 +139,19 @@ class AmqpGateway:
             else:
                 connection.set_unblocked()
 
-    def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
-        """Connections of a user or namespace that is gone must go, and so must its topics."""
+    def _on_change(self, change: AccountChange) -> None:
+        """Connections that would not be let in any more must go, and so must consumers that would
+        not; with a namespace its topics."""
         for connection in list(self.connections):
-            named = connection.user if isinstance(deleted, UserDeleted) else connection.vhost
-            if named == deleted.name:
-                connection.shut_down(f"{named} was deleted")
-        if isinstance(deleted, NamespaceDeleted):
-            broker, name = self.broker, deleted.name
+            why = reason_to_end(change, connection.user, connection.vhost, self.accounts)
+            if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
+                connection.shut_down(why)
+            elif isinstance(change, PermissionChanged) and connection.opened:
+                self.broker.settle()
+                for channel in list(connection.channels.values()):
+                    channel.end_unreadable()
+        if isinstance(change, NamespaceDeleted):
+            broker, name = self.broker, change.name
             steps = broker.engine.deleting_namespace(name, now_ms=broker.now_ms())
             next(steps, None)  # nobody finds its topics from here on
             broker.work_unawaited(steps, f"deleting namespace {name!r}")

@@ -32,18 +32,18 @@ class Destination:
 class Routes:
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._generation = router.generation
+        self.generation = router.generation
         self._shared: dict[tuple[bytes, tuple[int, ...]], Destination] = {}
         self.known: dict[bytes, Destination] = {}
         """Exchange and key as they are in a frame → destination; for the scanner."""
 
     def are_current(self) -> bool:
-        return self._generation == self._router.generation
+        return self.generation == self._router.generation
 
     def refresh(self) -> None:
         """Forget what may no longer be so: before a chunk is scanned."""
-        if self._generation != self._router.generation:
-            self._generation = self._router.generation
+        if self.generation != self._router.generation:
+            self.generation = self._router.generation
             self.known.clear()
             self._shared.clear()
 

@@ -70,6 +70,9 @@ def commit_buffered(channel: "Channel", buffered: Buffered) -> bool:
     """All of it at once. False when a queue was full and refused some: then the rest counts."""
     engine, now_ms = channel.broker.engine, channel.broker.now_ms()
     acknowledged, whole = buffered.acknowledged(), True
+    for exchange in {publish[1] for publish in buffered.publishes}:
+        # It was allowed when it was said, and takes effect now.
+        channel.connection.require_write(exchange.decode())
     if buffered.publishes or acknowledged:
         transactions = engine.transactions
         owner = channel.connection.user

@@ -15,7 +15,6 @@ from braidmq.gateways.http.operations import (
     Answer,
     Body,
     Call,
-    Who,
     operation,
     refuse_if_only_new,
 )
@@ -26,10 +25,14 @@ from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.records import Namespace, Permission, User
+from braidmq.security.rights import ADMINISTRATOR, USER, owner
 from braidmq.security.tokens import Token, Tokens
 
 Commit = Callable[[Lsn], Awaitable[None]]
 """Returns once an entry of the journal is durable, or raises StorageFailed."""
+
+
+OWN_TOKENS = "one's own tokens; an administrator anybody's"
 
 
 class UserBody(Body, frozen=True):
@@ -96,12 +99,12 @@ class Admin:
 
     # --- users ---
 
-    @operation("GET", "/v1/users", tag="users", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/users", right=ADMINISTRATOR, tag="users")
     async def list_users(self, call: Call) -> list[User]:
         """List users."""
         return self._accounts.users()
 
-    @operation("GET", "/v1/users/{name}", tag="users", who=Who.ADMINISTRATOR, errors=(NotFound,))
+    @operation("GET", "/v1/users/{name}", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
     async def describe_user(self, call: Call, name: str) -> User:
         """Describe a user."""
         return self._accounts.user(name)
@@ -109,8 +112,8 @@ class Admin:
     @operation(
         "PUT",
         "/v1/users/{name}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         statuses=(200, 201),
         errors=(BadRequest, PreconditionFailed),
         examples=({"password": "secret", "tags": ["administrator"]},),
@@ -128,15 +131,13 @@ class Admin:
             raise BadRequest(f"there is no user {name!r}, and a new one needs a password")
         return await self._kept(self._accounts.add_user(name, password, tags or ()), 201)
 
-    @operation(
-        "PUT", "/v1/users/{name}/tags", tag="users", who=Who.ADMINISTRATOR, errors=(NotFound,)
-    )
+    @operation("PUT", "/v1/users/{name}/tags", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
     async def put_tags(self, call: Call, name: str, body: TagsBody) -> None:
         """Set a user's tags; `administrator` may do everything here."""
         await self._commit(self._accounts.set_tags(name, body.tags))
 
     @operation(
-        "PUT", "/v1/users/{name}/password", tag="users", who=Who.ADMINISTRATOR, errors=(NotFound,)
+        "PUT", "/v1/users/{name}/password", right=ADMINISTRATOR, tag="users", errors=(NotFound,)
     )
     async def put_password(self, call: Call, name: str, body: PasswordBody) -> None:
         """Set a user's password."""
@@ -146,8 +147,8 @@ class Admin:
     @operation(
         "DELETE",
         "/v1/users/{name}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         statuses=(204,),
         errors=(NotFound,),
     )
@@ -157,7 +158,7 @@ class Admin:
 
     # --- permissions ---
 
-    @operation("GET", "/v1/permissions", tag="users", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/permissions", right=ADMINISTRATOR, tag="users")
     async def list_permissions(self, call: Call) -> list[Permission]:
         """List permissions on all namespaces."""
         return self._accounts.permissions()
@@ -165,8 +166,8 @@ class Admin:
     @operation(
         "GET",
         "/v1/permissions/{namespace}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound,),
     )
     async def list_permissions_on_namespace(self, call: Call, namespace: str) -> list[Permission]:
@@ -176,8 +177,8 @@ class Admin:
     @operation(
         "GET",
         "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound,),
     )
     async def describe_permission(self, call: Call, namespace: str, user: str) -> Permission:
@@ -187,8 +188,8 @@ class Admin:
     @operation(
         "PUT",
         "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         statuses=(200, 201),
         errors=(NotFound, BadRequest),
         examples=({"configure": "", "write": "^orders$", "read": ".*"},),
@@ -204,8 +205,8 @@ class Admin:
     @operation(
         "DELETE",
         "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
         tag="users",
-        who=Who.ADMINISTRATOR,
         statuses=(204,),
         errors=(NotFound,),
     )
@@ -215,7 +216,7 @@ class Admin:
 
     # --- namespaces ---
 
-    @operation("GET", "/v1/namespaces", tag="namespaces", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/namespaces", right=ADMINISTRATOR, tag="namespaces")
     async def list_namespaces(self, call: Call) -> list[Namespace]:
         """List namespaces."""
         return self._accounts.namespaces()
@@ -223,8 +224,8 @@ class Admin:
     @operation(
         "GET",
         "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
         tag="namespaces",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound,),
     )
     async def describe_namespace(self, call: Call, name: str) -> Namespace:
@@ -234,8 +235,8 @@ class Admin:
     @operation(
         "PUT",
         "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
         tag="namespaces",
-        who=Who.ADMINISTRATOR,
         statuses=(200, 201),
         errors=(BadRequest, PreconditionFailed),
         examples=({}, {"max_connections": 100}),
@@ -251,8 +252,8 @@ class Admin:
     @operation(
         "PUT",
         "/v1/namespaces/{name}/limits",
+        right=ADMINISTRATOR,
         tag="namespaces",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound,),
     )
     async def put_limits(self, call: Call, name: str, body: LimitsBody) -> None:
@@ -262,8 +263,8 @@ class Admin:
     @operation(
         "DELETE",
         "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
         tag="namespaces",
-        who=Who.ADMINISTRATOR,
         statuses=(204,),
         errors=(NotFound, Conflict),
     )
@@ -273,7 +274,7 @@ class Admin:
 
     # --- tokens ---
 
-    @operation("GET", "/v1/tokens", tag="users")
+    @operation("GET", "/v1/tokens", right=USER.noting(OWN_TOKENS), tag="users")
     async def list_tokens(self, call: Call, query: TokensQuery) -> list[Token]:
         """List tokens: one's own, or for administrators anybody's."""
         if query.user is UNSET:
@@ -284,6 +285,7 @@ class Admin:
     @operation(
         "POST",
         "/v1/tokens",
+        right=USER.noting(OWN_TOKENS),
         tag="users",
         statuses=(201,),
         errors=(NotFound,),
@@ -302,10 +304,16 @@ class Admin:
         await self._commit(lsn)
         return IssuedToken(token, info)
 
-    @operation("DELETE", "/v1/tokens/{token_id}", tag="users", statuses=(204,), errors=(NotFound,))
+    @operation(
+        "DELETE",
+        "/v1/tokens/{token_id}",
+        right=owner("token", namespace=""),
+        tag="users",
+        statuses=(204,),
+        errors=(NotFound,),
+    )
     async def revoke_token(self, call: Call, token_id: str) -> None:
         """Revoke a token."""
-        self._require_own(call, self._tokens.token(token_id).user)
         await self._commit(self._tokens.revoke(token_id))
 
     def _require_own(self, call: Call, user: str) -> None:

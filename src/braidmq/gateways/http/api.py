@@ -15,6 +15,7 @@ from braidmq.gateways.http.delayed import DelayedResource
 from braidmq.gateways.http.desk import Desk
 from braidmq.gateways.http.exchanges import Exchanges
 from braidmq.gateways.http.groups import Groups
+from braidmq.gateways.http.guard import Guard
 from braidmq.gateways.http.health import Health
 from braidmq.gateways.http.leases import LeasesResource
 from braidmq.gateways.http.node import Figures, Node
@@ -34,6 +35,8 @@ from braidmq.gateways.http.templates import Templates
 from braidmq.gateways.http.topics import Topics
 from braidmq.gateways.http.transactions import Transactions
 from braidmq.gateways.http.waiting import Waiting
+from braidmq.gateways.http.withdrawals import Withdrawals
+from braidmq.gateways.web import WebCallers
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
@@ -78,6 +81,7 @@ def make_api(
     health: Health,
     metrics: MetricsSource,
     data_dir: Path | None = None,
+    web: WebCallers | None = None,
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, broker.clock)
@@ -110,6 +114,8 @@ def make_api(
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
-    app = App(access, resources, stream)
+    guard = Guard(desk, tokens, metrics)
+    app = App(guard, resources, stream, web, broker.intake)
+    accounts.watch(Withdrawals(desk, waiting).on_change)
     app.on_stop += [waiting.stop, stream.stop]
     return app

@@ -16,13 +16,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.bodies import Bodies
+from braidmq.gateways.http.guard import Guard
 from braidmq.gateways.http.openapi import describe
 from braidmq.gateways.http.operations import (
     Bound,
     Call,
-    Who,
     bound_operations,
     headers_from,
     query_from,
@@ -35,10 +34,11 @@ from braidmq.gateways.http.problems import (
     problem,
 )
 from braidmq.gateways.http.streams import MetricsStream
+from braidmq.gateways.intake import Intake
+from braidmq.gateways.web import LOCALHOST, WebCallers
 from braidmq.model.errors import BadRequest, BraidError, NotFound
-from braidmq.security.records import User
+from braidmq.security.rights import MONITORING, USER
 
-NOBODY = User("")
 OPENAPI_PATH = ("v1", "openapi.json")
 ABSOLUTE = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 
@@ -49,11 +49,17 @@ class App:
     """``stream`` answers WebSockets; without it there are none."""
 
     def __init__(
-        self, access: Access, resources: Iterable[object], stream: MetricsStream | None = None
+        self,
+        guard: Guard,
+        resources: Iterable[object],
+        stream: MetricsStream | None = None,
+        web: WebCallers | None = None,
+        intake: Intake | None = None,
     ) -> None:
-        self._access = access
+        self._guard = guard
+        self._web = web or WebCallers(LOCALHOST)
         self._live = stream
-        self._bodies = Bodies()
+        self._bodies = Bodies(intake)
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
         self.operations = [each for one in resources for each in bound_operations(one)]
         for bound in self.operations:
@@ -95,23 +101,25 @@ class App:
             return problem(InternalError("the node made a mistake"))
 
     async def _perform(self, request: Request) -> Response:
+        self._web.check(request)
         segments = path_segments(request.scope["raw_path"])
         if tuple(segments) == OPENAPI_PATH and request.method in ("GET", "HEAD"):
             return Response(self.openapi(), media_type="application/json")
-        user = NOBODY
         bound, methods = self._find(request.method, segments)
-        if bound is None or bound.operation.who is not Who.ANYONE:
-            # Before a stranger learns what there is.
-            user = await self._access.authenticate(request)
         if bound is None:
+            # A stranger does not learn what there is.
+            await self._guard.caller(request, USER)
             if methods:
                 raise MethodNotAllowed(request.method, sorted(methods))
             raise NotFound(f"there is nothing at {request.url.path}")
-        if bound.operation.who is Who.ADMINISTRATOR:
-            self._access.require_administrator(user)
-        arguments = await self._arguments(bound, request, segments)
-        returned = await bound.handler(call=Call(request, user), **arguments)
-        return respond(bound.operation, returned)
+        right = bound.operation.right
+        caller = await self._guard.caller(request, right)
+        arguments = self._named(bound, request, segments)
+        call = Call(request, caller, self._guard.admit(right, caller, arguments))
+        if bound.operation.body is not None:
+            arguments["body"] = await self._body(bound, request)
+            self._guard.admit_body(right, call, arguments)
+        return respond(bound.operation, await bound.handler(call=call, **arguments))
 
     def _find(self, method: str, segments: list[str]) -> tuple[Bound | None, dict[str, Bound]]:
         for pattern, methods in self._by_length.get(len(segments), ()):
@@ -119,27 +127,28 @@ class App:
                 return methods.get("GET" if method == "HEAD" else method), methods
         return None, {}
 
-    async def _arguments(
-        self, bound: Bound, request: Request, segments: list[str]
-    ) -> dict[str, Any]:
+    def _named(self, bound: Bound, request: Request, segments: list[str]) -> dict[str, Any]:
+        """What is known before the body is."""
         operation = bound.operation
         arguments = segments_from(operation, segments)
         if operation.query is not None:
             arguments["query"] = query_from(request, operation.query)
         if operation.headers is not None:
             arguments["headers"] = headers_from(request, operation.headers)
-        if operation.body is not None:
-            data = await self._bodies.read(request, operation.body_bytes_max)
-            arguments["body"] = data if bound.decode_body is None else decoded(bound, data)
         return arguments
+
+    async def _body(self, bound: Bound, request: Request) -> Any:
+        data = await self._bodies.read(request, bound.operation.body_bytes_max)
+        return data if bound.decode_body is None else decoded(bound, data)
 
     async def _stream(self, socket: WebSocket) -> None:
         try:
+            self._web.check(socket)
             segments = path_segments(socket.scope["raw_path"])
             if self._live is None or tuple(segments) != self._live.PATH:
                 raise NotFound(f"there is no stream at {socket.url.path}")
-            await self._access.authenticate(socket)
-            await self._live.serve(socket)
+            caller = await self._guard.caller(socket, MONITORING)
+            await self._live.serve(socket, caller)
         except BraidError as error:
             await socket.send_denial_response(problem(error))
 

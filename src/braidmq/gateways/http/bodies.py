@@ -5,28 +5,50 @@ import asyncio
 from starlette.requests import Request
 
 from braidmq.gateways.http.problems import BodyTooLarge, SlowRequest
-from braidmq.model.limits import MIB
-
-BODIES_BYTES_MAX = 512 * MIB
-"""Bodies under way, of all requests together: many slow senders must not fill the memory."""
-
+from braidmq.gateways.intake import Intake
 
 BYTES_PER_S_MIN = 1024
 """What a body that takes long must have on average: a byte now and then is no body either."""
+
+
+class _Body:
+    """One that is being read."""
+
+    def __init__(self, intake: Intake | None) -> None:
+        self.chunks: list[bytes] = []
+        self.refused = ""
+        self._share = None if intake is None else intake.share(self)
+
+    def add(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        if self._share is not None:
+            self._share.hold(len(chunk))
+
+    def refuse_input(self, text: str) -> None:
+        """It is forgotten now, and its sender told when more comes."""
+        self.refused = text
+        self.end()
+
+    def end(self) -> None:
+        self.chunks = []
+        if self._share is not None:
+            self._share.release()
 
 
 class Bodies:
     IDLE_S = 30.0
     """A body of which nothing came for so long will not come."""
 
-    def __init__(self) -> None:
-        self._bytes = 0
+    def __init__(self, intake: Intake | None = None) -> None:
+        """``intake`` counts them, with what other protocols have not completed: many slow senders
+        must not fill the memory."""
+        self._intake = intake
 
     async def read(self, request: Request, bytes_max: int) -> bytes:
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > bytes_max:
             raise too_large(bytes_max)
-        chunks: list[bytes] = []
+        body = _Body(self._intake)
         size = 0
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
@@ -37,17 +59,18 @@ class Bodies:
                 if message["type"] == "http.disconnect":
                     raise SlowRequest("the sender is gone")
                 chunk = message.get("body", b"")
-                chunks.append(chunk)
+                body.add(chunk)
                 size += len(chunk)
-                self._bytes += len(chunk)
-                if size > bytes_max or self._bytes > BODIES_BYTES_MAX:
+                if size > bytes_max:
                     raise too_large(bytes_max)
+                if body.refused:
+                    raise BodyTooLarge(body.refused)
                 if not message.get("more_body", False):
-                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                    return body.chunks[0] if len(body.chunks) == 1 else b"".join(body.chunks)
         except TimeoutError:
             raise SlowRequest(f"{size} bytes of the body came, and no more for too long") from None
         finally:
-            self._bytes -= size
+            body.end()
 
 
 def deadline_s(began_s: float, now_s: float, size: int, idle_s: float) -> float:

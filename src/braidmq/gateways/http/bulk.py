@@ -7,7 +7,7 @@ has once seen is there after a crash too.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from braidmq.gateways.http.problems import NO_STORE
 from braidmq.gateways.http.reading import OFFSET_MAX, Offset
 from braidmq.model.errors import BadRequest, CorruptData, ForeignFile, NotFound
 from braidmq.model.limits import MIB
+from braidmq.security.rights import read
 from braidmq.storage.disk import File
 from braidmq.storage.partition_log import PartitionLog, Run
 from braidmq.storage.quarantine import Damage, damage_of
@@ -137,13 +138,15 @@ class Bulk:
         self._directory = "" if data_dir is None else str(data_dir / DIRECTORY)
         self._first_records: dict[str, tuple[int, bytes]] = {}
 
-    @operation("GET", "/v1/topics/{topic}/log", tag="bulk", errors=(UnknownTopic,))
+    @operation(
+        "GET", "/v1/topics/{topic}/log", right=read("topic"), tag="bulk", errors=(UnknownTopic,)
+    )
     async def describe_log(self, call: Call, topic: str, query: LogQuery) -> LogInfo:
         """Say what the log of a topic is made of: partitions and their segments.
 
         Only what is on disk counts: a crash takes nothing of it away.
         """
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         partitions = [self._described(each, query.segments) for each in found.partitions]
         await self._desk.done()
         return LogInfo(found.namespace, found.name, self._directory, partitions)
@@ -218,10 +221,16 @@ class Bulk:
             self._first_records[segment.path] = known
         return known
 
-    @operation("GET", "/v1/topics/{topic}/log/times", tag="bulk", errors=(UnknownTopic,))
+    @operation(
+        "GET",
+        "/v1/topics/{topic}/log/times",
+        right=read("topic"),
+        tag="bulk",
+        errors=(UnknownTopic,),
+    )
     async def find_times(self, call: Call, topic: str, query: TimesQuery) -> list[PartitionTime]:
         """Find the offsets where a time begins, in every partition."""
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         times = [
             PartitionTime(
                 each.number,
@@ -236,6 +245,7 @@ class Bulk:
     @operation(
         "GET",
         "/v1/topics/{topic}/segments/{name}",
+        right=read("topic"),
         tag="bulk",
         statuses=(200, 206),
         errors=(UnknownTopic, UnknownSegment),
@@ -249,7 +259,7 @@ class Bulk:
         keys has one. Bodies that it shares with segments of other topics are not there
         (`shared_bytes` in its description): read those as records.
         """
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         log, segment = self._named(found, name)
         if log.damage is not None:
             raise log.quarantined()
@@ -265,7 +275,12 @@ class Bulk:
         if status == 206:
             headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
         return StreamingResponse(
-            pieces(file, start, stop), status, headers=headers, media_type=BINARY
+            pieces(
+                file, start, stop, lambda: call.require_still(lambda: call.grants.may_read(topic))
+            ),
+            status,
+            headers=headers,
+            media_type=BINARY,
         )
 
     def _keys(self, segment: Segment) -> bytes:
@@ -289,6 +304,7 @@ class Bulk:
     @operation(
         "GET",
         "/v1/topics/{topic}/partitions/{partition}/records",
+        right=read("topic"),
         tag="bulk",
         errors=(UnknownTopic, UnknownPartition, BadPosition),
         binary=True,
@@ -301,7 +317,7 @@ class Bulk:
         Two headers of the answer say where to read on (`Braid-Next-Offset`) and where the log now
         begins (`Braid-Start-Offset`).
         """
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         log = self._desk.broker.engine.core.partition(found, partition).log
         if query.start > log.next_offset:
             raise BadPosition(f"{log.label} ends at {log.next_offset}, before {query.start}")
@@ -327,6 +343,7 @@ class Bulk:
     @operation(
         "POST",
         "/v1/topics/{topic}/subscriptions/{subscription}/commit",
+        right=read("topic"),
         tag="subscriptions",
         statuses=(204,),
         errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition),
@@ -340,7 +357,7 @@ class Bulk:
 
         For readers that keep their own place and report it, so that their lag is known.
         """
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
         engine = self._desk.broker.engine
         for each in body.offsets:
             engine.core.partition(found.topic, each.partition)
@@ -371,10 +388,14 @@ def requested(header: str | None, size: int) -> tuple[int, int, int]:
     return start, stop, 206
 
 
-async def pieces(file: File, start: int, stop: int) -> AsyncIterator[bytes]:
-    """Read in another thread: the disk may be slow, and the loop has other things to do."""
+async def pieces(
+    file: File, start: int, stop: int, require_still: Callable[[], None]
+) -> AsyncIterator[bytes]:
+    """Read in another thread: the disk may be slow, and the loop has other things to do. It breaks
+    off once its reader may not read that any more."""
     try:
         while start < stop:
+            require_still()
             data = await asyncio.to_thread(file.read, min(CHUNK_BYTES, stop - start), start)
             if not data:
                 return

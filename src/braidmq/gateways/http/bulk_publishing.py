@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from braidmq.engine.timing import shifted
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Partition
 from braidmq.gateways.http.operations import Call, operation
@@ -14,6 +15,7 @@ from braidmq.gateways.http.origins import PublishHeaders, origin_of
 from braidmq.gateways.http.publishing import ERRORS, PlacedRun, PublishedBatch, require_fits
 from braidmq.model.errors import BadRequest
 from braidmq.model.limits import MIB
+from braidmq.security.rights import write
 from braidmq.storage.record import BadRecord, RecordBatch
 from braidmq.wire.record_rows import check_rows
 
@@ -38,6 +40,7 @@ class BulkPublishing:
     @operation(
         "POST",
         "/v1/topics/{topic}/records",
+        right=write("topic"),
         tag="bulk",
         statuses=(201,),
         errors=(*ERRORS, BadRecords),
@@ -52,7 +55,6 @@ class BulkPublishing:
         `refused` names the others; one that is full already answers 429. With a sequence, which is
         the first record's, or in a transaction, all are taken or none.
         """
-        self._desk.enter(call, query.namespace).need_write(topic)
         engine = self._desk.engine()
         target = engine.topic(query.namespace, topic)
         self._desk.require_room()
@@ -65,7 +67,7 @@ class BulkPublishing:
         lead_ms = engine.core.clock.lead_ms
         if lead_ms:
             # Their times are by the wall clock already.
-            batch = batch.shifted(-lead_ms)
+            batch = shifted(batch, -lead_ms)
         done = engine.publish(
             target, batch, now_ms=self._desk.now_ms, partition=partition, origin=origin
         )

@@ -21,6 +21,7 @@ from braidmq.gateways.http.operations import Call, operation
 from braidmq.gateways.http.reading import OFFSET_MAX, Offset
 from braidmq.gateways.translation import death_of, without_deaths
 from braidmq.model.errors import NotFound
+from braidmq.security.rights import configure, read, write
 from braidmq.storage.record import Record
 
 LIST_MAX = 1000
@@ -73,10 +74,16 @@ class DeadLetters:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/topics/{topic}/dead-letters", tag="dead letters", errors=(UnknownTopic,))
+    @operation(
+        "GET",
+        "/v1/topics/{topic}/dead-letters",
+        right=read("topic"),
+        tag="dead letters",
+        errors=(UnknownTopic,),
+    )
     async def list_dead_letters(self, call: Call, topic: str, query: LettersQuery) -> Letters:
         """List the dead letters of a topic."""
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         dead = self._desk.broker.engine.graveyard.topic_for(found)
         if dead is None:
             return Letters("", [], 0)
@@ -92,6 +99,7 @@ class DeadLetters:
     @operation(
         "GET",
         "/v1/topics/{topic}/dead-letters/{offset}",
+        right=read("topic"),
         tag="dead letters",
         errors=(UnknownTopic, UnknownLetter),
     )
@@ -99,12 +107,13 @@ class DeadLetters:
         self, call: Call, topic: str, offset: Offset, query: InNamespace
     ) -> DeadLetterInfo:
         """Look at one dead letter."""
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         return described(*self._one(found, offset))
 
     @operation(
         "POST",
         "/v1/topics/{topic}/dead-letters/{offset}/retry",
+        right=write("topic").and_(read("topic")),
         tag="dead letters",
         statuses=(204,),
         errors=(UnknownTopic, UnknownLetter),
@@ -124,6 +133,7 @@ class DeadLetters:
     @operation(
         "POST",
         "/v1/topics/{topic}/dead-letters/retry",
+        right=write("topic").and_(read("topic")),
         tag="dead letters",
         errors=(UnknownTopic,),
     )
@@ -155,6 +165,7 @@ class DeadLetters:
     @operation(
         "DELETE",
         "/v1/topics/{topic}/dead-letters/{offset}",
+        right=configure("topic"),
         tag="dead letters",
         statuses=(204,),
         errors=(UnknownTopic, UnknownLetter),
@@ -163,17 +174,21 @@ class DeadLetters:
         self, call: Call, topic: str, offset: Offset, query: InNamespace
     ) -> None:
         """Remove a dead letter."""
-        found = self._desk.configurable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         dead, record = self._one(found, offset)
         self._remove(dead, record)
         await self._desk.done()
 
     @operation(
-        "DELETE", "/v1/topics/{topic}/dead-letters", tag="dead letters", errors=(UnknownTopic,)
+        "DELETE",
+        "/v1/topics/{topic}/dead-letters",
+        right=configure("topic"),
+        tag="dead letters",
+        errors=(UnknownTopic,),
     )
     async def purge_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Removed:
         """Remove all dead letters of a topic."""
-        found = self._desk.configurable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         dead = self._desk.broker.engine.graveyard.topic_for(found)
         if dead is None:
             return Removed(0)
@@ -193,8 +208,7 @@ class DeadLetters:
         return Removed(count)
 
     def _retryable(self, call: Call, namespace: str, topic: str) -> Topic:
-        self._desk.enter(call, namespace).need_write(topic)
-        return self._desk.readable(call, namespace, topic)
+        return self._desk.topic(call, topic)
 
     def _records(self, topic: Topic, dead: Topic, start: int) -> Iterator[Record]:
         """Those that died in ``topic``: others may share its dead-letter topic."""

@@ -10,6 +10,7 @@ from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, Partition, show
 from braidmq.gateways.http.operations import Call, operation
 from braidmq.gateways.http.reading import OFFSET_MAX, Offset
+from braidmq.security.rights import read, write
 
 LIST_MAX = 1000
 
@@ -33,10 +34,16 @@ class DelayedResource:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/topics/{topic}/delayed", tag="delayed", errors=(UnknownTopic,))
+    @operation(
+        "GET",
+        "/v1/topics/{topic}/delayed",
+        right=read("topic"),
+        tag="delayed",
+        errors=(UnknownTopic,),
+    )
     async def list_delayed(self, call: Call, topic: str, query: DelayedQuery) -> DelayedMessages:
         """List messages that wait for their time, by partition and offset."""
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         engine = self._desk.broker.engine
         after = query.partition, query.after
         now_ms = self._desk.now_ms
@@ -49,6 +56,7 @@ class DelayedResource:
     @operation(
         "DELETE",
         "/v1/topics/{topic}/delayed/{partition}/{offset}",
+        right=write("topic"),
         tag="delayed",
         statuses=(204,),
         errors=(UnknownTopic, UnknownPartition, NotDelayed),
@@ -57,7 +65,6 @@ class DelayedResource:
         self, call: Call, topic: str, partition: Partition, offset: Offset, query: InNamespace
     ) -> None:
         """Cancel a message before its time: it is delivered to nobody."""
-        self._desk.enter(call, query.namespace).need_write(topic)
         found = self._desk.engine().topic(query.namespace, topic)
         self._desk.broker.engine.cancel_delayed(found, partition, offset)
         await self._desk.done()

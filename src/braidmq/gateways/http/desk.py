@@ -1,4 +1,4 @@
-"""What every resource works with: the broker, and who may do what."""
+"""What every resource works with. Whoever calls it may do so: ``guard`` has seen to it."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from braidmq.gateways.http.access import Access
 from braidmq.gateways.http.operations import Call
 from braidmq.gateways.http.problems import DiskLow, MemoryLow
 from braidmq.model.errors import BadRequest
-from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
 
 NamespaceName = Annotated[
@@ -48,23 +47,12 @@ class Desk:
         if lsn is not None:
             await self.broker.durable(lsn)
 
-    def enter(self, call: Call, namespace: str) -> Grants:
-        return self.access.enter(call.user, namespace)
+    def topic(self, call: Call, name: str) -> Topic:
+        """Of the namespace that its caller has entered. Raises UnknownTopic."""
+        return self.engine().topic(call.grants.namespace, name)
 
-    def readable(self, call: Call, namespace: str, topic: str) -> Topic:
-        """A topic its caller may read from. Raises AccessRefused, then UnknownTopic."""
-        self.enter(call, namespace).need_read(topic)
-        return self.engine().topic(namespace, topic)
-
-    def configurable(self, call: Call, namespace: str, topic: str) -> Topic:
-        self.enter(call, namespace).need_configure(topic)
-        return self.engine().topic(namespace, topic)
-
-    def subscription(
-        self, call: Call, namespace: str, topic: str, subscription: str
-    ) -> Subscription:
-        found = self.readable(call, namespace, topic)
-        return self.broker.engine.subscription(found, subscription)
+    def subscription(self, call: Call, topic: str, subscription: str) -> Subscription:
+        return self.broker.engine.subscription(self.topic(call, topic), subscription)
 
     def require_room(self) -> None:
         """Publishers wait while memory or disk is low (catalogue row A7)."""

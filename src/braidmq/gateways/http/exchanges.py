@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from braidmq.engine.envelope import AMQP, headers_of
 from braidmq.engine.errors import MessageTooLarge, TopicFull, UnknownTopic
+from braidmq.engine.exchanges import Exchanges as EngineExchanges
 from braidmq.engine.routing.bindings import Binding, Destination
 from braidmq.engine.routing.effects import ExchangeInfo as EngineExchange
 from braidmq.engine.routing.errors import (
@@ -29,6 +30,7 @@ from braidmq.gateways.translation import amqp_envelope, amqp_from_native, native
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.security.permissions import DEFAULT_EXCHANGE
 from braidmq.security.records import check_name
+from braidmq.security.rights import any_right, configure, listing, read, write
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 
@@ -60,6 +62,13 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
     internal: bool
     alternate_exchange: str | None
     arguments: dict[str, Any]
+    disabled: (
+        Annotated[
+            list[str],
+            Meta(description="Settings that do not hold: who made them lost the right to a target"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class DeleteExchangeQuery(InNamespace, frozen=True):
@@ -73,6 +82,10 @@ class BindingInfo(msgspec.Struct, frozen=True):
     destination_kind: DestinationKind
     routing_key: str
     arguments: dict[str, Any]
+    disabled: (
+        Annotated[bool, Meta(description="Nothing goes through: its maker lost a right to an end")]
+        | UnsetType
+    ) = UNSET
 
 
 class NewBinding(Body, frozen=True):
@@ -115,25 +128,44 @@ class Exchanges:
 
     # --- exchanges ---
 
-    @operation("GET", "/v1/exchanges", tag="exchanges", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/exchanges",
+        right=listing("exchanges that the caller may read, write or configure"),
+        tag="exchanges",
+        errors=(NotFound,),
+    )
     async def list_exchanges(self, call: Call, query: InNamespace) -> list[ExchangeInfo]:
         """List exchanges. The default one is shown as `amq.default`."""
-        self._desk.enter(call, query.namespace)
-        router = self._desk.engine().exchanges.router(query.namespace)
-        return [shown(query.namespace, each) for each in router.exchanges()]
+        exchanges = self._desk.engine().exchanges
+        router = exchanges.router(query.namespace)
+        return [
+            shown(query.namespace, each, exchanges)
+            for each in router.exchanges()
+            if call.grants.sees(each.name)
+        ]
 
-    @operation("GET", "/v1/exchanges/{exchange}", tag="exchanges", errors=(ExchangeNotFound,))
+    @operation(
+        "GET",
+        "/v1/exchanges/{exchange}",
+        right=any_right("exchange"),
+        tag="exchanges",
+        errors=(ExchangeNotFound,),
+    )
     async def describe_exchange(
         self, call: Call, exchange: str, query: InNamespace
     ) -> ExchangeInfo:
         """Describe an exchange."""
-        self._desk.enter(call, query.namespace)
-        router = self._desk.engine().exchanges.router(query.namespace)
-        return shown(query.namespace, router.exchange(real_name(exchange)))
+        exchanges = self._desk.engine().exchanges
+        router = exchanges.router(query.namespace)
+        return shown(query.namespace, router.exchange(real_name(exchange)), exchanges)
 
     @operation(
         "PUT",
         "/v1/exchanges/{exchange}",
+        right=configure("exchange").noting(
+            "with an alternate exchange also read on `exchange` and write on the alternate"
+        ),
         tag="exchanges",
         statuses=(201, 200),
         errors=(
@@ -152,7 +184,6 @@ class Exchanges:
         """Make an exchange; one that is just so already is left alone."""
         check_name(exchange, "exchange name")
         require_storable(body.arguments)
-        self._desk.enter(call, query.namespace).need_configure(exchange)
         exchanges = self._desk.engine().exchanges
         known = any(each.name == exchange for each in exchanges.router(query.namespace).exchanges())
         exchanges.declare(
@@ -164,21 +195,23 @@ class Exchanges:
             internal=body.internal,
             arguments=body.arguments,
             alternate_exchange=body.alternate_exchange,
+            set_by=call.user.name,
         )
         await self._desk.done()
-        info = shown(query.namespace, exchanges.router(query.namespace).exchange(exchange))
+        made = exchanges.router(query.namespace).exchange(exchange)
+        info = shown(query.namespace, made, exchanges)
         return Answer(info, 200 if known else 201)
 
     @operation(
         "DELETE",
         "/v1/exchanges/{exchange}",
+        right=configure("exchange"),
         tag="exchanges",
         statuses=(204,),
         errors=(ExchangeNotFound, ExchangeInUse, ReservedName),
     )
     async def delete_exchange(self, call: Call, exchange: str, query: DeleteExchangeQuery) -> None:
         """Delete an exchange, with all bindings from and to it."""
-        self._desk.enter(call, query.namespace).need_configure(exchange)
         self._desk.engine().exchanges.delete(
             query.namespace, real_name(exchange), if_unused=query.if_unused
         )
@@ -186,17 +219,31 @@ class Exchanges:
 
     # --- bindings ---
 
-    @operation("GET", "/v1/bindings", tag="exchanges", errors=(ExchangeNotFound,))
+    @operation(
+        "GET",
+        "/v1/bindings",
+        right=listing("bindings between what the caller may read, write or configure"),
+        tag="exchanges",
+        errors=(ExchangeNotFound,),
+    )
     async def list_bindings(self, call: Call, query: BindingsQuery) -> list[BindingInfo]:
         """List bindings."""
-        self._desk.enter(call, query.namespace)
         router = self._desk.engine().exchanges.router(query.namespace)
         source = None if query.source is UNSET else real_name(query.source)
-        return [shown_binding(query.namespace, each) for each in router.bindings(source)]
+        if source is not None and not call.grants.sees(source):
+            router.exchange(source)
+            return []
+        sees = call.grants.sees
+        return [
+            shown_binding(query.namespace, each, router.is_suspended(each))
+            for each in router.bindings(source)
+            if sees(each.source) and sees(each.destination.name)
+        ]
 
     @operation(
         "POST",
         "/v1/bindings",
+        right=write("body.destination").and_(read("body.source")),
         tag="exchanges",
         statuses=(201,),
         errors=(ExchangeNotFound, UnknownTopic, ReservedName, InvalidArgument),
@@ -207,7 +254,7 @@ class Exchanges:
     async def bind(self, call: Call, query: InNamespace, body: NewBinding) -> BindingInfo:
         """Bind a topic or an exchange to an exchange; a binding that is there is left alone."""
         require_storable(body.arguments)
-        self._require_bindable(call, query.namespace, body)
+        require_short(body.routing_key)
         engine = self._desk.engine()
         durable = True
         if body.destination_kind == "topic":
@@ -220,6 +267,7 @@ class Exchanges:
             key,
             body.arguments,
             durable=durable,
+            bound_by=call.user.name,
         )
         await self._desk.done()
         made = Binding(real_name(body.source), destination_of(body), key, body.arguments)
@@ -228,6 +276,7 @@ class Exchanges:
     @operation(
         "DELETE",
         "/v1/bindings",
+        right=write("query.destination").and_(read("query.source")),
         tag="exchanges",
         statuses=(204,),
         errors=(ExchangeNotFound, ReservedName, InvalidArgument),
@@ -238,7 +287,7 @@ class Exchanges:
             arguments = msgspec.json.decode(query.arguments, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadRequest(f"the arguments are no JSON object: {error}") from None
-        self._require_bindable(call, query.namespace, query)
+        require_short(query.routing_key)
         self._desk.engine().exchanges.unbind(
             query.namespace,
             real_name(query.source),
@@ -248,21 +297,12 @@ class Exchanges:
         )
         await self._desk.done()
 
-    def _require_bindable(
-        self, call: Call, namespace: str, binding: NewBinding | DeleteBindingQuery
-    ) -> None:
-        """As in AMQP."""
-        if len(binding.routing_key.encode()) > SHORT_STRING_BYTES_MAX:
-            raise BadRequest(f"a routing key has at most {SHORT_STRING_BYTES_MAX} bytes")
-        grants = self._desk.enter(call, namespace)
-        grants.need_write(binding.destination)
-        grants.need_read(binding.source)
-
     # --- publishing ---
 
     @operation(
         "POST",
         "/v1/exchanges/{exchange}/messages",
+        right=write("exchange"),
         tag="exchanges",
         statuses=(201,),
         errors=(
@@ -284,10 +324,8 @@ class Exchanges:
         `amq.default` is the default exchange, which takes a routing key for the name of a topic.
         Partitions named by messages are not looked at.
         """
-        if len(body.routing_key.encode()) > SHORT_STRING_BYTES_MAX:
-            raise BadRequest(f"a routing key has at most {SHORT_STRING_BYTES_MAX} bytes")
+        require_short(body.routing_key)
         name = real_name(exchange)
-        self._desk.enter(call, query.namespace).need_write(name)
         self._desk.engine().exchanges.router(query.namespace).exchange(name)
         self._desk.require_room()
         routed = self._publish(call, query.namespace, name, body)
@@ -349,6 +387,11 @@ class Exchanges:
         return [topic for topic in found if topic is not None]
 
 
+def require_short(routing_key: str) -> None:
+    if len(routing_key.encode()) > SHORT_STRING_BYTES_MAX:
+        raise BadRequest(f"a routing key has at most {SHORT_STRING_BYTES_MAX} bytes")
+
+
 def real_name(exchange: str) -> str:
     """The default exchange has no name, and a path needs one."""
     return "" if exchange == DEFAULT_EXCHANGE else exchange
@@ -386,7 +429,7 @@ def as_amqp(batch: RecordBatch, exchange: bytes, key: bytes) -> RecordBatch:
     return made
 
 
-def shown(namespace: str, info: EngineExchange) -> ExchangeInfo:
+def shown(namespace: str, info: EngineExchange, exchanges: EngineExchanges) -> ExchangeInfo:
     return ExchangeInfo(
         namespace,
         info.name or DEFAULT_EXCHANGE,
@@ -396,10 +439,11 @@ def shown(namespace: str, info: EngineExchange) -> ExchangeInfo:
         info.internal,
         info.alternate_exchange,
         dict(info.arguments),
+        ["alternate_exchange"] if exchanges.is_denied(namespace, info) else UNSET,
     )
 
 
-def shown_binding(namespace: str, binding: Binding) -> BindingInfo:
+def shown_binding(namespace: str, binding: Binding, suspended: bool = False) -> BindingInfo:
     return BindingInfo(
         namespace,
         binding.source or DEFAULT_EXCHANGE,
@@ -407,4 +451,5 @@ def shown_binding(namespace: str, binding: Binding) -> BindingInfo:
         binding.destination.kind,
         binding.key.decode("utf-8", "replace"),
         dict(binding.arguments),
+        suspended or UNSET,
     )

@@ -33,6 +33,7 @@ from braidmq.engine.groups import (
     Group,
     GroupFull,
     Membership,
+    NotYourMember,
     StaleGeneration,
     Strategy,
     UnknownMember,
@@ -62,7 +63,9 @@ from braidmq.gateways.http.subscriptions import (
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.model.errors import NotFound
 from braidmq.model.limits import MIB
+from braidmq.security.permissions import Grants
 from braidmq.security.records import check_name
+from braidmq.security.rights import READS, listing, owner, read
 
 T = TypeVar("T")
 
@@ -192,33 +195,49 @@ class Groups:
 
     # --- groups ---
 
-    @operation("GET", "/v1/groups", tag="groups", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/groups",
+        right=listing("groups with a topic that the caller may read"),
+        tag="groups",
+        errors=(NotFound,),
+    )
     async def list_groups(self, call: Call, query: InNamespace) -> list[GroupSummary]:
         """List groups, of whatever protocol. A queue's own subscription is none."""
-        grants = self._desk.enter(call, query.namespace)
+        grants = call.grants
         engine = self._desk.engine()
         found: dict[str, list[Subscription]] = {}
         for topic in engine.topics(query.namespace):
             for each in topic.subscriptions.values():
-                if each.mode is Mode.ASSIGNED or (is_group(each) and grants.may_read(topic.name)):
+                if grants.may_read(topic.name) and (each.mode is Mode.ASSIGNED or is_group(each)):
                     found.setdefault(each.name, []).append(each)
         known = {group.name: group for group in engine.groups.groups(query.namespace)}
+        # One whose topics are all gone is nobody's secret.
+        for name in known:
+            if not self._subscriptions(query.namespace, name):
+                found.setdefault(name, [])
         return [
             summary(query.namespace, name, known.get(name), found.get(name, []))
-            for name in sorted(known.keys() | found.keys())
+            for name in sorted(found)
         ]
 
-    @operation("GET", "/v1/groups/{group}", tag="groups", errors=(UnknownGroup,))
+    @operation(
+        "GET",
+        "/v1/groups/{group}",
+        right=read().noting("read on one of its topics, and only those are shown"),
+        tag="groups",
+        errors=(UnknownGroup,),
+    )
     async def describe_group(self, call: Call, group: str, query: InNamespace) -> GroupInfo:
         """Describe a group: members, what they have, and how far behind they are."""
-        grants = self._desk.enter(call, query.namespace)
-        subscriptions = [
-            each
-            for each in self._subscriptions(query.namespace, group, shared=True)
-            if grants.may_read(each.topic.name)
-        ]
+        grants = call.grants
+        every = self._subscriptions(query.namespace, group, shared=True)
+        found = self._coordinated(query.namespace, group, every)
+        subscriptions = [each for each in every if grants.may_read(each.topic.name)]
+        if every and not subscriptions:
+            # As of a group that is not there: who may read none of its topics does not learn of it.
+            raise UnknownGroup(f"there is no group {group!r} in namespace {query.namespace!r}")
         shown = [described(each, self._waiting) for each in subscriptions]
-        found = self._coordinated(query.namespace, group, subscriptions)
         if found is None:
             return GroupInfo(query.namespace, group, str(subscriptions[0].mode), [], shown)
         return GroupInfo(
@@ -226,7 +245,11 @@ class Groups:
             group,
             str(Mode.ASSIGNED),
             [
-                MemberSummary(each, listed(found.assignment(each)), listed(found.revoking(each)))
+                MemberSummary(
+                    each,
+                    _readable(grants, found.assignment(each)),
+                    _readable(grants, found.revoking(each)),
+                )
                 for each in found.member_ids
             ],
             shown,
@@ -239,13 +262,14 @@ class Groups:
     @operation(
         "DELETE",
         "/v1/groups/{group}",
+        right=read().noting("read on all of its topics"),
         tag="groups",
         statuses=(204,),
         errors=(UnknownGroup, WrongMode),
     )
     async def delete_group(self, call: Call, group: str, query: InNamespace) -> None:
         """Delete a group that has no members, with its place in every topic."""
-        grants = self._desk.enter(call, query.namespace)
+        grants = call.grants
         engine = self._desk.engine()
         subscriptions = self._subscriptions(query.namespace, group, shared=True)
         for each in subscriptions:
@@ -262,6 +286,7 @@ class Groups:
     @operation(
         "POST",
         "/v1/groups/{group}/seek",
+        right=read("body.topic"),
         tag="groups",
         errors=(UnknownTopic, UnknownSubscription, BadPosition),
         examples=({"topic": "orders", "to": "earliest"},),
@@ -270,7 +295,7 @@ class Groups:
         self, call: Call, group: str, query: InNamespace, body: GroupSeekBody
     ) -> SubscriptionInfo:
         """Have a group begin again in a topic, from a position in all its partitions."""
-        found = self._desk.subscription(call, query.namespace, body.topic, group)
+        found = self._desk.subscription(call, body.topic, group)
         self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
         await self._desk.done()
         return described(found, self._waiting)
@@ -299,20 +324,20 @@ class Groups:
                 raise
             return None
 
-    def _enter_group(self, call: Call, namespace: str, group: str) -> None:
+    def _require_reads(self, call: Call, namespace: str, group: str) -> None:
         """Whoever speaks for a member must be allowed to read what the group reads."""
-        grants = self._desk.enter(call, namespace)
         for each in self._subscriptions(namespace, group):
-            grants.need_read(each.topic.name)
+            call.grants.need_read(each.topic.name)
 
     # --- members ---
 
     @operation(
         "POST",
         "/v1/groups/{group}/members",
+        right=read("body.topics").noting("an id that is another user's member is refused"),
         tag="groups",
         statuses=(201,),
-        errors=(UnknownTopic, WrongMode, GroupFull),
+        errors=(UnknownTopic, WrongMode, GroupFull, NotYourMember),
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"topics": ["orders"]},),
     )
@@ -321,13 +346,10 @@ class Groups:
     ) -> MemberInfo:
         """Join a group.
 
-        It is made if there is none. Whoever joins under the id of a member is that member's new
-        life: what it had goes back first.
+        It is made if there is none. Whoever joins under the id of a member of its own is that
+        member's new life: what it had goes back first. The id of another user's member is refused.
         """
         check_name(group, "group name")
-        grants = self._desk.enter(call, query.namespace)
-        for topic in body.topics:
-            grants.need_read(topic)
         groups = self._desk.engine().groups
         answer = groups.join(
             query.namespace,
@@ -339,6 +361,7 @@ class Groups:
             strategy=Strategy(body.strategy),
             session_timeout_ms=body.session_timeout_ms,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
+            owner=call.user.name,
         )
         for topic in dict.fromkeys(body.topics):
             # It polls: nothing is pushed to it.
@@ -350,6 +373,7 @@ class Groups:
     @operation(
         "POST",
         "/v1/groups/{group}/members/{member}/heartbeat",
+        right=owner("member").noting(READS),
         tag="groups",
         errors=MEMBER_ERRORS,
         body_bytes_max=PARTITIONS_BYTES_MAX,
@@ -362,7 +386,7 @@ class Groups:
 
         Only in the current generation: 409 says that there is a new one, which `sync` tells.
         """
-        self._enter_group(call, query.namespace, group)
+        self._require_reads(call, query.namespace, group)
         answer = self._desk.engine().groups.heartbeat(
             query.namespace,
             group,
@@ -376,6 +400,7 @@ class Groups:
     @operation(
         "POST",
         "/v1/groups/{group}/members/{member}/sync",
+        right=owner("member").noting(READS),
         tag="groups",
         errors=MEMBER_ERRORS,
         body_bytes_max=PARTITIONS_BYTES_MAX,
@@ -385,7 +410,7 @@ class Groups:
         self, call: Call, group: str, member: str, query: InNamespace, body: HeartbeatBody
     ) -> MemberInfo:
         """Learn what changed: as a heartbeat, but also from an older generation."""
-        self._enter_group(call, query.namespace, group)
+        self._require_reads(call, query.namespace, group)
         return await self._told(
             group, self._sync(query.namespace, group, member, body.generation, pairs(body.revoked))
         )
@@ -405,13 +430,13 @@ class Groups:
     @operation(
         "DELETE",
         "/v1/groups/{group}/members/{member}",
+        right=owner("member"),
         tag="groups",
         statuses=(204,),
         errors=MEMBER_ERRORS,
     )
     async def leave_group(self, call: Call, group: str, member: str, query: LeaveQuery) -> None:
         """Leave a group: what the member had is given to the others at once."""
-        self._enter_group(call, query.namespace, group)
         self._desk.engine().groups.leave(
             query.namespace, group, member, query.generation, now_ms=self._desk.now_ms
         )
@@ -420,6 +445,7 @@ class Groups:
     @operation(
         "POST",
         "/v1/groups/{group}/members/{member}/poll",
+        right=owner("member").noting(READS),
         tag="groups",
         errors=(*MEMBER_ERRORS, UnknownTopic),
         examples=({"generation": 3, "limit": 500, "wait_ms": 10_000},),
@@ -432,13 +458,13 @@ class Groups:
         Counts as a heartbeat, and tells of a new generation as `sync` does. It waits for half of
         the session timeout at most. A member has at most 1000 messages of a topic unanswered.
         """
-        grants = self._desk.enter(call, query.namespace)
+        self._require_reads(call, query.namespace, group)
         consumers = self._consumers(query.namespace, group, member, body.generation)
-        for consumer in consumers:
-            grants.need_read(consumer.subscription.topic.name)
+        topics = [each.subscription.topic.name for each in consumers]
         session_ms = self._desk.engine().groups.group(query.namespace, group).session_timeout_ms
 
         def take() -> list[Message]:
+            call.require_still(lambda: all(map(call.grants.may_read, topics)))
             known = self._desk.broker.engine.core.consumers
             live = [each for each in consumers if each.id in known]
             return self._take(live, body)
@@ -474,6 +500,7 @@ class Groups:
     @operation(
         "POST",
         "/v1/groups/{group}/members/{member}/commit",
+        right=owner("member").noting(READS),
         tag="groups",
         statuses=(204,),
         errors=(
@@ -504,7 +531,7 @@ class Groups:
         more, or that lost a partition since its generation, gets 409. In a transaction they are
         settled when that commits, all of them; it can't if the member has lost one of them by then.
         """
-        self._enter_group(call, query.namespace, group)
+        self._require_reads(call, query.namespace, group)
         engine = self._desk.engine()
         places = [
             (query.namespace, group, member, body.generation, each.topic, each.partition)
@@ -568,6 +595,10 @@ def _as_member(act: Callable[[], T]) -> T:
     except UnknownMember as error:
         # A zombie: its session is over, and others have what it had.
         raise StaleGeneration(str(error.args[0]), remedy=UnknownMember.remedy) from None
+
+
+def _readable(grants: Grants, partitions: dict[str, tuple[int, ...]]) -> Assignment:
+    return listed({each: of for each, of in partitions.items() if grants.may_read(each)})
 
 
 def listed(partitions: dict[str, tuple[int, ...]]) -> Assignment:

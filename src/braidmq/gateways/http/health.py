@@ -9,8 +9,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from braidmq import __version__
-from braidmq.gateways.http.operations import Answer, Call, Who, operation
+from braidmq.gateways.http.operations import Answer, Call, operation
 from braidmq.model.errors import BraidError
+from braidmq.security.rights import ANYONE
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Health:
         self._unready = unready
         self._quarantined = quarantined
 
-    @operation("GET", "/health", tag="health", who=Who.ANYONE, statuses=(200, 503))
+    @operation("GET", "/health", right=ANYONE, tag="health", statuses=(200, 503))
     async def health(self, call: Call) -> HealthInfo | Answer:
         """Say whether storage still works.
 
@@ -63,7 +64,7 @@ class Health:
             return HealthInfo("ok", __version__)
         return Answer(HealthInfo("failing", error=Failure(error.code, str(error))), 503)
 
-    @operation("GET", "/ready", tag="health", who=Who.ANYONE, statuses=(200, 503))
+    @operation("GET", "/ready", right=ANYONE, tag="health", statuses=(200, 503))
     async def ready(self, call: Call) -> ReadyInfo | Answer:
         """Say whether traffic may be sent here."""
         reason = self._unready()

@@ -12,6 +12,7 @@ from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.operations import Call, operation
 from braidmq.gateways.sessions import ChannelInfo, Session, SessionInfo
 from braidmq.model.errors import NotFound
+from braidmq.security.rights import MONITORING, listing, owner
 
 RATE_WINDOW_MS = 5_000
 """Rates are over at least about this long: shorter ones jump about."""
@@ -68,6 +69,13 @@ class Figures:
         self._last: tuple[int, Totals] = (self._started_ms, Totals())
         self._before: tuple[int, Totals] = self._last
 
+    def may_see(self, user: str) -> bool:
+        """Whether a user who was shown them still may see them: its tags may have changed."""
+        accounts = self._desk.access.accounts
+        if accounts.dev:
+            return True
+        return accounts.has_user(user) and accounts.user(user).may_monitor
+
     def look(self) -> Overview:
         broker = self._desk.broker
         engine, now_ms = broker.engine, broker.clock.now_ms()
@@ -110,19 +118,24 @@ class Node:
         self._desk = desk
         self._figures = figures
 
-    @operation("GET", "/v1/overview", tag="node")
+    @operation("GET", "/v1/overview", right=MONITORING, tag="node")
     async def overview(self, call: Call) -> Overview:
         """Say what the node is doing: counters and rates over all namespaces."""
         self._desk.engine()
         return self._figures.look()
 
-    @operation("GET", "/v1/connections", tag="node", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/connections",
+        right=listing("the caller's own; an administrator sees all"),
+        tag="node",
+        errors=(NotFound,),
+    )
     async def list_connections(self, call: Call, query: InNamespace) -> list[SessionInfo]:
         """List the connections of other protocols to a namespace.
 
         Those of the caller; administrators see everybody's.
         """
-        self._desk.enter(call, query.namespace)
         every = (each.describe() for each in self._desk.broker.sessions.all())
         return [
             each
@@ -131,33 +144,45 @@ class Node:
             and (call.user.is_administrator or each.user == call.user.name)
         ]
 
-    @operation("GET", "/v1/connections/{connection}", tag="node", errors=(UnknownConnection,))
+    @operation(
+        "GET",
+        "/v1/connections/{connection}",
+        right=owner("connection", namespace=""),
+        tag="node",
+        errors=(UnknownConnection,),
+    )
     async def describe_connection(self, call: Call, connection: str) -> SessionInfo:
         """Describe a connection."""
-        return self._found(call, connection).describe()
+        return self._found(connection).describe()
 
     @operation(
         "DELETE",
         "/v1/connections/{connection}",
+        right=owner("connection", namespace=""),
         tag="node",
         statuses=(204,),
         errors=(UnknownConnection,),
     )
     async def close_connection(self, call: Call, connection: str) -> None:
         """Close a connection; its peer is told who did."""
-        self._found(call, connection).end(f"closed by {call.user.name} over HTTP")
+        self._found(connection).end(f"closed by {call.user.name} over HTTP")
         self._desk.broker.touch()
 
     @operation(
-        "GET", "/v1/connections/{connection}/channels", tag="node", errors=(UnknownConnection,)
+        "GET",
+        "/v1/connections/{connection}/channels",
+        right=owner("connection", namespace=""),
+        tag="node",
+        errors=(UnknownConnection,),
     )
     async def list_channels(self, call: Call, connection: str) -> list[ChannelInfo]:
         """List the channels of a connection."""
-        return self._found(call, connection).describe_channels()
+        return self._found(connection).describe_channels()
 
     @operation(
         "DELETE",
         "/v1/connections/{connection}/channels/{channel}",
+        right=owner("connection", namespace=""),
         tag="node",
         statuses=(204,),
         errors=(UnknownConnection,),
@@ -165,13 +190,12 @@ class Node:
     async def close_channel(self, call: Call, connection: str, channel: Channel) -> None:
         """Close a channel; its peer is told who did."""
         reason = f"closed by {call.user.name} over HTTP"
-        if not self._found(call, connection).end_channel(channel, reason):
+        if not self._found(connection).end_channel(channel, reason):
             raise UnknownConnection(f"connection {connection!r} has no channel {channel}")
         self._desk.broker.touch()
 
-    def _found(self, call: Call, connection: str) -> Session:
+    def _found(self, connection: str) -> Session:
         session = self._desk.broker.sessions.get(connection)
-        own = session is not None and session.describe().user == call.user.name
-        if session is None or not (own or call.user.is_administrator):
+        if session is None:
             raise UnknownConnection(f"there is no connection {connection!r}")
         return session

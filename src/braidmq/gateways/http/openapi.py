@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from braidmq import __version__
-from braidmq.gateways.http.operations import BINARY, JSON, Operation, Who
+from braidmq.gateways.http.operations import BINARY, JSON, Operation
 from braidmq.gateways.http.problems import (
     PROBLEM_TYPE,
     BodyTooLarge,
@@ -23,6 +23,7 @@ from braidmq.model.errors import (
     StorageFailed,
 )
 from braidmq.security.logins import TooManyLogins
+from braidmq.security.rights import Who
 
 REF = "#/components/schemas/{name}"
 
@@ -52,7 +53,8 @@ DESCRIPTION = """\
 Everything a BraidMQ node does, over HTTP.
 
 Names in paths are percent-encoded: a topic `a/b` is `/v1/topics/a%2Fb`. The `namespace` parameter
-is `/` unless given. Users and permissions are those of AMQP; `Authorization` is Basic, or Bearer
+is `/` unless given. Users and permissions are those of AMQP, and each operation says which right
+it needs; `Authorization` is Basic, or Bearer
 with a token of `/v1/tokens`. Errors are problem documents (RFC 9457), whose `code` does not change.
 """
 
@@ -119,11 +121,11 @@ def _described(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
         "parameters": _parameters(operation, schema_of),
         "responses": _responses(operation, schema_of),
     }
-    if operation.description:
-        described["description"] = operation.description
+    right = f"Right: {operation.right}."
+    described["description"] = "\n\n".join(filter(None, (operation.description, right)))
     if operation.body is not None:
         described["requestBody"] = _request_body(operation, schema_of)
-    if operation.who is not Who.ANYONE:
+    if operation.right.who is not Who.ANYONE:
         described["security"] = [{"basic": []}, {"token": []}]
     return described
 
@@ -197,7 +199,7 @@ def _responses(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
 def _errors(operation: Operation) -> list[type[BraidError]]:
     """Those it names, and those every operation of its sort can have."""
     found = list(operation.errors)
-    if operation.who is Who.ANYONE:
+    if operation.right.who is Who.ANYONE:
         return found
     found += [BadRequest, NotAuthenticated, AccessRefused, TooManyLogins, StorageFailed]
     if operation.body is not None:

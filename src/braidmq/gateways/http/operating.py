@@ -10,17 +10,18 @@ from starlette.responses import Response
 from braidmq import logs
 from braidmq.gateways.http.desk import Desk
 from braidmq.gateways.http.node import UnknownConnection
-from braidmq.gateways.http.operations import Body, Call, Who, operation
+from braidmq.gateways.http.operations import Body, Call, operation
 from braidmq.gateways.http.problems import NO_STORE
 from braidmq.gateways.sessions import Session
 from braidmq.model.errors import AccessRefused, NotAuthenticated
+from braidmq.security.rights import ADMINISTRATOR, LOCAL
 
-MONITORING = "monitoring"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsSource(Protocol):
     public: bool
+    local: bool
 
     def pieces(self) -> Iterator[bytes]: ...
 
@@ -42,20 +43,13 @@ class Operating:
     @operation(
         "GET",
         "/metrics",
+        right=LOCAL.noting("`metrics.public = true` opens it to anyone"),
         tag="node",
-        who=Who.ANYONE,
         errors=(NotAuthenticated, AccessRefused),
         binary=True,
     )
     async def metrics(self, call: Call) -> Response:
-        """Give what the node counts, as Prometheus reads it.
-
-        For anyone, or for users with the tag `monitoring` if the node is set up so.
-        """
-        if not self._metrics.public:
-            user = await self._desk.access.authenticate(call.request)
-            if not user.is_administrator and MONITORING not in user.tags:
-                raise AccessRefused(f"user {user.name!r} does not have the tag {MONITORING}")
+        """Give what the node counts, as Prometheus reads it."""
         text = []
         for piece in self._metrics.pieces():
             text.append(piece)
@@ -63,12 +57,12 @@ class Operating:
             await asyncio.sleep(0)
         return Response(b"".join(text), headers={**NO_STORE, "content-type": METRICS_TYPE})
 
-    @operation("GET", "/v1/log-level", tag="node", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/log-level", right=ADMINISTRATOR, tag="node")
     async def get_log_level(self, call: Call) -> LogLevel:
         """Say which lines are logged."""
         return LogLevel(logs.level())
 
-    @operation("PUT", "/v1/log-level", tag="node", who=Who.ADMINISTRATOR)
+    @operation("PUT", "/v1/log-level", right=ADMINISTRATOR, tag="node")
     async def set_log_level(self, call: Call, body: LogLevel) -> LogLevel:
         """Log more or less, until the node is started again."""
         logs.set_level(body.level)
@@ -77,8 +71,8 @@ class Operating:
     @operation(
         "GET",
         "/v1/connections/{connection}/trace",
+        right=ADMINISTRATOR,
         tag="node",
-        who=Who.ADMINISTRATOR,
         errors=(UnknownConnection,),
     )
     async def get_trace(self, call: Call, connection: str) -> TraceInfo:
@@ -88,8 +82,8 @@ class Operating:
     @operation(
         "PUT",
         "/v1/connections/{connection}/trace",
+        right=ADMINISTRATOR,
         tag="node",
-        who=Who.ADMINISTRATOR,
         errors=(UnknownConnection,),
     )
     async def begin_trace(self, call: Call, connection: str) -> TraceInfo:
@@ -100,8 +94,8 @@ class Operating:
     @operation(
         "DELETE",
         "/v1/connections/{connection}/trace",
+        right=ADMINISTRATOR,
         tag="node",
-        who=Who.ADMINISTRATOR,
         errors=(UnknownConnection,),
     )
     async def end_trace(self, call: Call, connection: str) -> TraceInfo:

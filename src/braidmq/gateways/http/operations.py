@@ -3,18 +3,18 @@
 A resource is a class whose methods are marked with ``operation``. Everything a client may send is
 in the signature, so what is accepted and what the OpenAPI document says can't differ:
 
-    @operation("GET", "/v1/topics/{topic}/messages", tag="messages", errors=(UnknownTopic,))
+    @operation("GET", "/v1/topics/{topic}/messages", right=read("topic"), tag="messages")
     async def read(self, call: Call, topic: str, query: ReadQuery) -> Messages:
 
 Segments of the path come under their names, ``query``, ``headers`` and ``body`` as msgspec
-structs. What is returned becomes the body, with the first status of the operation; an ``Answer``
-has a status of its own, and a ``Response`` is sent as it is.
+structs. ``right`` is what its caller must be allowed (``security/rights.py``); ``guard`` has seen
+to that when the method is called. What is returned becomes the body, with the first status of the
+operation; an ``Answer`` has a status of its own, and a ``Response`` is sent as it is.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
@@ -23,10 +23,13 @@ import msgspec
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from braidmq.gateways.http.access import Caller
 from braidmq.gateways.http.problems import NO_STORE, PreconditionFailed
-from braidmq.model.errors import BadRequest, BraidError
+from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
 from braidmq.model.limits import KIB
+from braidmq.security.permissions import Grants
 from braidmq.security.records import User
+from braidmq.security.rights import Right
 
 BODY_BYTES_MAX = 64 * KIB
 """Ten times three patterns of full length; read before anything is known of its sender's intent."""
@@ -41,19 +44,30 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key nobody knows is refused: a misspelt limit must not be taken for none."""
 
 
-class Who(Enum):
-    """Who may call an operation at all."""
-
-    ANYONE = "anyone"
-    USER = "user"
-    ADMINISTRATOR = "administrator"
-
-
 class Call(NamedTuple):
-    """One request, and who sent it. For ``Who.ANYONE`` the user is nobody."""
+    """One request, who sent it, and what they may do in the namespace it is about. For operations
+    that anyone may call the user is nobody."""
 
     request: Request
-    user: User
+    caller: Caller
+    known_grants: Grants | None
+    """None where no namespace had to be entered."""
+
+    @property
+    def user(self) -> User:
+        return self.caller.user
+
+    @property
+    def grants(self) -> Grants:
+        assert self.known_grants is not None, "its right names no namespace"
+        return self.known_grants
+
+    def require_still(self, may: Callable[[], bool]) -> None:
+        """For what takes long: log-in and right must hold until its end. Raises AccessRefused."""
+        if not self.caller.is_current():
+            raise NotAuthenticated(f"the login of user {self.user.name!r} holds no more")
+        if not may():
+            raise AccessRefused(f"user {self.user.name!r} has lost the right to this meanwhile")
 
 
 class Answer(NamedTuple):
@@ -74,7 +88,7 @@ class Operation:
     statuses: tuple[int, ...]
     """Those of success; the first is the usual one."""
     errors: tuple[type[BraidError], ...]
-    who: Who
+    right: Right
     segments: dict[str, Any]
     """Name → type of what varies in the path."""
     query: Any
@@ -104,10 +118,10 @@ def operation(
     method: str,
     path: str,
     *,
+    right: Right,
     tag: str,
     statuses: tuple[int, ...] = (200,),
     errors: tuple[type[BraidError], ...] = (),
-    who: Who = Who.USER,
     binary: bool = False,
     body_bytes_max: int = BODY_BYTES_MAX,
     examples: tuple[Any, ...] = (),
@@ -127,7 +141,7 @@ def operation(
             description,
             statuses,
             errors,
-            who,
+            right,
             {name: hints[name] for name in names_in(path)},
             hints.get("query"),
             hints.get("headers"),

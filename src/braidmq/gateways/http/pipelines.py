@@ -10,6 +10,7 @@ from braidmq.gateways.http.operations import Body, Call, operation
 from braidmq.gateways.pipelines import PipelineRun, UnknownPipeline
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
+from braidmq.security.rights import any_right, listing, owner
 
 Count = Annotated[int, Meta(ge=0)]
 State = Literal["running", "finished", "stopped", "failed"]
@@ -52,25 +53,40 @@ class PipelinesResource:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/pipelines", tag="pipelines", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/pipelines",
+        right=listing("the caller's own; an administrator sees all"),
+        tag="pipelines",
+        errors=(NotFound,),
+    )
     async def list_pipelines(self, call: Call, query: InNamespace) -> list[PipelineInfo]:
         """List pipelines that have reported within a week."""
-        self._desk.enter(call, query.namespace)
         found = self._desk.broker.pipelines.list(query.namespace, self._desk.now_ms)
-        return [_shown(each) for each in found]
+        return [
+            _shown(each)
+            for each in found
+            if call.user.is_administrator or each.user == call.user.name
+        ]
 
-    @operation("GET", "/v1/pipelines/{pipeline}", tag="pipelines", errors=(UnknownPipeline,))
+    @operation(
+        "GET",
+        "/v1/pipelines/{pipeline}",
+        right=owner("pipeline"),
+        tag="pipelines",
+        errors=(UnknownPipeline,),
+    )
     async def describe_pipeline(
         self, call: Call, pipeline: str, query: InNamespace
     ) -> PipelineInfo:
         """Tell how a pipeline is. One that is silent for 30 seconds is `lost`."""
-        self._desk.enter(call, query.namespace)
         pipelines = self._desk.broker.pipelines
         return _shown(pipelines.get(query.namespace, pipeline, self._desk.now_ms))
 
     @operation(
         "PUT",
         "/v1/pipelines/{pipeline}",
+        right=any_right().and_(owner("pipeline")),
         tag="pipelines",
         errors=(NotFound,),
         examples=({"run": "5f2a", "state": "running", "started_ms": 1_790_000_000_000},),
@@ -80,11 +96,10 @@ class PipelinesResource:
     ) -> PipelineInfo:
         """Say how a run of a pipeline is, every few seconds; the answer may ask it to stop."""
         check_name(pipeline, "pipeline name")
-        self._desk.enter(call, query.namespace)
         said = PipelineRun(
             namespace=query.namespace,
             name=pipeline,
-            user=call.user.name,
+            user=self._desk.broker.pipelines.owner_of(query.namespace, pipeline) or call.user.name,
             seen_ms=self._desk.now_ms,
             **msgspec.structs.asdict(body),
         )
@@ -95,13 +110,13 @@ class PipelinesResource:
     @operation(
         "POST",
         "/v1/pipelines/{pipeline}/stop",
+        right=owner("pipeline"),
         tag="pipelines",
         statuses=(202,),
         errors=(UnknownPipeline,),
     )
     async def stop_pipeline(self, call: Call, pipeline: str, query: InNamespace) -> PipelineInfo:
         """Ask whoever runs a pipeline to stop it, after the batch it is at."""
-        self._desk.enter(call, query.namespace)
         pipelines = self._desk.broker.pipelines
         stopped = pipelines.stop(query.namespace, pipeline, self._desk.now_ms)
         await self._desk.done()
@@ -110,13 +125,13 @@ class PipelinesResource:
     @operation(
         "DELETE",
         "/v1/pipelines/{pipeline}",
+        right=owner("pipeline"),
         tag="pipelines",
         statuses=(204,),
         errors=(UnknownPipeline,),
     )
     async def forget_pipeline(self, call: Call, pipeline: str, query: InNamespace) -> None:
         """Forget what a pipeline said. One that runs will say it again."""
-        self._desk.enter(call, query.namespace)
         self._desk.broker.pipelines.forget(query.namespace, pipeline)
         await self._desk.done()
 

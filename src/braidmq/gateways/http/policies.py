@@ -8,10 +8,11 @@ from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
 from braidmq.gateways.http.desk import Desk
-from braidmq.gateways.http.operations import Answer, Body, Call, Who, operation, refuse_if_only_new
+from braidmq.gateways.http.operations import Answer, Body, Call, operation, refuse_if_only_new
 from braidmq.gateways.http.problems import PreconditionFailed
 from braidmq.gateways.policies import ApplyTo, Policy
 from braidmq.model.errors import BadRequest, NotFound
+from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering
 
 
 class PolicyBody(Body, frozen=True):
@@ -29,7 +30,7 @@ class Policies:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/policies", tag="policies", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/policies", right=ADMINISTRATOR, tag="policies")
     async def list_policies(self, call: Call) -> list[Policy]:
         """List policies of all namespaces."""
         return policies.list_policies(self._desk.engine())
@@ -37,32 +38,30 @@ class Policies:
     @operation(
         "GET",
         "/v1/policies/{namespace}",
+        right=administering("namespace"),
         tag="policies",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound,),
     )
     async def list_policies_of(self, call: Call, namespace: str) -> list[Policy]:
         """List policies of a namespace."""
-        self._desk.enter(call, namespace)
         return policies.list_policies(self._desk.engine(), namespace)
 
     @operation(
         "GET",
         "/v1/policies/{namespace}/{name}",
+        right=administering("namespace"),
         tag="policies",
-        who=Who.ADMINISTRATOR,
         errors=(NotFound, UnknownTemplate),
     )
     async def describe_policy(self, call: Call, namespace: str, name: str) -> Policy:
         """Describe a policy."""
-        self._desk.enter(call, namespace)
         return policies.find_policy(self._desk.engine(), namespace, name)
 
     @operation(
         "PUT",
         "/v1/policies/{namespace}/{name}",
+        right=administering("namespace").noting(TARGETS),
         tag="policies",
-        who=Who.ADMINISTRATOR,
         statuses=(200, 201),
         errors=(NotFound, BadRequest, IllegalPolicy, BadPartitionCount, PreconditionFailed),
         examples=(
@@ -71,7 +70,6 @@ class Policies:
     )
     async def put_policy(self, call: Call, namespace: str, name: str, body: PolicyBody) -> Answer:
         """Make or change a policy; queues and exchanges that match follow at once."""
-        self._desk.enter(call, namespace)
         policy = Policy(
             namespace, name, body.pattern, body.definition, body.priority, body.apply_to
         )
@@ -79,22 +77,22 @@ class Policies:
         known = any(each.name == name for each in policies.list_policies(engine, namespace))
         if known:
             refuse_if_only_new(call.request, f"policy {name!r}")
-        now_ms = self._desk.now_ms
-        await self._desk.broker.work(policies.setting_policy(engine, policy, now_ms=now_ms))
+        now_ms, set_by = self._desk.now_ms, call.user.name
+        steps = policies.setting_policy(engine, policy, now_ms=now_ms, set_by=set_by)
+        await self._desk.broker.work(steps)
         await self._desk.done()
         return Answer(None, 200 if known else 201)
 
     @operation(
         "DELETE",
         "/v1/policies/{namespace}/{name}",
+        right=administering("namespace"),
         tag="policies",
-        who=Who.ADMINISTRATOR,
         statuses=(204,),
         errors=(NotFound, UnknownTemplate),
     )
     async def delete_policy(self, call: Call, namespace: str, name: str) -> None:
         """Delete a policy; queues and exchanges that matched follow at once."""
-        self._desk.enter(call, namespace)
         engine = self._desk.engine()
         now_ms = self._desk.now_ms
         steps = policies.deleting_policy(engine, namespace, name, now_ms=now_ms)

@@ -10,6 +10,7 @@ from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.operations import Body, Call, operation
 from braidmq.gateways.http.origins import NAME_CHARACTERS_MAX
 from braidmq.model.errors import NotFound
+from braidmq.security.rights import write
 
 
 class NewProducer(Body, frozen=True):
@@ -36,6 +37,7 @@ class Producers:
     @operation(
         "POST",
         "/v1/producers",
+        right=write().noting("a name that is another user's producer is refused"),
         tag="transactions",
         statuses=(201,),
         errors=(NotFound, NotYourTransaction),
@@ -51,7 +53,6 @@ class Producers:
         answered as the first time, and written once. An open transaction of an earlier epoch is
         aborted.
         """
-        self._desk.enter(call, query.namespace)
         producer, lsn = self._desk.engine().transactions.open_producer(
             query.namespace, body.name, owner=call.user.name, now_ms=self._desk.now_ms
         )

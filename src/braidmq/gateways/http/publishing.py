@@ -25,6 +25,7 @@ from braidmq.gateways.http.origins import ORIGIN_ERRORS, PublishHeaders, origin_
 from braidmq.gateways.http.problems import DiskLow, MemoryLow
 from braidmq.model.errors import BadRequest, BraidError, RecordTooLarge
 from braidmq.model.limits import MIB
+from braidmq.security.rights import write
 from braidmq.storage.record import RecordBatch
 
 BATCH_BYTES_MAX = 16 * MIB
@@ -109,6 +110,7 @@ class Publishing:
     @operation(
         "POST",
         "/v1/topics/{topic}/messages",
+        right=write("topic"),
         tag="publishing",
         statuses=(201,),
         errors=ERRORS,
@@ -132,6 +134,7 @@ class Publishing:
     @operation(
         "POST",
         "/v1/topics/{topic}/messages/batch",
+        right=write("topic"),
         tag="publishing",
         statuses=(201,),
         errors=ERRORS,
@@ -157,6 +160,7 @@ class Publishing:
     @operation(
         "POST",
         "/v1/topics/{topic}/raw",
+        right=write("topic"),
         tag="publishing",
         statuses=(201,),
         errors=ERRORS,
@@ -183,7 +187,6 @@ class Publishing:
         return Placed(name, partition, offset, done.duplicate or UNSET)
 
     def _target(self, call: Call, namespace: str, name: str) -> Topic:
-        self._desk.enter(call, namespace).need_write(name)
         target = self._desk.engine().topic(namespace, name)
         self._desk.require_room()
         return target

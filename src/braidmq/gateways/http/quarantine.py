@@ -10,8 +10,9 @@ from braidmq.engine.errors import UnknownPartition, UnknownTopic
 from braidmq.engine.topics import TopicPartition
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Partition
-from braidmq.gateways.http.operations import Call, Who, operation
+from braidmq.gateways.http.operations import Call, operation
 from braidmq.model.errors import Conflict, PartitionQuarantined, StorageFailed
+from braidmq.security.rights import ADMINISTRATOR
 from braidmq.storage import aside
 from braidmq.storage.quarantine import Damage, Skipped, check
 
@@ -57,7 +58,7 @@ class QuarantineResource:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/quarantine", tag="node", who=Who.ADMINISTRATOR)
+    @operation("GET", "/v1/quarantine", right=ADMINISTRATOR, tag="node")
     async def list_quarantined(self, call: Call) -> QuarantineInfo:
         """List the partitions that are quarantined because a file of theirs is damaged.
 
@@ -71,10 +72,10 @@ class QuarantineResource:
     @operation(
         "POST",
         "/v1/topics/{topic}/partitions/{partition}/quarantine/retry",
+        right=ADMINISTRATOR,
         tag="node",
         statuses=(204,),
         errors=(UnknownTopic, UnknownPartition, NotQuarantined, PartitionQuarantined),
-        who=Who.ADMINISTRATOR,
     )
     async def retry_quarantined(
         self, call: Call, topic: str, partition: Partition, query: InNamespace
@@ -101,9 +102,9 @@ class QuarantineResource:
     @operation(
         "POST",
         "/v1/topics/{topic}/partitions/{partition}/quarantine/skip",
+        right=ADMINISTRATOR,
         tag="node",
         errors=(UnknownTopic, UnknownPartition, NotQuarantined, PartitionQuarantined),
-        who=Who.ADMINISTRATOR,
     )
     async def skip_quarantined(
         self, call: Call, topic: str, partition: Partition, query: InNamespace

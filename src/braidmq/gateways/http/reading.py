@@ -16,6 +16,7 @@ from braidmq.gateways.http.problems import NO_STORE
 from braidmq.gateways.http.subscriptions import Isolation, Position, position
 from braidmq.model.errors import NotFound, OffsetOutOfRange
 from braidmq.model.limits import MIB
+from braidmq.security.rights import read
 from braidmq.storage.record import FLAG_CONTROL, Record
 
 READ_MAX = 1000
@@ -56,6 +57,7 @@ class Reading:
     @operation(
         "GET",
         "/v1/topics/{topic}/partitions/{partition}/messages",
+        right=read("topic"),
         tag="reading",
         errors=(UnknownTopic, UnknownPartition, BadPosition),
     )
@@ -66,7 +68,7 @@ class Reading:
 
         Messages that wait for their time are shown too; what a queue has let go of is skipped.
         """
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         engine = self._desk.broker.engine
         at = engine.find_offset(found, partition, position(query.start))
         uncommitted = query.isolation == "read_uncommitted"
@@ -110,6 +112,7 @@ class Reading:
     @operation(
         "GET",
         "/v1/topics/{topic}/partitions/{partition}/messages/{offset}",
+        right=read("topic"),
         tag="reading",
         errors=(UnknownTopic, UnknownPartition, UnknownOffset),
     )
@@ -122,6 +125,7 @@ class Reading:
     @operation(
         "GET",
         "/v1/topics/{topic}/partitions/{partition}/messages/{offset}/raw",
+        right=read("topic"),
         tag="reading",
         statuses=(200, 204),
         errors=(UnknownTopic, UnknownPartition, UnknownOffset),
@@ -142,7 +146,7 @@ class Reading:
         return Response(record.value, 200, headers=headers, media_type=BINARY)
 
     def _one(self, call: Call, namespace: str, topic: str, partition: int, offset: int) -> Record:
-        found = self._desk.readable(call, namespace, topic)
+        found = self._desk.topic(call, topic)
         self._desk.broker.engine.core.partition(found, partition)
         try:
             records, _ = self._records(found, partition, offset, 1, 1)

@@ -24,6 +24,7 @@ from braidmq.gateways.http.subscriptions import VISIBILITY_MS_MAX
 from braidmq.gateways.http.waiting import Waiting
 from braidmq.model.errors import BraidError, NotFound
 from braidmq.model.limits import MIB
+from braidmq.security.rights import EACH, read
 
 RECEIPTS_MAX = 10_000
 RECEIPT_CHARACTERS_MAX = 512
@@ -102,6 +103,7 @@ class Answers:
     @operation(
         "POST",
         "/v1/receipts/{receipt}/ack",
+        right=read("receipt.topic"),
         tag="receipts",
         statuses=(204,),
         errors=(*ERRORS, *TRANSACTION_ERRORS, NotInFlight),
@@ -121,6 +123,7 @@ class Answers:
     @operation(
         "POST",
         "/v1/receipts/{receipt}/nack",
+        right=read("receipt.topic"),
         tag="receipts",
         statuses=(204,),
         errors=ERRORS,
@@ -137,6 +140,7 @@ class Answers:
     @operation(
         "POST",
         "/v1/receipts/{receipt}/reject",
+        right=read("receipt.topic"),
         tag="receipts",
         statuses=(204,),
         errors=ERRORS,
@@ -151,6 +155,7 @@ class Answers:
     @operation(
         "POST",
         "/v1/receipts/{receipt}/extend",
+        right=read("receipt.topic"),
         tag="receipts",
         statuses=(204,),
         errors=ERRORS,
@@ -167,6 +172,7 @@ class Answers:
     @operation(
         "POST",
         "/v1/receipts/ack",
+        right=read().noting(EACH),
         tag="receipts",
         errors=(NotFound, *TRANSACTION_ERRORS, StaleReceipt, NotInFlight),
         body_bytes_max=8 * MIB,
@@ -185,21 +191,36 @@ class Answers:
         return await self._answer_many(call, query.namespace, body.receipts, self._ack)
 
     @operation(
-        "POST", "/v1/receipts/nack", tag="receipts", errors=(NotFound,), body_bytes_max=8 * MIB
+        "POST",
+        "/v1/receipts/nack",
+        right=read().noting(EACH),
+        tag="receipts",
+        errors=(NotFound,),
+        body_bytes_max=8 * MIB,
     )
     async def nack_many(self, call: Call, query: InNamespace, body: NackMany) -> Settled:
         """Give many messages back, to be tried again."""
         return await self._answer_many(call, query.namespace, body.receipts, self._nack(body))
 
     @operation(
-        "POST", "/v1/receipts/reject", tag="receipts", errors=(NotFound,), body_bytes_max=8 * MIB
+        "POST",
+        "/v1/receipts/reject",
+        right=read().noting(EACH),
+        tag="receipts",
+        errors=(NotFound,),
+        body_bytes_max=8 * MIB,
     )
     async def reject_many(self, call: Call, query: InNamespace, body: RejectMany) -> Settled:
         """Give many messages up: they become dead letters at once."""
         return await self._answer_many(call, query.namespace, body.receipts, self._reject(body))
 
     @operation(
-        "POST", "/v1/receipts/extend", tag="receipts", errors=(NotFound,), body_bytes_max=8 * MIB
+        "POST",
+        "/v1/receipts/extend",
+        right=read().noting(EACH),
+        tag="receipts",
+        errors=(NotFound,),
+        body_bytes_max=8 * MIB,
     )
     async def extend_many(self, call: Call, query: InNamespace, body: ExtendMany) -> Settled:
         """Ask for more time to answer for many messages."""
@@ -236,14 +257,12 @@ class Answers:
         return perform
 
     async def _answer_one(self, call: Call, namespace: str, receipt: str, verb: Verb) -> None:
-        self._desk.enter(call, namespace)
         self._perform([self._held(call, namespace, receipt)], verb)
         await self._desk.done()
 
     async def _answer_many(
         self, call: Call, namespace: str, receipts: list[str], verb: Verb
     ) -> Settled:
-        self._desk.enter(call, namespace)
         held: dict[str, Held] = {}
         failed: list[NotSettled] = []
         for receipt in dict.fromkeys(receipts):
@@ -259,7 +278,6 @@ class Answers:
         self, call: Call, namespace: str, transaction: str, receipts: list[str]
     ) -> int:
         """Those that are the transaction's already count again."""
-        self._desk.enter(call, namespace)
         found = find_transaction(self._desk, call, namespace, transaction)
         held = [self._held(call, namespace, each, found) for each in dict.fromkeys(receipts)]
         mine = set(found.holders.values())
@@ -272,7 +290,7 @@ class Answers:
     def _held(
         self, call: Call, namespace: str, receipt: str, transaction: Transaction | None = None
     ) -> Held:
-        self._desk.enter(call, namespace).need_read(engine_receipts.parse(receipt).topic)
+        call.grants.need_read(engine_receipts.parse(receipt).topic)
         engine = self._desk.engine()
         held = engine.redeem(receipt, namespace)
         holder = engine.transactions.held_by(held[0])

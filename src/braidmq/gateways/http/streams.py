@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from braidmq.gateways.http.access import Caller
 from braidmq.gateways.http.node import Figures
 from braidmq.gateways.http.operations import query_from
 from braidmq.model.errors import BraidError, Kind
@@ -38,7 +39,7 @@ class MetricsStream:
         self._figures = figures
         self._listeners: set[asyncio.Event] = set()
 
-    async def serve(self, socket: WebSocket) -> None:
+    async def serve(self, socket: WebSocket, caller: Caller) -> None:
         """Until the listener goes, or the node does."""
         query = query_from(socket, StreamQuery)
         if len(self._listeners) >= LISTENERS_MAX:
@@ -48,7 +49,11 @@ class MetricsStream:
         self._listeners.add(over)
         gone = asyncio.ensure_future(_gone(socket, over))
         try:
-            while not over.is_set():
+            while (
+                not over.is_set()
+                and caller.is_current()
+                and self._figures.may_see(caller.user.name)
+            ):
                 async with asyncio.timeout(SEND_S_MAX):
                     text = msgspec.json.encode(self._figures.look()).decode()
                     await socket.send_text(text)

@@ -15,13 +15,14 @@ from braidmq.engine.errors import BadPosition, UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import SECOND_MS
 from braidmq.engine.receipts import receipts_of
 from braidmq.engine.states import State
-from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, Subscription
+from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Credit, Delivery, Mode, Subscription
 from braidmq.gateways.http.desk import Desk, InNamespace
 from braidmq.gateways.http.messages import Message, show
 from braidmq.gateways.http.operations import Answer, Body, Call, operation
 from braidmq.gateways.http.waiting import WAIT_MS_MAX, Waiting
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
+from braidmq.security.rights import listing, read
 
 IN_FLIGHT_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 1
@@ -138,10 +139,16 @@ class Subscriptions:
         """One for all who receive without being anybody: its deliveries are told apart by
         receipts."""
 
-    @operation("GET", "/v1/subscriptions", tag="subscriptions", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/subscriptions",
+        right=listing("subscriptions of topics that the caller may read"),
+        tag="subscriptions",
+        errors=(NotFound,),
+    )
     async def list_subscriptions(self, call: Call, query: InNamespace) -> list[SubscriptionInfo]:
         """List the subscriptions of all topics the caller may read."""
-        grants = self._desk.enter(call, query.namespace)
+        grants = call.grants
         return [
             described(each, self._waiting)
             for topic in self._desk.engine().topics(query.namespace)
@@ -150,18 +157,23 @@ class Subscriptions:
         ]
 
     @operation(
-        "GET", "/v1/topics/{topic}/subscriptions", tag="subscriptions", errors=(UnknownTopic,)
+        "GET",
+        "/v1/topics/{topic}/subscriptions",
+        right=read("topic"),
+        tag="subscriptions",
+        errors=(UnknownTopic,),
     )
     async def list_subscriptions_of_topic(
         self, call: Call, topic: str, query: InNamespace
     ) -> list[SubscriptionInfo]:
         """List the subscriptions of a topic."""
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         return [described(each, self._waiting) for each in found.subscriptions.values()]
 
     @operation(
         "GET",
         "/v1/topics/{topic}/subscriptions/{subscription}",
+        right=read("topic"),
         tag="subscriptions",
         errors=(UnknownTopic, UnknownSubscription),
     )
@@ -169,12 +181,13 @@ class Subscriptions:
         self, call: Call, topic: str, subscription: str, query: InNamespace
     ) -> SubscriptionInfo:
         """Describe a subscription, with its lag."""
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
         return described(found, self._waiting)
 
     @operation(
         "PUT",
         "/v1/topics/{topic}/subscriptions/{subscription}",
+        right=read("topic"),
         tag="subscriptions",
         statuses=(201, 200),
         errors=(UnknownTopic, BadPosition, WrongMode),
@@ -188,7 +201,7 @@ class Subscriptions:
         One that is there with this mode is left as it is, wherever it stands.
         """
         check_name(subscription, "subscription name")
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         known = found.subscriptions.get(subscription)
         if known is not None:
             if known.mode != body.mode:
@@ -208,6 +221,7 @@ class Subscriptions:
     @operation(
         "DELETE",
         "/v1/topics/{topic}/subscriptions/{subscription}",
+        right=read("topic").noting("configure, too, for a queue's own subscription"),
         tag="subscriptions",
         statuses=(204,),
         errors=(UnknownTopic, UnknownSubscription),
@@ -216,13 +230,16 @@ class Subscriptions:
         self, call: Call, topic: str, subscription: str, query: InNamespace
     ) -> None:
         """Delete a subscription, with its place in the topic."""
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
+        if found.name.partition(".")[0] == QUEUE_SUBSCRIPTION:
+            call.grants.need_configure(topic)
         self._desk.broker.engine.delete_subscription(found)
         await self._desk.done()
 
     @operation(
         "POST",
         "/v1/topics/{topic}/subscriptions/{subscription}/seek",
+        right=read("topic"),
         tag="subscriptions",
         errors=(UnknownTopic, UnknownSubscription, BadPosition),
         examples=({"to": "earliest"}, {"to": "@1735689600000"}),
@@ -234,7 +251,7 @@ class Subscriptions:
 
         Receipts given out before are stale from then on. Other subscriptions do not notice.
         """
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
         self._desk.broker.engine.rewind(found, position(body.to), now_ms=self._desk.now_ms)
         await self._desk.done()
         return described(found, self._waiting)
@@ -242,6 +259,7 @@ class Subscriptions:
     @operation(
         "POST",
         "/v1/topics/{topic}/subscriptions/{subscription}/receive",
+        right=read("topic"),
         tag="subscriptions",
         errors=(UnknownTopic, UnknownSubscription, WrongMode),
         examples=({"limit": 10, "wait_ms": 20_000},),
@@ -253,7 +271,7 @@ class Subscriptions:
 
         Each comes with a receipt, for `/v1/receipts`. The subscription of an AMQP queue is `queue`.
         """
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
         if found.mode is Mode.ASSIGNED:
             raise WrongMode(
                 f"subscription {subscription!r} of topic {topic!r} is a group's",
@@ -261,6 +279,7 @@ class Subscriptions:
             )
 
         def take() -> list[Message]:
+            call.require_still(lambda: call.grants.may_read(topic))
             engine = self._desk.broker.engine
             engine.subscription(engine.topic(query.namespace, topic), subscription)
             consumer = self._consumer(found)
@@ -273,6 +292,7 @@ class Subscriptions:
     @operation(
         "GET",
         "/v1/topics/{topic}/subscriptions/{subscription}/in-flight",
+        right=read("topic"),
         tag="subscriptions",
         errors=(UnknownTopic, UnknownSubscription),
     )
@@ -280,7 +300,7 @@ class Subscriptions:
         self, call: Call, topic: str, subscription: str, query: InFlightQuery
     ) -> list[InFlight]:
         """List messages at consumers, by partition and offset."""
-        found = self._desk.subscription(call, query.namespace, topic, subscription)
+        found = self._desk.subscription(call, topic, subscription)
         return list(islice(in_flight(found, query.partition, query.after), query.limit))
 
     def _consumer(self, subscription: Subscription) -> Consumer:

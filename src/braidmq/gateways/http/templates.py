@@ -8,10 +8,11 @@ from msgspec import Meta
 from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, Template
 from braidmq.gateways.http.desk import Desk, InNamespace, require_storable
-from braidmq.gateways.http.operations import Answer, Body, Call, Who, operation
+from braidmq.gateways.http.operations import Answer, Body, Call, operation
 from braidmq.model.errors import NotFound
 from braidmq.security.permissions import check_pattern
 from braidmq.security.records import check_name
+from braidmq.security.rights import TARGETS, administering
 
 PRIORITY_MAX = 1_000_000
 
@@ -39,17 +40,27 @@ class Templates:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/templates", tag="templates", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/templates",
+        right=administering("query.namespace"),
+        tag="templates",
+        errors=(NotFound,),
+    )
     async def list_templates(self, call: Call, query: InNamespace) -> list[TemplateInfo]:
         """List templates."""
-        self._desk.enter(call, query.namespace)
         every = self._desk.engine().core.templates
         return [shown(*key, every[key]) for key in sorted(every) if key[0] == query.namespace]
 
-    @operation("GET", "/v1/templates/{name}", tag="templates", errors=(UnknownTemplate,))
+    @operation(
+        "GET",
+        "/v1/templates/{name}",
+        right=administering("query.namespace"),
+        tag="templates",
+        errors=(UnknownTemplate,),
+    )
     async def describe_template(self, call: Call, name: str, query: InNamespace) -> TemplateInfo:
         """Describe a template."""
-        self._desk.enter(call, query.namespace)
         found = self._desk.engine().core.templates.get((query.namespace, name))
         if found is None:
             raise UnknownTemplate(f"there is no template {name!r} in namespace {query.namespace!r}")
@@ -58,8 +69,8 @@ class Templates:
     @operation(
         "PUT",
         "/v1/templates/{name}",
+        right=administering("query.namespace").noting(TARGETS),
         tag="templates",
-        who=Who.ADMINISTRATOR,
         statuses=(201, 200),
         errors=(NotFound, IllegalPolicy, BadPartitionCount),
         examples=({"pattern": "^shop[.]", "settings": {"ttl_ms": 86_400_000}, "priority": 5},),
@@ -71,10 +82,9 @@ class Templates:
         check_name(name, "template name")
         check_pattern(body.pattern)
         require_storable(body.settings)
-        self._desk.enter(call, query.namespace)
         engine = self._desk.engine()
         known = (query.namespace, name) in engine.core.templates
-        made = Template(name, body.pattern, body.settings, body.priority)
+        made = Template(name, body.pattern, body.settings, body.priority, set_by=call.user.name)
         steps = engine.setting_template(query.namespace, made, now_ms=self._desk.now_ms)
         await self._desk.broker.work(steps)
         await self._desk.done()
@@ -83,14 +93,13 @@ class Templates:
     @operation(
         "DELETE",
         "/v1/templates/{name}",
+        right=administering("query.namespace"),
         tag="templates",
-        who=Who.ADMINISTRATOR,
         statuses=(204,),
         errors=(UnknownTemplate,),
     )
     async def delete_template(self, call: Call, name: str, query: InNamespace) -> None:
         """Delete a template; topics that matched it change at once."""
-        self._desk.enter(call, query.namespace)
         engine = self._desk.engine()
         steps = engine.deleting_template(query.namespace, name, now_ms=self._desk.now_ms)
         await self._desk.broker.work(steps)

@@ -3,10 +3,11 @@
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from braidmq.engine.errors import BadPartitionCount, TopicExists, UnknownTopic
 from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
+from braidmq.engine.references import names_target
 from braidmq.engine.topics import Topic
 from braidmq.gateways.http.desk import (
     Desk,
@@ -24,6 +25,7 @@ from braidmq.gateways.http.operations import (
 from braidmq.gateways.http.problems import LimitReached, PreconditionFailed
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
+from braidmq.security.rights import TARGETS, any_right, configure, listing, read
 
 LIST_MAX = 1000
 
@@ -73,6 +75,13 @@ class TopicInfo(msgspec.Struct, frozen=True):
     policy: Annotated[TopicPolicy, Meta(description="What holds, templates and defaults included")]
     partitions: list[PartitionInfo]
     subscriptions: list[str]
+    disabled: (
+        Annotated[
+            list[str],
+            Meta(description="Settings that do not hold: who made them lost the right to a target"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -83,14 +92,20 @@ class Topics:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    @operation("GET", "/v1/topics", tag="topics", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/topics",
+        right=listing("topics that the caller may read, write or configure"),
+        tag="topics",
+        errors=(NotFound,),
+    )
     async def list_topics(self, call: Call, query: ListQuery) -> list[TopicSummary]:
         """List topics.
 
         By name, at most `limit`; for the next page give the last name as `after`. Only topics that
         the caller may read, write or configure are listed.
         """
-        grants = self._desk.enter(call, query.namespace)
+        grants = call.grants
         names = sorted(
             topic.name
             for topic in self._desk.engine().topics(query.namespace)
@@ -98,26 +113,26 @@ class Topics:
         )
         seen: list[TopicSummary] = []
         for name in names:
-            if grants.may_read(name) or grants.may_write(name) or grants.may_configure(name):
+            if grants.sees(name):
                 seen.append(summary(self._desk.broker.engine.topic(query.namespace, name)))
             if len(seen) == query.limit:
                 break
         return seen
 
-    @operation("GET", "/v1/topics/{topic}", tag="topics", errors=(UnknownTopic,))
+    @operation(
+        "GET", "/v1/topics/{topic}", right=any_right("topic"), tag="topics", errors=(UnknownTopic,)
+    )
     async def describe_topic(self, call: Call, topic: str, query: InNamespace) -> TopicInfo:
         """Describe a topic.
 
         Its settings, partitions and counters.
         """
-        grants = self._desk.enter(call, query.namespace)
-        if not (grants.may_write(topic) or grants.may_configure(topic)):
-            grants.need_read(topic)
-        return self._described(self._desk.engine().topic(query.namespace, topic))
+        return self._described(self._desk.topic(call, topic), call)
 
     @operation(
         "PUT",
         "/v1/topics/{topic}",
+        right=configure("topic").noting(TARGETS),
         tag="topics",
         statuses=(201, 200),
         errors=(NotFound, IllegalPolicy, TopicExists, LimitReached, PreconditionFailed),
@@ -133,7 +148,6 @@ class Topics:
         """
         check_name(topic, "topic name")
         require_storable(body.settings)
-        self._desk.enter(call, query.namespace).need_configure(topic)
         engine = self._desk.engine()
         known = engine.core.topics.get((query.namespace, topic))
         if known is not None:
@@ -143,11 +157,18 @@ class Topics:
                     f"there is a topic {topic!r} with other settings",
                     remedy="PATCH it to change them",
                 )
-            return Answer(self._described(known), 200)
+            engine.references.adopt(known, call.user.name)
+            return Answer(self._described(known, call), 200)
         self._require_room(query.namespace)
-        made = engine.create_topic(query.namespace, topic, body.settings, now_ms=self._desk.now_ms)
+        made = engine.create_topic(
+            query.namespace,
+            topic,
+            body.settings,
+            now_ms=self._desk.now_ms,
+            set_by=call.user.name,
+        )
         await self._desk.done()
-        return self._described(made)
+        return self._described(made, call)
 
     def _require_room(self, namespace: str) -> None:
         limit = self._desk.access.accounts.namespace(namespace).max_queues
@@ -157,6 +178,7 @@ class Topics:
     @operation(
         "PATCH",
         "/v1/topics/{topic}",
+        right=configure("topic").noting(TARGETS),
         tag="topics",
         errors=(UnknownTopic, IllegalPolicy, BadPartitionCount),
         examples=({"settings": {"retention": {"time_ms": 86_400_000}}},),
@@ -169,37 +191,56 @@ class Topics:
         Settings given win over those it has; the others stay. Partitions can be added, never taken
         away.
         """
-        found = self._desk.configurable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         require_storable(body.settings)
-        settings = merge(found.settings, body.settings)
-        self._desk.broker.engine.alter_topic(found, settings, now_ms=self._desk.now_ms)
+        self._desk.broker.engine.alter_topic(
+            found,
+            merge(found.settings, body.settings),
+            now_ms=self._desk.now_ms,
+            set_by=call.user.name if names_target(body.settings) else None,
+        )
         await self._desk.done()
-        return self._described(found)
+        return self._described(found, call)
 
     @operation(
-        "DELETE", "/v1/topics/{topic}", tag="topics", statuses=(204,), errors=(UnknownTopic,)
+        "DELETE",
+        "/v1/topics/{topic}",
+        right=configure("topic"),
+        tag="topics",
+        statuses=(204,),
+        errors=(UnknownTopic,),
     )
     async def delete_topic(self, call: Call, topic: str, query: InNamespace) -> None:
         """Delete a topic.
 
         With its messages and subscriptions; its consumers are told.
         """
-        found = self._desk.configurable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         self._desk.broker.engine.delete_topic(found)
         await self._desk.done()
 
-    @operation("POST", "/v1/topics/{topic}/purge", tag="topics", errors=(UnknownTopic,))
+    @operation(
+        "POST",
+        "/v1/topics/{topic}/purge",
+        right=read("topic"),
+        tag="topics",
+        errors=(UnknownTopic,),
+    )
     async def purge_topic(self, call: Call, topic: str, query: InNamespace) -> Purged:
         """Take out every message that nobody has in flight.
 
         For all subscriptions; the answer has how many the fullest of them lost.
         """
-        found = self._desk.readable(call, query.namespace, topic)
+        found = self._desk.topic(call, topic)
         purged = self._desk.broker.engine.purge(found)
         await self._desk.done()
         return Purged(purged)
 
-    def _described(self, topic: Topic) -> TopicInfo:
+    def _described(self, topic: Topic, call: Call) -> TopicInfo:
+        policy, settings = topic.policy, topic.settings
+        if not call.grants.may_configure(topic.name):
+            # An address that alerts are posted to is often all it takes to post there.
+            policy, settings = without_webhook(policy), without_webhook_setting(settings)
         return TopicInfo(
             namespace=topic.namespace,
             name=topic.name,
@@ -208,14 +249,27 @@ class Topics:
             published=topic.published,
             depth=topic.depth,
             depth_bytes=topic.depth_bytes,
-            settings=topic.settings,
-            policy=topic.policy,
+            settings=settings,
+            policy=policy,
             partitions=[
                 PartitionInfo(each.number, each.log.start_offset, each.log.next_offset)
                 for each in topic.partitions
             ],
             subscriptions=sorted(topic.subscriptions),
+            disabled=UNSET if topic.dead_letter is topic.policy.dead_letter else ["dead_letter"],
         )
+
+
+def without_webhook(policy: TopicPolicy) -> TopicPolicy:
+    hidden = msgspec.structs.replace(policy.dead_letter, alert_webhook=None)
+    return msgspec.structs.replace(policy, dead_letter=hidden)
+
+
+def without_webhook_setting(settings: dict[str, Any]) -> dict[str, Any]:
+    dead = settings.get("dead_letter")
+    if not isinstance(dead, dict) or "alert_webhook" not in dead:
+        return settings
+    return settings | {"dead_letter": {k: v for k, v in dead.items() if k != "alert_webhook"}}
 
 
 def summary(topic: Topic) -> TopicSummary:

@@ -42,6 +42,7 @@ from braidmq.gateways.http.origins import (
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.model.limits import MIB
+from braidmq.security.rights import listing, owner, write
 
 BRANCHES_BYTES_MAX = 16 * MIB
 """A body that names so many branches, with names of full length."""
@@ -135,6 +136,7 @@ class Transactions:
     @operation(
         "POST",
         "/v1/transactions",
+        right=write().noting("names that are another user's are refused"),
         tag="transactions",
         statuses=(201, 200),
         errors=(
@@ -156,7 +158,6 @@ class Transactions:
         wherever; nothing of it is seen until it is committed. Without a name it gets one. One of
         that name that is open is answered with 200; one that is committed, with 409.
         """
-        self._desk.enter(call, query.namespace)
         coordinator, now_ms = self._coordinator(), self._desk.now_ms
         if (body.producer_id is UNSET) != (body.producer_epoch is UNSET):
             raise BadRequest("a producer has an id and an epoch")
@@ -186,13 +187,18 @@ class Transactions:
         await self._desk.done()
         return info if lsn is not None else Answer(info, 200)
 
-    @operation("GET", "/v1/transactions", tag="transactions", errors=(NotFound,))
+    @operation(
+        "GET",
+        "/v1/transactions",
+        right=listing("the caller's own; an administrator sees all"),
+        tag="transactions",
+        errors=(NotFound,),
+    )
     async def list_transactions(self, call: Call, query: InNamespace) -> list[TransactionInfo]:
         """List open transactions, the oldest first, and what each keeps readers from.
 
         Those of the caller; an administrator sees all.
         """
-        self._desk.enter(call, query.namespace)
         return [
             self._described(each)
             for each in self._coordinator().transactions(query.namespace)
@@ -202,6 +208,7 @@ class Transactions:
     @operation(
         "GET",
         "/v1/transactions/{transaction}",
+        right=owner("transaction"),
         tag="transactions",
         errors=(UnknownTransaction, NotYourTransaction),
     )
@@ -209,7 +216,7 @@ class Transactions:
         self, call: Call, transaction: str, query: InNamespace
     ) -> TransactionInfo:
         """Describe a transaction; for an hour after its end, how that was."""
-        owner = self._owner(call, query.namespace, transaction)
+        owner = self._owner(query.namespace, transaction)
         coordinator = self._coordinator()
         for each in coordinator.transactions(query.namespace):
             if each.begun.name == transaction:
@@ -220,6 +227,7 @@ class Transactions:
     @operation(
         "POST",
         "/v1/transactions/{transaction}/heartbeat",
+        right=owner("transaction").noting("not even an administrator"),
         tag="transactions",
         statuses=(204,),
         errors=TRANSACTION_ERRORS,
@@ -229,12 +237,12 @@ class Transactions:
 
         Publishing and acknowledging in it do too.
         """
-        self._desk.enter(call, query.namespace)
         find_transaction(self._desk, call, query.namespace, transaction)
 
     @operation(
         "POST",
         "/v1/transactions/{transaction}/commit",
+        right=owner("transaction"),
         tag="transactions",
         errors=(*TRANSACTION_ERRORS, UnknownBranch, StaleApplication, StaleGeneration),
         body_bytes_max=BRANCHES_BYTES_MAX,
@@ -247,7 +255,7 @@ class Transactions:
 
         To commit one that is committed is answered the same; one that was aborted, with 409.
         """
-        owner = self._owner(call, query.namespace, transaction)
+        owner = self._owner(query.namespace, transaction)
         lsn = self._coordinator().end(
             query.namespace,
             transaction,
@@ -261,6 +269,7 @@ class Transactions:
     @operation(
         "POST",
         "/v1/transactions/{transaction}/abort",
+        right=owner("transaction"),
         tag="transactions",
         errors=TRANSACTION_ERRORS,
     )
@@ -271,32 +280,31 @@ class Transactions:
 
         An administrator may abort anybody's.
         """
-        owner = self._owner(call, query.namespace, transaction)
+        owner = self._owner(query.namespace, transaction)
         lsn = self._coordinator().end(
             query.namespace, transaction, commit=False, now_ms=self._desk.now_ms, owner=owner
         )
         return await self._ended(query.namespace, transaction, owner, lsn)
 
     @operation(
-        "GET", "/v1/applications/{application}", tag="transactions", errors=(UnknownApplication,)
+        "GET",
+        "/v1/applications/{application}",
+        right=owner("application"),
+        tag="transactions",
+        errors=(UnknownApplication,),
     )
     async def describe_application(
         self, call: Call, application: str, query: InNamespace
     ) -> ApplicationInfo:
         """Tell what an application committed last."""
-        self._desk.enter(call, query.namespace)
         last = self._coordinator().last_committed(query.namespace, application)
         if last is None:
             raise UnknownApplication(f"application {application!r} has committed nothing")
         return ApplicationInfo(query.namespace, application, *last)
 
-    def _owner(self, call: Call, namespace: str, name: str) -> str:
+    def _owner(self, namespace: str, name: str) -> str:
         """As whom the caller speaks: an administrator for whoever began it."""
-        self._desk.enter(call, namespace)
-        owner = self._coordinator().owner_of(namespace, name)
-        if owner != call.user.name and not call.user.is_administrator:
-            raise NotYourTransaction(f"transaction {name!r} belongs to another user")
-        return owner
+        return self._coordinator().owner_of(namespace, name)
 
     async def _ended(self, namespace: str, name: str, owner: str, lsn: Lsn) -> TransactionInfo:
         outcome = self._coordinator().outcome(namespace, name, owner)

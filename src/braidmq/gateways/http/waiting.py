@@ -92,6 +92,14 @@ class Waiting:
                 self._broker.engine.watch(subscription)
                 return
 
+    def recheck(self) -> None:
+        """Somebody's rights have changed: who may not wait for a message any more is told so."""
+        for subscription in list(self._polls):
+            for poll in list(self._polls.get(subscription, ())):
+                poll.try_again()
+            if subscription in self._polls:
+                self._broker.engine.watch(subscription)
+
     def stop(self) -> None:
         """The node stops: nobody waits any more."""
         self._stopping = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from braidmq.engine.policy import merge
+from braidmq.engine.references import names_target
 from braidmq.engine.topics import Subscription as EngineSubscription
 from braidmq.engine.topics import Topic
 from braidmq.gateways.mqtt import queue_config
@@ -119,6 +120,7 @@ class Admin:
         engine, now_ms = self._broker.engine, self._broker.now_ms()
         topic = engine.core.topics.get((connection.namespace, address.name))
         if topic is not None and topic.settings == settings and size == batch_size(topic):
+            engine.references.adopt(topic, connection.user)
             return self._made(topic, config)
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
@@ -129,6 +131,7 @@ class Admin:
             now_ms=now_ms,
             kind="queue",
             attributes={"mqtt": {"batch_size": size}} if size else None,
+            set_by=connection.user,
         )
         return self._made(topic, config)
 
@@ -141,10 +144,15 @@ class Admin:
         topic = self._found(connection, address)
         config = queue_config.read(payload)
         if payload:
-            changed = merge(topic.settings, queue_config.settings_of(config))
+            given = queue_config.settings_of(config)
             size = queue_config.batch_size_of(config)
             engine = self._broker.engine
-            engine.alter_topic(topic, changed, now_ms=self._broker.now_ms())
+            engine.alter_topic(
+                topic,
+                merge(topic.settings, given),
+                now_ms=self._broker.now_ms(),
+                set_by=connection.user if names_target(given) else None,
+            )
             if size is not None:
                 topic.attributes["mqtt"] = {"batch_size": size}
                 engine.core.save_topic(topic)

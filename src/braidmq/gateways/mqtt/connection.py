@@ -1,6 +1,5 @@
 """One MQTT connection, whatever carries its bytes: the handshake, packets in and out, its end."""
 
-import asyncio
 import logging
 import secrets
 from array import array
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
+from braidmq.gateways.intake import Share
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import MqttAnswers, PublishAnswer
 from braidmq.gateways.mqtt.errors import translate
@@ -24,11 +24,13 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
+from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
 from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.model.ids import Lsn
+from braidmq.model.limits import KIB
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
@@ -56,6 +58,7 @@ from braidmq.wire.mqtt.packets import (
     Unsubscribe,
     decode,
     encode,
+    publish_head,
 )
 from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import render_acks
@@ -67,10 +70,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10
-"""How long a peer may take to log in, and to go once it was told to."""
-CONNECT_BYTES_MAX = 256 * 1024
-"""Of strangers no larger packet is taken: client id, will and password fit."""
+"""How long a peer may take to log in."""
+STRANGER_BYTES = 4 * KIB
+"""What is read at once of who has not logged in."""
+RECEIVE_BYTES = 256 * KIB
+LARGE_BYTES = 64 * KIB
+"""A publish above this is refused, if it has to be, before all of it is there."""
 UNLIMITED = 0x7FFFFFFF
+CLIENT_LEFT = "the client closed it"
 FLUSH_BYTES = 1 << 19
 """Output above this does not wait for the end of the turn: only what the socket does not take
 counts as unsent."""
@@ -89,6 +96,10 @@ class Transport(Protocol):
     """The peer's address."""
     peer: str
     """The same with its port."""
+    share: Share | None
+    """Where it has counted what it keeps of a packet that is not whole."""
+    receive_bytes: int
+    """What is read at once."""
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -107,13 +118,21 @@ class Transport(Protocol):
     def resume(self) -> None:
         """Read on, first what was left unread."""
 
+    def drop_input(self) -> None:
+        """Take no notice of anything that comes from now on, or came and is not taken yet."""
+
     def finish(self) -> None:
         """Say goodbye; the peer closes, or is cut off after a while."""
+
+    def close(self) -> None:
+        """Once everything is sent."""
 
     def abort(self) -> None: ...
 
 
 class MqttConnection:
+    __deletable__ = ("_publisher", "_subscriber", "answers")
+
     def __init__(self, gateway: "MqttGateway", transport: Transport) -> None:
         self.gateway = gateway
         self.broker = gateway.broker
@@ -139,7 +158,15 @@ class MqttConnection:
         """Whether it wants reason strings."""
         self._resumed_s = 0.0
         """When it could be heard again after it could not be."""
-        self._scanner = Scanner(SERVER, 0, CONNECT_BYTES_MAX)
+        self.share = self.broker.intake.share(self)
+        transport.share = self.share
+        transport.receive_bytes = STRANGER_BYTES
+        self._scanner = Scanner(SERVER, 0, gateway.settings.connect_bytes_max)
+        self._skipped_bytes = 0
+        """What is still to come of a packet that was refused."""
+        self._parked: Parked[tuple[Arrival, array[int] | None]] | None = None
+        """Publishes that wait for room, while there are any."""
+        self._parked_since_s = 0.0
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -151,17 +178,18 @@ class MqttConnection:
         self._output_bytes_max = gateway.settings.output_bytes_max
         self._session_id = self.broker.sessions.new_id("mqtt")
         self._connected_ms = self.broker.now_ms()
-        self._login: asyncio.Task[None] | None = None
+        self._is_known = False
+        """CONNECT is there: until it is answered nothing more is read."""
         self._established = False
         self._held = False
         """CONNACK waits for the disk, and all that follows it."""
         self._closed = False
         self._read_paused = False
+        """As many publishes wait as may."""
         self._write_paused = False
         """The transport has more unsent than it likes."""
         self._is_heard = True
         """False: so much is unsent that nothing is read that would have to be answered, too."""
-        self._published = False
         self._trace: Trace | None = None
         self._end = ""
         """Why it is over, once that is known."""
@@ -171,6 +199,13 @@ class MqttConnection:
     @property
     def is_established(self) -> bool:
         return self._established
+
+    @property
+    def input_bytes_max(self) -> int:
+        """What a transport with buffers of its own may keep: a frame of its own, and a packet."""
+        if not self._established:
+            return self._scanner.packet_bytes_max + 1 * KIB
+        return 2 * self._scanner.packet_bytes_max + RECEIVE_BYTES
 
     @property
     def is_closed(self) -> bool:
@@ -202,7 +237,7 @@ class MqttConnection:
             connected_ms=self._connected_ms,
             client=self.client_id,
             channels=0,
-            blocked=self._read_paused,
+            blocked=self._parked is not None,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:
@@ -244,15 +279,22 @@ class MqttConnection:
         """Take whole packets from the front; returns how many bytes they had."""
         if self._closed:
             return size
-        if self._login is not None and not self._established:
+        if self._is_known and not self._established:
             return 0
+        if self._skipped_bytes:
+            skipped = min(self._skipped_bytes, size)
+            self._skipped_bytes -= skipped
+            if skipped == size:
+                return size
+            return skipped + self.receive(memoryview(data)[skipped:size], size - skipped)
         broker = self.broker
         is_first = broker.begin()
         broker.turns.read()
         try:
             return self._receive(data, size)
         except BraidError as error:
-            self.fail(translate(error))
+            # Frames of a traceback may know the error, which would be garbage to be collected.
+            self.fail(translate(error.with_traceback(None)))
             return size
         finally:
             if is_first:
@@ -267,7 +309,24 @@ class MqttConnection:
             self._handle(event, view)
             if self._closed:
                 return size
+        if self._scanner.wanted_bytes > LARGE_BYTES and self._is_refused(view[used:size]):
+            self._skipped_bytes = self._scanner.wanted_bytes - (size - used)
+            return size
         return used
+
+    def _is_refused(self, data: memoryview) -> bool:
+        """Whether a large packet, of which this is the beginning, need not be kept: it is a publish
+        that the client is told no to already."""
+        found = publish_head(data)
+        if found is None or not self._established:
+            return False
+        topic, qos, packet_id = found
+        return self._publisher.refuse_early(topic, qos, packet_id)
+
+    def refuse_input(self, text: str) -> None:
+        """It holds too much that is not complete."""
+        self._log(logging.WARNING, "input refused", reason=text)
+        self.fail(MqttError(Reason.QUOTA_EXCEEDED, text))
 
     @property
     def wanted_bytes(self) -> int:
@@ -287,9 +346,11 @@ class MqttConnection:
             self.broker.settle()
         if kind == EVENT_PUBLISH:
             run = event[1]
-            self._note_published()
             arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
-            self._publisher.publish(arrival, run.packet_ids)
+            if self.must_wait() and not self._publisher.is_answered_now(arrival):
+                self._park(arrival, run.packet_ids)
+            else:
+                self._publisher.publish(arrival, run.packet_ids)
         elif kind == EVENT_ACKS:
             self._handle_acks(*event[1:])
         elif kind == EVENT_ERROR:
@@ -354,7 +415,8 @@ class MqttConnection:
         if too_high and self.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
         self.transport.pause()
-        self._login = self.broker.loop.create_task(self._log_in(packet))
+        self._is_known = True
+        self.broker.loop.create_task(self._log_in(packet))
 
     async def _log_in(self, packet: Connect) -> None:
         try:
@@ -364,11 +426,14 @@ class MqttConnection:
         except StorageFailed as error:
             self.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
         except BraidError as error:
-            if not self._established:
-                self.gateway.logins_refused += 1
-                user = packet.user_name or GUEST
-                self._log(logging.WARNING, "login refused", user=user, reason=str(error))
-            self.fail(translate(error))
+            if not self._established and isinstance(error, AccessRefused):
+                self.gateway.accounts.failed_logins.note(
+                    "mqtt", packet.user_name or GUEST, self.transport.peer, str(error)
+                )
+            elif not self._established:
+                self._log(logging.INFO, "connection refused", reason=str(error))
+            # A traceback keeps this frame, and that keeps the connection.
+            self.fail(translate(error.with_traceback(None)))
         except Exception:
             self.transport.abort()
             raise
@@ -420,7 +485,7 @@ class MqttConnection:
         self._established = self._held = True
         self.broker.sessions.add(self._session_id, self)
         self.gateway.connections_opened += 1
-        self._log(logging.INFO, "connection opened", version=self.version, session=present)
+        self._log(logging.DEBUG, "connection opened", version=self.version, session=present)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -438,6 +503,7 @@ class MqttConnection:
             return
         self._deadline.cancel()
         self._held = False
+        self.transport.receive_bytes = RECEIVE_BYTES
         self.session.tree.moves += 1
         self.broker.flush_later(self)
         if not self._read_paused:
@@ -479,11 +545,12 @@ class MqttConnection:
                 # 3.14.2.2.2
                 raise ProtocolError("a session that was to end with its connection can't be kept")
             self.session.expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
-        self._end = "the client closed it"
+        self._end = CLIENT_LEFT
         # MQTT-3.14.4-3: only a normal end discards the will.
         self._leave(with_will=packet.reason != Reason.SUCCESS)
         self.flush()
-        self._hang_up()
+        # It was told nothing that it has to read, and sends no more (MQTT-3.14.4-2).
+        self._hang_up(at_once=True)
 
     def fail(self, error: MqttError) -> None:
         """The peer broke a rule: it is told, as far as its version can, and only it has to go."""
@@ -522,9 +589,9 @@ class MqttConnection:
     def taken_over(self) -> None:
         self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another client has the same client id")
 
-    def shut_down(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN) -> None:
+    def shut_down(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN, text: str = "") -> None:
         if self._established:
-            self._say_goodbye(reason, "")
+            self._say_goodbye(reason, text)
         else:
             self.transport.abort()
 
@@ -539,12 +606,25 @@ class MqttConnection:
         self._leave(with_will=True)
         self._hang_up()
 
-    def _hang_up(self) -> None:
+    def _hang_up(self, *, at_once: bool = False) -> None:
         self._closed = True
+        self._drop_input()
         self._set_shortcut()
         self._deadline.cancel()
-        self.transport.finish()
-        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self.transport.abort)
+        self.broker.lingering.add(self.transport)
+        if at_once:
+            self.transport.close()
+        else:
+            self.transport.finish()
+
+    def _drop_input(self) -> None:
+        """What it has not completed never will be."""
+        self._skipped_bytes = 0
+        if self._parked is not None:
+            self._log(logging.WARNING, "publishes dropped", waiting=len(self._parked))
+            self._parked.clear()
+            self._parked = None
+        self.transport.drop_input()
 
     def _leave(self, *, with_will: bool) -> None:
         """Let the session go, once."""
@@ -569,12 +649,19 @@ class MqttConnection:
     def lost(self) -> None:
         """The transport is gone."""
         self._deadline.cancel()
+        self.broker.lingering.discard(self.transport)
         self.gateway.forget(self)
+        self._drop_input()
+        self.share.release()
         self._out.clear()
         self._leave(with_will=True)
-        # Who never logged in may be a load balancer's probe: no news to most.
-        level = logging.INFO if self._established else logging.DEBUG
+        # Clients come and go in thousands, and load balancers knock: no news to most.
+        is_news = self._established and self._end not in ("", CLIENT_LEFT)
+        level = logging.INFO if is_news else logging.DEBUG
         self._log(level, "connection closed", reason=self._end or "the peer is gone")
+        # What knows itself is freed only when garbage is collected, which is rarely.
+        self._queues = self._trace = None
+        del self._publisher, self._subscriber, self.answers
 
     # --- out ---
 
@@ -729,24 +816,54 @@ class MqttConnection:
 
     # --- pressure and keep alive ---
 
-    def _note_published(self) -> None:
-        self._published = True
-        if self.broker.engine.pressure.level is Level.BLOCKED:
-            self.set_blocked()
+    def must_wait(self) -> bool:
+        """Whether what is published now can't be taken now."""
+        return self._parked is not None or self.broker.engine.pressure.level is Level.BLOCKED
 
-    def set_blocked(self) -> None:
-        """Stop reading from a publisher; who only subscribes goes on."""
-        if self._published and not self._read_paused and not self._closed:
-            self._read_paused = True
+    def _park(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+        """Keep it until there is room, and read on: an acknowledgement that makes room may be right
+        behind it."""
+        if self._parked is None:
+            self._parked = Parked(self.share)
+            self._parked_since_s = self.broker.loop.time()
             self.gateway.publishers_slowed += 1
+            self.transport.receive_bytes = PARKED_RECEIVE_BYTES
+        kept = arrival.kept()
+        self._parked.add((kept, packet_ids), kept.batch.memory_bytes)
+        if self._parked.is_full and not self._read_paused:
+            self._read_paused = True
             self.transport.pause()
 
     def set_unblocked(self) -> None:
+        """There is room: for what waited, and if all of it is taken, for more."""
+        parked, self._parked = self._parked, None
+        if parked is None:
+            return
+        try:
+            while len(parked) and not self._closed and not self.broker.is_blocked():
+                self._publisher.publish(*parked.take())
+        except BraidError as error:
+            self.fail(translate(error))
+        if self._closed:
+            parked.clear()
+        elif len(parked):
+            self._parked = parked
+            return
+        self.transport.receive_bytes = RECEIVE_BYTES
         if self._read_paused:
             self._read_paused = False
             self._resumed_s = self.broker.loop.time()
             if self._is_heard:
                 self.transport.resume()
+
+    def check_parked(self, now: float) -> None:
+        """Called about once a second: others get what it has not answered for, if it could not be
+        heard for too long because too many of its publishes wait."""
+        if self._read_paused and self.credit.used and now - self._parked_since_s > PARKED_S:
+            self._say_goodbye(
+                Reason.QUOTA_EXCEEDED,
+                "publishers are blocked, and acknowledgements may be behind what it published",
+            )
 
     def beat(self, now: float) -> None:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""

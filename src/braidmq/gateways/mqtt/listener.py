@@ -8,26 +8,31 @@ from braidmq.gateways.admission import Listening, listen
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
-from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, RECEIVE_BYTES, MqttConnection
 from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
 from braidmq.gateways.mqtt.queues import Queues
-from braidmq.gateways.mqtt.retained_sending import RetainedTurns
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
 from braidmq.gateways.mqtt.websocket import WebSocketTransport
 from braidmq.gateways.tcp import TcpLink
-from braidmq.security.accounts import Accounts, NamespaceDeleted, UserDeleted
+from braidmq.gateways.withdrawals import reason_to_end
+from braidmq.security.accounts import (
+    AccountChange,
+    Accounts,
+    NamespaceDeleted,
+    PermissionChanged,
+    UserDeleted,
+)
 from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
 
 BEAT_S = 1.0
 DRAIN_S = 2.0
-RECEIVE_BYTES = 1 << 18
 
 
 class MqttGateway:
@@ -41,26 +46,25 @@ class MqttGateway:
         self.logins = logins
         self.settings = settings
         self.connections: set[MqttConnection] = set()
-        self.connections_opened = self.logins_refused = self.publishers_slowed = 0
+        self.connections_opened = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
         self.hub = Hub(broker, accounts, settings)
         self.queues = Queues(broker, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(broker, self.hub, self.queues, settings)
         self.sys_topics = SysTopics(self)
-        self.retained_turns = RetainedTurns(broker)
         self._servers: list[asyncio.Server | Listening] = []
         self._beat = broker.loop.call_later(BEAT_S, self._beats)
         broker.on_pressure(self._on_pressure)
         broker.listeners.append(self._on_effect)
-        accounts.watch(self._on_deleted)
+        accounts.watch(self._on_change)
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
         self._servers.append(Listening(self.broker.loop, sock, self._link))
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.loop, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
         link.start(MqttConnection(self, link))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
@@ -135,15 +139,14 @@ class MqttGateway:
         now = self.broker.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
+            connection.check_parked(now)
         self.sys_topics.beat(now)
         self.admin.beat(now)
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
-        for connection in list(self.connections):
-            if changed.level is Level.BLOCKED:
-                connection.set_blocked()
-            else:
+        if changed.level is not Level.BLOCKED:
+            for connection in list(self.connections):
                 connection.set_unblocked()
 
     def _on_effect(self, effect: Effect) -> None:
@@ -157,15 +160,19 @@ class MqttGateway:
             if connection is not None:
                 connection.fail(refusal(effect.error))
 
-    def _on_deleted(self, deleted: UserDeleted | NamespaceDeleted) -> None:
+    def _on_change(self, change: AccountChange) -> None:
+        """Connections that would not be let in any more must go, and so must subscriptions to what
+        may not be read any more, of sessions that are away, too."""
         for connection in list(self.connections):
-            named = connection.user if isinstance(deleted, UserDeleted) else connection.namespace
-            if named == deleted.name:
-                connection.shut_down(Reason.ADMINISTRATIVE_ACTION)
-        if isinstance(deleted, NamespaceDeleted):
-            self.sessions.forget_namespace(deleted.name)
-        else:
-            self.sessions.forget_user(deleted.name)
+            why = reason_to_end(change, connection.user, connection.namespace, self.accounts)
+            if why:
+                connection.shut_down(Reason.ADMINISTRATIVE_ACTION, why)
+        if isinstance(change, PermissionChanged):
+            self.sessions.end_unreadable(change.user, change.namespace)
+        elif isinstance(change, UserDeleted):
+            self.sessions.forget_user(change.name)
+        elif isinstance(change, NamespaceDeleted):
+            self.sessions.forget_namespace(change.name)
 
 
 def _connection_of(owner: object) -> MqttConnection | None:

@@ -112,6 +112,10 @@ class Arrival:
             self._rendered[key] = found
         return found
 
+    def kept(self) -> "Arrival":
+        """To be looked at later, when the buffer has something else."""
+        return Arrival.of_batch(self.topic, self.flags, self.batch, self.now_ms)
+
     def part(self, index: int) -> "Arrival":
         """One of the messages by itself."""
         if self.count == 1:

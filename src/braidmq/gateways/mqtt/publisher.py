@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CHECKED_MAX = 256
 """Topics of one client that it is known to have the right to publish to."""
+ANSWERS = frozenset({b"$ack", b"$nack", b"$reject"})
+"""Verbs of queues that settle a message and publish none."""
 RESERVED = ("$SYS", "$share", "$queue", "$admin", "$mqtt")
 """First levels that mean something to the broker; clients can't publish there."""
 
@@ -51,6 +53,36 @@ class Publisher:
                 Reason.TOPIC_NAME_INVALID, f"nobody can publish to {topic!r}: it is the broker's"
             )
         self._connection.grants.need_write(topic)
+
+    def is_answered_now(self, arrival: Arrival) -> bool:
+        """While nothing can be taken: whether it is no message but an answer to one, which makes
+        room, or whether the client can be told no."""
+        if arrival.qos and self._connection.speaks_v5:
+            return True
+        return _is_answer(arrival.topic)
+
+    def refuse_early(self, topic: bytes, qos: int, packet_id: int) -> bool:
+        """Whether a publish whose payload has not come yet is refused, and was told so. Raises
+        MqttError for a client that can't be told."""
+        connection = self._connection
+        try:
+            text = topic.decode()
+            if not (is_queue(text) or is_admin(text)):
+                if not connection.grants.may_write(text):
+                    raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {text!r}")
+                self.check_topic(text)
+            if connection.must_wait() and qos and connection.speaks_v5 and not _is_answer(topic):
+                raise no_room()
+        except UnicodeDecodeError:
+            return False  # it is refused once it is whole
+        except MqttError as error:
+            answer = None
+            if qos and packet_id and connection.speaks_v5 and connection.quota() > 0:
+                kind = Kind.PUBACK if qos == 1 else Kind.PUBREC
+                answer = connection.answers.expect(kind, array("H", [packet_id]))
+            self._refuse(answer, error)
+            return True
+        return False
 
     def publish(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         connection = self._connection
@@ -109,6 +141,8 @@ class Publisher:
 
     def _check(self, arrival: Arrival) -> None:
         connection = self._connection
+        if connection.must_wait() and not _is_answer(arrival.topic):
+            raise no_room()
         if self._is_checked(arrival.topic):
             return
         generation = connection.gateway.accounts.generation
@@ -249,6 +283,18 @@ class Publisher:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             data += render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
         connection.answers.reply(data, lsn)
+
+
+def no_room() -> MqttError:
+    return MqttError(Reason.QUOTA_EXCEEDED, "the node is low on memory or disk: try again later")
+
+
+def _is_answer(topic: bytes) -> bool:
+    """Whether it is no message to keep: an answer to one, or a request to the broker."""
+    if topic.startswith(ADMIN_BYTES):
+        return True
+    verb = topic.rpartition(b"/")[2]
+    return topic.startswith(QUEUE_BYTES) and verb in ANSWERS
 
 
 def _are_distinct(runs: list[tuple[int, int]]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from braidmq.engine.envelope import MESSAGE_ID, MQTT
 from braidmq.engine.topics import Credit, Subscription
 from braidmq.gateways.broker import Broker
+from braidmq.gateways.exclusive import require_shared
 from braidmq.gateways.mqtt.errors import refusal, translate
 from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import Arrival, make_arrival
@@ -90,6 +91,7 @@ class QueueClient:
         namespace, grants = self.connection.namespace, self.connection.grants
         grants.need_read(self._queues.name_of(namespace, address))
         topic = self._queues.open(namespace, address, grants)
+        require_shared(topic)
         return self._queues.group(topic, group)
 
     def _record(self, request: Request, shared: Shared | None, given: Properties) -> QueueRecord:

@@ -65,6 +65,7 @@ class QueueConsumer:
         self._broker = client.broker
         self._engine = client.broker.engine
         self._limit = credits[-1].limit
+        self._is_detached = False
         self.consumer: Consumer = self._engine.attach(
             subscription,
             now_ms=self._broker.now_ms(),
@@ -76,7 +77,7 @@ class QueueConsumer:
 
     @property
     def is_idle(self) -> bool:
-        return not self.consumer.in_flight
+        return self._is_detached or not self.consumer.in_flight
 
     def retire(self) -> None:
         """It gets no more, and may still answer for what it has."""
@@ -85,9 +86,14 @@ class QueueConsumer:
 
     def detach(self) -> None:
         """What it has not answered for goes back to the group."""
+        if self._is_detached:
+            return
         if not self.consumer.subscription.topic.deleted:
             self._engine.detach(self.consumer, now_ms=self._broker.now_ms())
             self._broker.touch()
+        self._is_detached = True
+        self.open.clear()
+        del self.consumer  # which knows us: both would be there until garbage is collected
 
     def cancelled(self) -> None:
         """The queue or the group was deleted."""
@@ -177,6 +183,8 @@ class QueueConsumer:
         self, sent: Sent, verb: str, *, error: str = "", delay_ms: int | None = None
     ) -> bool:
         """False when the delivery is over: it timed out, or was answered for."""
+        if self._is_detached:
+            return False
         engine, now_ms = self._engine, self._broker.now_ms()
         where = (self.consumer, sent.view, sent.offset, sent.offset + 1)
         if self.consumer.subscription.topic.deleted:

@@ -1,17 +1,16 @@
 """Retained messages on their way to new subscriptions, a slice at a time.
 
-A filter may match a hundred thousand of them. One slice goes out in each turn of the loop, of all
-connections that have any: who publishes meanwhile waits for a slice, and not for all of them. Each
-connection gets no more than its socket and its session's queue take.
+A filter may match a hundred thousand of them. They are work in slices, as ``gateways/slicing`` does
+it: who publishes meanwhile waits for a slice, and not for all of them. Each connection gets no more
+than its socket and its session's queue take.
 """
 
-from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from braidmq.engine.envelope import MQTT
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
 from braidmq.gateways.mqtt.topic_tree import Walk
@@ -34,43 +33,13 @@ QUEUED_MAX = 1024
 """Messages in a session's queue above which retained ones wait."""
 
 
-class RetainedTurns:
-    """Whose slice is next."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._waiting: deque[RetainedSending] = deque()
-        self.slices = 0
-
-    def add(self, sending: "RetainedSending") -> None:
-        self._waiting.append(sending)
-        if len(self._waiting) == 1:
-            self._broker.loop.call_soon(self._next)
-
-    def _next(self) -> None:
-        sending = self._waiting[0]
-        self.slices += 1
-        try:
-            sending.slice()
-        finally:
-            self._waiting.popleft()
-            if sending.is_ready:
-                self._waiting.append(sending)
-            else:
-                sending.is_waiting = False
-            if self._waiting:
-                self._broker.loop.call_soon(self._next)
-
-
 class RetainedSending:
     """What one connection is still to get of retained messages."""
 
-    def __init__(self, connection: "MqttConnection", turns: RetainedTurns) -> None:
+    def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
-        self._turns = turns
         self._walks: dict[str, tuple[Subscription, Walk]] = {}
-        self.is_waiting = False
-        """For its turn."""
+        self._is_under_way = False
 
     def begin(self, new: Subscription) -> None:
         connection = self._connection
@@ -82,12 +51,23 @@ class RetainedSending:
 
     def go_on(self) -> None:
         """There may be room again."""
-        if self._walks and not self.is_waiting and self.is_ready:
-            self.is_waiting = True
-            self._turns.add(self)
+        if self._walks and not self._is_under_way and self._is_ready:
+            self._is_under_way = True
+            self._connection.broker.work_unawaited(self._slices(), "sending retained messages")
+
+    def _slices(self) -> Iterator[None]:
+        try:
+            while self._is_ready:
+                self._slice()
+                yield
+        except BraidError as error:
+            self._walks.clear()
+            self._connection.fail(translate(error))
+        finally:
+            self._is_under_way = False
 
     @property
-    def is_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         """Whether there is something to send, and room for it."""
         connection = self._connection
         if not self._walks or connection.is_closed or connection.is_full:
@@ -97,15 +77,6 @@ class RetainedSending:
     @property
     def _queued_max(self) -> int:
         return min(QUEUED_MAX, self._connection.settings.session_messages_max)
-
-    def slice(self) -> None:
-        if not self.is_ready:
-            return
-        try:
-            self._slice()
-        except BraidError as error:
-            self._walks.clear()
-            self._connection.fail(translate(error))
 
     def _slice(self) -> None:
         connection = self._connection

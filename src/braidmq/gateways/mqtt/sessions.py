@@ -1,5 +1,6 @@
 """Sessions from their first connection to their expiry, across connections and restarts."""
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -9,7 +10,7 @@ from braidmq.gateways.mqtt.bridge import Bridges
 from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
-from braidmq.gateways.mqtt.queue_names import is_queue
+from braidmq.gateways.mqtt.queue_names import is_queue, parse
 from braidmq.gateways.mqtt.queues import Queues
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.session_records import (
@@ -24,13 +25,17 @@ from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.security.permissions import Grants
 from braidmq.storage.catalogue import Change
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import Will
+from braidmq.wire.mqtt.text import split_share
 
 TIMER_S_MAX = 86_400.0
 """Timers of event loops are not made for years: a long wait is made of days."""
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
@@ -39,7 +44,13 @@ _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 
 
 class Sessions:
-    def __init__(self, broker: Broker, hub: Hub, queues: Queues, settings: MqttSettings) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        hub: Hub,
+        queues: Queues,
+        settings: MqttSettings,
+    ) -> None:
         self._broker = broker
         self._hub = hub
         self._queues = queues
@@ -182,10 +193,61 @@ class Sessions:
             else:
                 session.grants.need_write(will.topic)
                 self._hub.publish(session.namespace, arrival, session)
-        except BraidError:
+        except BraidError as error:
             # Refused for want of room, or of a right that it had when it was given; there is
             # nobody left to hear of it.
             self._hub.counters.dropped += 1
+            logger.warning(
+                "a will was not published",
+                extra={
+                    "namespace": session.namespace,
+                    "client": session.client_id,
+                    "user": session.user,
+                    "topic": will.topic,
+                    "reason": str(error),
+                },
+            )
+
+    def end_unreadable(self, user: str, namespace: str) -> None:
+        """The permissions of a user have changed: subscriptions to what it may not read any more
+        end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
+        other way to say that there is nothing to hear any more."""
+        grants = self._hub.accounts.grants(user, namespace)
+        for session in [each for each in self._sessions.values() if each.user == user]:
+            if session.namespace != namespace:
+                continue
+            lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
+            queues = [
+                each.filter
+                for each in session.queues.values()
+                if not grants.may_read(self._queues.name_of(namespace, parse(each.topic)))
+            ]
+            if lost or queues:
+                self._end_subscriptions(session, lost, queues)
+
+    def _end_subscriptions(self, session: Session, filters: list[str], queues: list[str]) -> None:
+        for each in filters:
+            self.unsubscribe(session, each)
+        for each in queues:
+            del session.queues[each]
+        self.save_subscriptions(session, filters)
+        self.save(session)
+        ended = ", ".join((*filters, *queues))
+        logger.info(
+            "subscriptions ended: their user may not read that any more",
+            extra={
+                "namespace": session.namespace,
+                "client": session.client_id,
+                "user": session.user,
+                "filters": ended,
+            },
+        )
+        connection = session.connection
+        if connection is not None:
+            connection.shut_down(
+                Reason.NOT_AUTHORIZED, f"the right to subscribe to {ended} was withdrawn"
+            )
+        self._broker.touch()
 
     def forget_namespace(self, namespace: str) -> None:
         for session in [each for each in self._sessions.values() if each.namespace == namespace]:
@@ -300,6 +362,12 @@ class Sessions:
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)
         return [(first, stop, number, offset)] if first < stop else []
+
+
+def may_subscribe(grants: Grants, pattern: str) -> bool:
+    """Whether a user may have a subscription with this filter."""
+    shared = split_share(pattern)
+    return grants.may_read(pattern if shared is None else shared.filter)
 
 
 def _delay_s(will: Will | None) -> int:

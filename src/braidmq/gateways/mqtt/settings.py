@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from braidmq.model.limits import MIB
+from braidmq.gateways.web import listed
+from braidmq.model.limits import KIB, MIB
 
 EXPIRES_NEVER = 0xFFFFFFFF
 """A session expiry interval that does not end (3.1.2.11.2)."""
@@ -27,6 +28,15 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     packet_bytes_max: Annotated[
         int, Meta(ge=1024, le=128 * MIB, description="The largest packet a client may send.")
     ] = 16 * MIB
+    connect_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=512 * KIB,
+            description="The largest CONNECT: client id, user name, password and will. Nobody is"
+            " known yet who sends one, so it is small.",
+        ),
+    ] = 16 * KIB
     topic_alias_maximum: Annotated[
         int, Meta(ge=0, le=65_535, description="Topic aliases that a client may set.")
     ] = 256
@@ -120,4 +130,4 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:
-        return tuple(each.strip() for each in self.origins.split(",") if each.strip())
+        return listed(self.origins)

@@ -38,7 +38,7 @@ ADMIN = "$admin"
 class Subscriber:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
-        self._retained = RetainedSending(connection, connection.gateway.retained_turns)
+        self._retained = RetainedSending(connection)
 
     # --- subscriptions ---
 

@@ -1,10 +1,8 @@
 """MQTT over WebSocket (over TCP: ``gateways/tcp``)."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidOrigin
@@ -14,13 +12,16 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
+from braidmq.gateways.intake import Share
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
-from braidmq.security.accounts import is_loopback
+from braidmq.gateways.web import origin_allowed
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
 
 SUBPROTOCOL = Subprotocol("mqtt")
+CONTROL_BYTES_MAX = 256
+"""More than a closing frame has."""
 
 
 class WebSocketTransport(asyncio.Protocol):
@@ -39,6 +40,11 @@ class WebSocketTransport(asyncio.Protocol):
         )
         self._pending = bytearray()
         self._receiving = False
+        self._deaf = False
+        self._kept_bytes = 0
+        self._is_paused = self._waits = False
+        self.share: Share | None = None
+        self.receive_bytes = 0  # the loop's transport reads as much as it likes
         self.received_bytes = self.sent_bytes = 0
         self.heard_s = gateway.broker.loop.time()
 
@@ -51,7 +57,12 @@ class WebSocketTransport(asyncio.Protocol):
         self.connection = MqttConnection(self._gateway, self)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        self.drop_input()
+        self.share = None
         self.connection.lost()
+        # What knows itself is freed only when garbage is collected, which is rarely.
+        self._protocol.parser.close()
+        del self.connection
 
     def pause_writing(self) -> None:
         self.connection.pause_output(True)
@@ -64,12 +75,26 @@ class WebSocketTransport(asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def pause(self) -> None:
+        self._is_paused = True
         self.transport.pause_reading()
 
     def resume(self) -> None:
+        self._is_paused = False
         if not self.transport.is_closing():
-            self.transport.resume_reading()
+            if not self._waits:
+                self.transport.resume_reading()
             self._read_rest()
+
+    def _wait(self) -> None:
+        """Others hold too much that is not complete, or we do: somebody has to go first."""
+        self._waits = True
+        self.transport.pause_reading()
+        self._gateway.broker.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._waits = False
+        if not self._is_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -80,6 +105,28 @@ class WebSocketTransport(asyncio.Protocol):
                 self._take(cast(Frame, event))
         self._push()
         self._read_rest()
+        self._note_kept()
+
+    def _note_kept(self) -> None:
+        """Have it counted what is kept of frames and packets that are not whole."""
+        kept_bytes = len(self._pending) + len(self._protocol.reader.buffer)
+        if self.share is not None:
+            self.share.hold(kept_bytes - self._kept_bytes)
+            self._kept_bytes = kept_bytes
+            if kept_bytes and self.share.intake.is_over and not self._waits:
+                self._wait()
+        limit = CONTROL_BYTES_MAX if self._deaf else self.connection.input_bytes_max
+        if kept_bytes > limit and not self._is_paused:
+            # In the head of a request, before login, or after goodbye: nothing can be so large.
+            self.transport.abort()
+
+    def drop_input(self) -> None:
+        self._deaf = True
+        self._pending = bytearray()  # the other may be looked at just now
+        self._protocol.reader.discard()
+        if self.share is not None:
+            self.share.hold(-self._kept_bytes)
+        self._kept_bytes = 0
 
     def eof_received(self) -> None:
         self._protocol.receive_eof()
@@ -94,7 +141,8 @@ class WebSocketTransport(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.BINARY, Opcode.CONT):
-            self._pending += frame.data
+            if not self._deaf:
+                self._pending += frame.data
         elif frame.opcode is Opcode.TEXT:
             # MQTT-6.0.0-1
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is sent in binary frames")
@@ -129,10 +177,13 @@ class WebSocketTransport(asyncio.Protocol):
     def finish(self) -> None:
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
-            self.transport.resume_reading()
+            self.resume()
             self._push()
         else:
             self.transport.close()
+
+    def close(self) -> None:
+        self.finish()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -163,19 +214,3 @@ def _select_subprotocol(
     _protocol: ServerProtocol, offered: Sequence[Subprotocol]
 ) -> Subprotocol | None:
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
-
-
-def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
-    """``https://app.example.com`` allows just that, ``*.example.com`` every host below it, with
-    any scheme and port, and ``*`` everybody."""
-    parts = urlsplit(origin.lower())
-    host = parts.hostname or ""
-    if host == "localhost" or is_loopback(host):
-        return True
-    return any(_matches(rule.lower(), origin.lower(), host) for rule in allowed)
-
-
-def _matches(rule: str, origin: str, host: str) -> bool:
-    if rule.startswith("*."):
-        return re.fullmatch(r"[a-z0-9.-]+" + re.escape(rule[1:]), host) is not None
-    return rule in ("*", origin)

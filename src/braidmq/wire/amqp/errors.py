@@ -16,13 +16,26 @@ class AmqpError(BraidError):
     code = "amqp-error"
 
     def __init__(
-        self, reply_code: ReplyCode, text: str, *, class_id: int = 0, method_id: int = 0
+        self,
+        reply_code: ReplyCode,
+        text: str,
+        *,
+        class_id: int = 0,
+        method_id: int = 0,
+        logged: str = "",
     ) -> None:
         super().__init__(text)
         self.reply_code = reply_code
         self.text = text
         self.class_id = class_id
         self.method_id = method_id
+        self.logged = logged
+        """For the log, where the text has what the peer sent in it: that may be a message, or a
+        password."""
+
+    @property
+    def logged_text(self) -> str:
+        return f"{self.reply_code.name} - {self.logged}" if self.logged else self.reply_text
 
     @property
     def reply_text(self) -> str:

@@ -530,3 +530,21 @@ _ENCODERS: Final[dict[type[Packet], Callable[[Any, int], Encoded]]] = {
     Disconnect: _encode_end,
     Auth: _encode_end,
 }
+
+
+def publish_head(data: memoryview) -> tuple[bytes, int, int] | None:
+    """Topic, QoS and packet id of a PUBLISH that may not be whole; None if it is none, if not all
+    of these are there, or if the topic is an alias."""
+    if len(data) < 2 or data[0] >> 4 != Kind.PUBLISH:
+        return None
+    at = 1
+    while at < 5 and at < len(data) and data[at] & 0x80:
+        at += 1
+    at += 1
+    topic_bytes = int.from_bytes(data[at : at + 2])
+    end = at + 2 + topic_bytes
+    if not topic_bytes or len(data) < end + 2:
+        return None
+    qos = data[0] >> 1 & 3
+    packet_id = int.from_bytes(data[end : end + 2]) if qos else 0
+    return bytes(data[at + 2 : end]), qos, packet_id

@@ -1,0 +1,157 @@
+"""Attacks that make a loop of the node long: one function each, of the node's ports and of how long
+it may take, for a table of attacks with a probe beside them (docs/adr/0020).
+
+``python -m bench.hostile_loops`` runs each beside a client that publishes and waits for its
+confirms, and prints how long that waited.
+"""
+
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+
+from braidmq.testing.live import live_node
+
+Ports = dict[str, int]
+Attack = Callable[[Ports, float], None]
+
+QUEUES = 3000
+MESSAGES = 50_000
+LONGEST_NAME = 250
+GUEST = "Basic " + b64encode(b"guest:guest").decode()
+
+
+def http(ports: Ports, method: str, path: str, body: object = None) -> None:
+    data = None if body is None else json.dumps(body).encode()
+    address = f"http://127.0.0.1:{ports['http_port']}{path}"
+    request = urllib.request.Request(address, data, method=method)
+    request.add_header("Authorization", GUEST)
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, timeout=60).read()
+
+
+def amqp(ports: Ports, vhost: str = "/") -> pika.BlockingConnection:
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", ports["amqp_port"], vhost, heartbeat=0)
+    )
+
+
+def policies_over_many_queues(ports: Ports, seconds: float) -> None:
+    channel = amqp(ports).channel()
+    for number in range(QUEUES):
+        channel.queue_declare(f"many-{number}", durable=True)
+    over, length = time.monotonic() + seconds, 0
+    while time.monotonic() < over:
+        length += 1
+        policy = {"pattern": "^many-", "definition": {"max-length": length}, "apply_to": "queues"}
+        http(ports, "PUT", "/v1/policies/%2F/many", policy)
+    http(ports, "DELETE", "/v1/policies/%2F/many")
+
+
+def namespaces_deleted_whole(ports: Ports, seconds: float) -> None:
+    over = time.monotonic() + seconds
+    while time.monotonic() < over:
+        http(ports, "PUT", "/v1/namespaces/crowded", {})
+        every = {"configure": ".*", "write": ".*", "read": ".*"}
+        http(ports, "PUT", "/v1/permissions/crowded/guest", every)
+        connection = amqp(ports, "crowded")
+        channel = connection.channel()
+        for number in range(QUEUES):
+            channel.queue_declare(f"q{number}", durable=True)
+        connection.close()
+        http(ports, "DELETE", "/v1/namespaces/crowded")
+
+
+def rejected_all_at_once(ports: Ports, seconds: float) -> None:
+    channel = amqp(ports).channel()
+    channel.exchange_declare("graves", "fanout", durable=True)
+    channel.queue_declare("grave", durable=True)
+    channel.queue_bind("grave", "graves")
+    arguments = {"x-dead-letter-exchange": "graves"}
+    channel.queue_declare("dying", durable=True, arguments=arguments)
+    over = time.monotonic() + seconds
+    while time.monotonic() < over:
+        for _ in range(MESSAGES):
+            channel.basic_publish("", "dying", b"x")
+        tag = 0
+        for method, _, _ in channel.consume("dying", inactivity_timeout=2):
+            if method is None:
+                break
+            tag = method.delivery_tag
+            if tag % MESSAGES == 0:
+                break
+        channel.basic_nack(tag, multiple=True, requeue=False)
+        channel.cancel()
+        channel.queue_purge("grave")
+
+
+def patterns_that_never_end(ports: Ports, seconds: float) -> None:
+    over, number = time.monotonic() + seconds, 0
+    connection = amqp(ports)
+    for pattern in (
+        "^(a+)+$",
+        "(a|aa)+$",
+        "(.*a){12}b",
+        "^(?=(a+)+$)b",
+        ".*.*.*.*.*=",
+        "(a?){30}b",
+    ):
+        name = f"p{number}"
+        number += 1
+        body = {"pattern": pattern, "definition": {"max-length": 5}, "apply_to": "queues"}
+        http(ports, "PUT", f"/v1/policies/%2F/{name}", body)
+    while time.monotonic() < over:
+        number += 1
+        channel = connection.channel()
+        channel.queue_declare("a" * (LONGEST_NAME - 8) + f"{number:06}!", exclusive=True)
+        channel.close()
+
+
+LOOPS: dict[str, Attack] = {
+    "policies over many queues": policies_over_many_queues,
+    "namespaces deleted whole": namespaces_deleted_whole,
+    "many rejected at once": rejected_all_at_once,
+    "patterns that never end": patterns_that_never_end,
+}
+
+
+def run(name: str, ports: Ports, seconds: float) -> None:
+    try:
+        LOOPS[name](ports, seconds)
+    except (OSError, pika.exceptions.AMQPError) as error:
+        sys.stderr.write(f"{name}: {error!r}\n")
+
+
+def main(seconds: float = 10.0) -> None:
+    for name in LOOPS:
+        with tempfile.TemporaryDirectory() as directory, live_node(Path(directory)) as node:
+            attack = multiprocessing.Process(target=run, args=(name, dict(node.ports), seconds))
+            channel = amqp(node.ports).channel()
+            channel.queue_declare("probe", durable=True)
+            channel.confirm_delivery()
+            attack.start()
+            waits = []
+            while attack.is_alive():
+                began = time.perf_counter()
+                channel.basic_publish("", "probe", b"x")
+                waits.append(time.perf_counter() - began)
+                time.sleep(0.002)
+            attack.join()
+            waits.sort()
+            middle, late = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
+            sys.stdout.write(
+                f"{name:30} p50 {middle * 1e3:6.1f} ms   p99 {late * 1e3:6.1f} ms   "
+                f"longest {waits[-1] * 1e3:6.1f} ms   {len(waits)} publishes\n"
+            )
+
+
+if __name__ == "__main__":
+    main(*(float(each) for each in sys.argv[1:]))

@@ -1,0 +1,15 @@
+"""Queues that belong to one AMQP connection: nobody else reads or removes them, in any protocol."""
+
+from braidmq.engine.topics import Topic
+from braidmq.model.errors import AccessRefused
+
+
+class ExclusiveQueue(AccessRefused):
+    code = "exclusive-queue"
+    remedy = "Its connection alone may read or delete it, and it goes with that"
+
+
+def require_shared(topic: Topic | None) -> None:
+    """Raises ExclusiveQueue. To publish to one is allowed: that is how answers get there."""
+    if topic is not None and topic.attributes.get("amqp", {}).get("exclusive"):
+        raise ExclusiveQueue(f"queue {topic.name!r} is exclusive to an AMQP connection")

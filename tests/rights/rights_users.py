@@ -1,0 +1,63 @@
+"""Users of a live node with patterns to choose, over all protocols."""
+
+from itertools import count
+from typing import Any
+
+import httpx
+from raw_client import RawClient
+
+from braidmq.testing.live import LiveNode
+
+PASSWORD = "secret"
+SERIAL = count(1)
+
+
+class Rights:
+    """A node as its administrator has it."""
+
+    def __init__(self, node: LiveNode) -> None:
+        self.node = node
+        self.http = httpx.Client(base_url=node.http_url, auth=("guest", "guest"), timeout=60)
+
+    def __enter__(self) -> "Rights":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def ok(self, method: str, path: str, body: Any = None) -> Any:
+        response = self.http.request(method, path, json=body)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+    def user(self, configure: str = "", write: str = "", read: str = "") -> str:
+        name = f"user-{next(SERIAL)}"
+        self.ok("PUT", f"/v1/users/{name}", {"password": PASSWORD})
+        self.grant(name, configure, write, read)
+        return name
+
+    def grant(self, user: str, configure: str = "", write: str = "", read: str = "") -> None:
+        patterns = {"configure": configure, "write": write, "read": read}
+        self.ok("PUT", f"/v1/permissions/%2F/{user}", patterns)
+
+    def as_user(self, user: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        return self.http.request(method, path, json=body, auth=(user, PASSWORD))
+
+    def amqp(self, user: str = "", **more: Any) -> RawClient:
+        """With channel 1 open."""
+        client = RawClient(self.node)
+        if user:
+            client.login = f"\0{user}\0{PASSWORD}".encode()
+        return client.open(1, **more)
+
+    def messages(self, topic: str) -> list[str]:
+        path = f"/v1/topics/{topic}/partitions/0/messages"
+        response = self.http.get(path)
+        return (
+            [each["value"] for each in response.json()["messages"]] if response.is_success else []
+        )
+
+    def metric(self, name: str) -> float:
+        lines = self.http.get("/metrics").text.splitlines()
+        (line,) = [each for each in lines if each.startswith(name)]
+        return float(line.rpartition(" ")[2])
