@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from braidmq.engine.engine import Engine
-from braidmq.engine.timing import AGE_BOUNDS_MS, Ages
+from braidmq.engine.timing import AGE_BOUNDS_MS, Ages, RecordClock
 from braidmq.engine.topics import Topic
 from braidmq.metrics.collector import Metrics
 from braidmq.metrics.settings import MetricsSettings
@@ -173,7 +173,7 @@ def test_ages_agree_with_a_plain_count(
     stop = data.draw(st.integers(first, batch.count))
     now_ms = data.draw(st.integers(0, 20_000_000))
     ages = Ages()
-    ages.observe(batch, first, stop, now_ms)
+    ages.observe(batch, first, stop, now_ms, RecordClock(0))
     expected = [0] * (len(AGE_BOUNDS_MS) + 1)
     total = 0
     for record in batch.records()[first:stop]:

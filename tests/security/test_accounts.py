@@ -16,8 +16,8 @@ from braidmq.model.errors import (
 )
 from braidmq.security import accounts as accounts_module
 from braidmq.security.accounts import (
+    AccountChange,
     Accounts,
-    Deleted,
     NamespaceDeleted,
     UserDeleted,
     is_loopback,
@@ -286,7 +286,7 @@ def test_a_mistake_is_named_and_changes_nothing(
 
 
 def test_watchers_hear_of_what_was_deleted(accounts: Accounts) -> None:
-    heard: list[Deleted] = []
+    heard: list[AccountChange] = []
     accounts.watch(heard.append)
     accounts.add_user("ann", HASH)
     accounts.add_namespace("shop")

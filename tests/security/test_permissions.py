@@ -33,7 +33,7 @@ class Source:
         return self.record
 
     def grants(self) -> Grants:
-        return Grants("ann", "/", lambda: self.generation, self.look_up)
+        return Grants("ann", "/", lambda: self.generation, self.look_up, lambda user: False)
 
 
 def writing(pattern: str) -> Grants:

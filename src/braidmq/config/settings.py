@@ -8,8 +8,7 @@ from msgspec import Meta
 
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.alerts.settings import AlertSettings
-from braidmq.gateways.amqp.confirms import UnconfirmedLimit
-from braidmq.gateways.amqp.settings import AmqpSettings
+from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.gateways.http.settings import HttpSettings
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings

@@ -112,8 +112,3 @@ def host_matches(rule: str, host: str) -> bool:
     if rule.startswith("*."):
         return re.fullmatch(r"[a-z0-9.-]+" + re.escape(rule[1:]), host) is not None
     return rule in ("*", host)
-
-
-def listed(setting: str) -> tuple[str, ...]:
-    """A setting with commas."""
-    return tuple(each.strip() for each in setting.split(",") if each.strip())

@@ -69,7 +69,6 @@ _REFUSED = {
 
 
 class BadPattern(BadRequest):
-    code = "bad-pattern"
     remedy = "Write a regular expression of Python's re module, without what the message names"
 
 

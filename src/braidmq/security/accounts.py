@@ -220,9 +220,15 @@ class Accounts:
         """What ``user`` may do in ``namespace``. All who ask while one is held share it."""
         grants = self._grants.get((user, namespace))
         if grants is None:
-            grants = Grants(user, namespace, lambda: self.generation, self._patterns)
+            grants = Grants(
+                user, namespace, lambda: self.generation, self._patterns, self._is_administrator
+            )
             self._grants[user, namespace] = grants
         return grants
+
+    def _is_administrator(self, user: str) -> bool:
+        record = self._users.get(user)
+        return self.dev or (record is not None and ADMINISTRATOR in record.tags)
 
     def _patterns(self, user: str, namespace: str) -> PermissionRecord:
         if not self.can_enter(user, namespace):

@@ -50,6 +50,7 @@ class Grants:
         "__weakref__",
         "_configure",
         "_generation",
+        "_is_administrator",
         "_look_up",
         "_patterns",
         "_read",
@@ -65,11 +66,13 @@ class Grants:
         namespace: str,
         generation: Callable[[], int],
         look_up: Callable[[str, str], PermissionRecord],
+        is_administrator: Callable[[str], bool],
     ) -> None:
         self.user = user
         self.namespace = namespace
         self._generation = generation
         self._look_up = look_up
+        self._is_administrator = is_administrator
         self._seen = -1
         self._patterns = NOTHING
         self._configure: Answers = {}
@@ -79,17 +82,28 @@ class Grants:
     def may_configure(self, name: str) -> bool:
         self._refresh()
         answer = self._configure.get(name)
-        return _ask(self._patterns.configure, name, self._configure) if answer is None else answer
+        return (
+            self._ask(self._patterns.configure, name, self._configure) if answer is None else answer
+        )
 
     def may_write(self, name: str) -> bool:
         self._refresh()
         answer = self._write.get(name)
-        return _ask(self._patterns.write, name, self._write) if answer is None else answer
+        return self._ask(self._patterns.write, name, self._write) if answer is None else answer
 
     def may_read(self, name: str) -> bool:
         self._refresh()
         answer = self._read.get(name)
-        return _ask(self._patterns.read, name, self._read) if answer is None else answer
+        return self._ask(self._patterns.read, name, self._read) if answer is None else answer
+
+    def _ask(self, pattern: str, name: str, answers: Answers) -> bool:
+        if len(answers) >= NAMES_MAX:
+            answers.clear()
+        # Sessions' queues and the like are no client's, whatever its patterns say.
+        is_private = name.startswith(PRIVATE_PREFIX) and not self._is_administrator(self.user)
+        answer = bool(pattern) and not is_private and _grants(pattern, name or DEFAULT_EXCHANGE)
+        answers[name] = answer
+        return answer
 
     def may(self, verb: Verb, name: str) -> bool:
         if verb is Verb.CONFIGURE:
@@ -147,18 +161,6 @@ class Grants:
             f"user {self.user!r} may not {verb} {name or DEFAULT_EXCHANGE!r}"
             f" in namespace {self.namespace!r}"
         )
-
-
-def _ask(pattern: str, name: str, answers: Answers) -> bool:
-    if len(answers) >= NAMES_MAX:
-        answers.clear()
-    answer = (
-        bool(pattern)
-        and not name.startswith(PRIVATE_PREFIX)
-        and _grants(pattern, name or DEFAULT_EXCHANGE)
-    )
-    answers[name] = answer
-    return answer
 
 
 def _grants(pattern: str, name: str) -> bool:

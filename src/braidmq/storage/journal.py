@@ -358,12 +358,19 @@ class Journal:
     def release(self) -> None:
         """Call the waiters whose entries are durable; all of them, with the error, after a failure.
 
-        Runs in the thread that appends, so that waiters need no locks.
+        Runs in the thread that appends, so that waiters need no locks. One that raises keeps nobody
+        behind it from being told.
         """
         durable, failure = self.durable_lsn, self.failure
+        raised: Exception | None = None
         while self._waiters and (failure or self._waiters[0][0] <= durable):
             lsn, waiter = self._waiters.popleft()
-            waiter(None if lsn <= durable else failure)
+            try:
+                waiter(None if lsn <= durable else failure)
+            except Exception as error:
+                raised = raised or error
+        if raised is not None:
+            raise raised
 
     @property
     def waiting(self) -> int:

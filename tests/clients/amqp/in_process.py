@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.pressure import Watermarks
-from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.gateways.broker import Broker
 from braidmq.model.clock import SystemClock
 from braidmq.security.accounts import Accounts

@@ -14,9 +14,9 @@ from pika.exceptions import NackError
 from raw_client import RawClient, content_frames
 
 from braidmq.engine.pressure import Watermarks
-from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.gateways.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.model.limits import KIB, MIB
 from braidmq.testing.live import LiveNode, live_node

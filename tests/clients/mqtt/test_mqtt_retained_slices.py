@@ -153,3 +153,22 @@ def test_subscribing_again_begins_again(node: LiveNode) -> None:
                 got[packet.topic] += 1
         rest = [each for each in client.ping() if isinstance(each, Publish)]
         assert len(rest) + got.total() < 3 * COUNT
+
+
+@pytest.mark.parametrize("version", [Version.V3_1_1, Version.V5])
+def test_who_comes_back_to_its_session_gets_the_rest(
+    node: LiveNode, name: str, version: int
+) -> None:
+    kept = Properties(session_expiry_interval=60) if version == Version.V5 else Properties()
+    with RawMqtt(node, version) as client:
+        client.connect(name, clean_start=False, properties=kept)
+        client.subscribe("kept/+", qos=1)
+        got: set[str] = {client.expect(Publish).topic for _ in range(10)}
+    with RawMqtt(node, version) as client:
+        client.connect(name, clean_start=False, properties=kept)
+        above_qos_0 = {topic for index, topic in enumerate(TOPICS) if QOS[index % 10]}
+        while not got >= above_qos_0:
+            packet = client.expect(Publish)
+            got.add(packet.topic)
+            if packet.qos:
+                client.send(PubAck(packet.packet_id))

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from braidmq.gateways.amqp.confirms import Confirm, Confirms, UnconfirmedLimit
+from braidmq.gateways.amqp.confirms import Confirm, Confirms
+from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.model.errors import StorageFailed
 from braidmq.wire.amqp.methods import BasicAck, BasicNack, Method, decode
 

@@ -6,24 +6,14 @@ ready early waits for what was published before it.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.gateways.answering import Answer, Answers
-from braidmq.model.limits import MIB
 from braidmq.wire.amqp.constants import FRAME_END
 from braidmq.wire.amqp.methods import BasicNack, method_frame
 
 ACK_FRAME = struct.Struct(">BHIHHQBB")
 """kind, channel, length, class, method, delivery tag, multiple, end"""
-
-
-@dataclass(frozen=True, slots=True)
-class UnconfirmedLimit:
-    """How far a publisher may be ahead of its confirms: beyond it, nothing more is read from it
-    until half of that is confirmed."""
-
-    messages: int = 65_536
-    bytes: int = 64 * MIB
 
 
 class Confirm(Answer):

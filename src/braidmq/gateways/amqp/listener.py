@@ -6,11 +6,10 @@ import socket
 
 from braidmq.engine.effects import Level, PressureChanged
 from braidmq.gateways.admission import Listening
-from braidmq.gateways.amqp.confirms import UnconfirmedLimit
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
-from braidmq.gateways.amqp.settings import AmqpSettings
+from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.gateways.withdrawals import reason_to_end

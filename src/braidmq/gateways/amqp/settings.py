@@ -1,12 +1,22 @@
 """What an operator may set about AMQP."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from braidmq.model.limits import KIB, RECORD_BYTES_MAX
+from braidmq.model.limits import KIB, MIB, RECORD_BYTES_MAX
 from braidmq.wire.amqp.constants import FRAME_BYTES_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class UnconfirmedLimit:
+    """How far a publisher may be ahead of its confirms: beyond it, nothing more is read from it
+    until half of that is confirmed."""
+
+    messages: int = 65_536
+    bytes: int = 64 * MIB
 
 
 class AmqpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

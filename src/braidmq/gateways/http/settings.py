@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from braidmq.gateways.web import listed
+from braidmq.model.lists import listed
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

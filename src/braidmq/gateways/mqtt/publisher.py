@@ -203,7 +203,8 @@ class Publisher:
 
     def confirmed(self, ticket: object, failure: StorageError | None) -> None:
         assert isinstance(ticket, list)
-        self._connection.answers.settle_all(ticket, failure)
+        if not self._connection.is_closed:
+            self._connection.answers.settle_all(ticket, failure)
 
     # --- QoS 2 ---
 

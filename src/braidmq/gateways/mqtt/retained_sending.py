@@ -34,12 +34,16 @@ QUEUED_MAX = 1024
 
 
 class RetainedSending:
-    """What one connection is still to get of retained messages."""
+    """What one connection is still to get of retained messages. That belongs to its session: who
+    comes back to it gets the rest."""
 
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
-        self._walks: dict[str, tuple[Subscription, Walk]] = {}
         self._is_under_way = False
+
+    @property
+    def _walks(self) -> dict[str, tuple[Subscription, Walk]]:
+        return self._connection.session.retained_walks
 
     def begin(self, new: Subscription) -> None:
         connection = self._connection

@@ -10,6 +10,7 @@ from braidmq.gateways.mqtt.packet_ids import IdRuns
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.session_records import PacketIds, SessionRecord, SubscriptionRecord
 from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.gateways.mqtt.topic_tree import Walk
 from braidmq.gateways.mqtt.tree import Subscription, Tree
 from braidmq.security.permissions import Grants
 from braidmq.wire.mqtt.packets import Will
@@ -45,6 +46,8 @@ class Session:
         self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
+        self.retained_walks: dict[str, tuple[Subscription, Walk]] = {}
+        """By filter, retained messages that it is still to get."""
         self.will_timer: asyncio.TimerHandle | None = None
         self.expiry_timer: asyncio.TimerHandle | None = None
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from braidmq.gateways.web import listed
 from braidmq.model.limits import KIB, MIB
+from braidmq.model.lists import listed
 
 EXPIRES_NEVER = 0xFFFFFFFF
 """A session expiry interval that does not end (3.1.2.11.2)."""
