@@ -498,7 +498,7 @@ class PartitionLog:
 
     def _is_unwanted(self, segment: Segment) -> bool:
         start, end = segment.base_offset, segment.end_offset
-        return all([each.first_missing(start) >= end for each in self.acknowledged])
+        return all(each.first_missing(start) >= end for each in self.acknowledged)
 
     def replace(self, old: Segment, new: Segment | None) -> bool:
         """Put a segment that was written anew in its place; False when that is no longer there."""
