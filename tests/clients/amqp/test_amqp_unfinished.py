@@ -12,7 +12,8 @@ from raw_client import RawClient, content_frames
 
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.channel import Channel
-from braidmq.gateways.amqp.connection import HANDSHAKE_FRAME_BYTES_MAX, AmqpConnection
+from braidmq.gateways.amqp.connection import AmqpConnection
+from braidmq.gateways.amqp.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.intake import BYTES_MIN
 from braidmq.gateways.lingering import LINGERING_MAX

@@ -1,7 +1,6 @@
-"""One AMQP connection: bytes in and out, the handshake, heartbeats, channels."""
+"""One AMQP connection: bytes in and out, heartbeats, channels."""
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,11 @@ from braidmq.gateways.amqp.errors import (
     without_octets,
 )
 from braidmq.gateways.amqp.handshake import (
+    HANDSHAKE_FRAME_BYTES_MAX,
+    STRANGER_BYTES,
+    Handshake,
     HandshakeBroken,
     client_name,
-    credentials,
-    greeting,
     is_capable,
 )
 from braidmq.gateways.amqp.holds import UNREAD, Hold
@@ -29,18 +29,13 @@ from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
-from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S
+from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
-from braidmq.security.accounts import is_loopback
-from braidmq.wire.amqp.constants import (
-    FRAME_BYTES_MIN,
-    PROTOCOL_HEADER,
-    FrameKind,
-    ReplyCode,
-)
+from braidmq.security.permissions import Grants
+from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
     HEARTBEAT_FRAME,
@@ -52,11 +47,7 @@ from braidmq.wire.amqp.methods import (
     ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
-    ConnectionOpen,
     ConnectionOpenOk,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
     ConnectionUnblocked,
     Method,
     decode,
@@ -81,12 +72,6 @@ OUTPUT_HIGH_BYTES = 1 << 20
 
 CLIENT_LEFT = "the client closed it"
 
-HANDSHAKE_FRAME_BYTES_MAX = 8 * KIB
-"""Before anything is agreed on: clause 4.2.3 says 4096, and some tokens are longer."""
-
-STRANGER_BYTES = 2 * HANDSHAKE_FRAME_BYTES_MAX
-"""What is read at once of who has not logged in."""
-
 LARGE_BYTES = 1 << 20
 LARGE_RECEIVE_BYTES = 256 * KIB
 """What is read at once of a connection that sends a message above the other."""
@@ -110,6 +95,7 @@ class AmqpConnection:
         self.vhost = "/"
         self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
+        self.grants: Grants
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
@@ -127,21 +113,17 @@ class AmqpConnection:
         self._out_bytes = 0
         self.held_bytes = 0
         """What channels have to send behind replies that wait for the disk."""
-        self._state: Callable[[Method], None] | None = self._await_start_ok
-        self._header_seen = False
         self.opened = False
         self._closing = False
         self._hung_up = False
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
-        self._mechanism = "PLAIN"
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
         self._parking: Parking | None = None
         """While something waits in it."""
-        self._unread_since_s = 0.0
         self._awaiting: set[Channel] = set()
         self._lost = False
         self._draining = self._deaf = False
@@ -152,20 +134,15 @@ class AmqpConnection:
         self.last_received = self.last_sent = self.broker.loop.time()
         self._publishes = False
         gateway.connections.add(self)
-        self._deadline = self.broker.loop.call_later(
-            self.settings.handshake_timeout_s, self._handshake_late
-        )
+        self._handshake: Handshake | None = Handshake(self)
+        """Until it is open."""
 
     # --- the transport ---
 
-    def _handshake_late(self) -> None:
-        if not self.opened:
-            self._end = "the handshake took too long"
-            self.transport.abort()
-
     def lost(self) -> None:
         self._lost = True
-        self._deadline.cancel()
+        if self._handshake is not None:
+            self._handshake.end()
         self.broker.lingering.discard(self.transport)
         self.gateway.forget(self)
         self.broker.sessions.remove(self.session_id)
@@ -176,7 +153,7 @@ class AmqpConnection:
         level = logging.INFO if is_news else logging.DEBUG
         self._log(level, "connection closed", reason=self._end or "the peer is gone")
         # What knows itself is freed only when garbage is collected, which is rarely.
-        self._state = self._trace = None
+        self._handshake = self._trace = None
         self._awaiting.clear()
         del self._commands
 
@@ -238,9 +215,7 @@ class AmqpConnection:
             used = self._read(data, size)
         except HandshakeBroken:
             # Before it is open, RabbitMQ hangs up without a word, and clients know that.
-            self._closing = True
-            self._end = "the peer does not follow the handshake"
-            self.transport.close()
+            self.drop("the peer does not follow the handshake")
         except AmqpError as error:
             # Frames of a traceback may know the error, which would be garbage to be collected.
             self.close(error.with_traceback(None))
@@ -248,20 +223,11 @@ class AmqpConnection:
         return used
 
     def _read(self, data: memoryview, size: int) -> int:
-        if self._header_seen:
+        handshake = self._handshake
+        if handshake is None or handshake.is_begun:
             return self._read_frames(data, 0, size)
-        if size < 8 and PROTOCOL_HEADER.startswith(bytes(data[:size])):
-            return 0
-        if bytes(data[:8]) != PROTOCOL_HEADER:
-            # Clause 4.2.2: answer with what we do speak, and hang up.
-            self.transport.write(PROTOCOL_HEADER)
-            self.transport.close()
-            self._closing = True
-            self._end = "the peer does not speak AMQP 0-9-1"
-            return size
-        self._header_seen = True
-        self.send_method(0, greeting(self.gateway.name))
-        return self._read_frames(data, 8, size)
+        used = handshake.begin(data, size)
+        return self._read_frames(data, used, size) if handshake.is_begun else used
 
     def _read_frames(self, data: memoryview, start: int, size: int) -> int:
         if self._closing:
@@ -290,7 +256,7 @@ class AmqpConnection:
         for index, event in enumerate(events):
             if index < last and self._is_overtaken(event, events[index + 1]):
                 continue
-            self._handle(event)
+            self.handle(event)
             if self._closing or self._deaf:
                 break
         return used
@@ -323,7 +289,7 @@ class AmqpConnection:
 
     # --- events ---
 
-    def _handle(self, event: tuple[Any, ...]) -> None:
+    def handle(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind != EVENT_PUBLISH:
             self.broker.settle()
@@ -346,12 +312,12 @@ class AmqpConnection:
                 about.set(self)
                 self._handle_frame(*event[1:])
         except BraidError as error:
-            self._answer_error(translate(error), channel_number, event)
+            self.answer_error(translate(error), channel_number, event)
         finally:
             if kind == EVENT_FRAME:
                 about.set(None)
 
-    def _answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
+    def answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
         if not error.class_id:
             error.class_id, error.method_id = blamed(event)
         channel = self.channels.get(number)
@@ -426,11 +392,12 @@ class AmqpConnection:
     def _handle_method(self, number: int, method: Method) -> None:
         if number in self._contents and not isinstance(method, ConnectionClose | ConnectionCloseOk):
             raise self._not_content(number)
+        if self._handshake is not None:
+            self._handshake.handle(number, method)
+            return
         if number == 0:
             self._handle_connection_method(method)
             return
-        if not self.opened:
-            raise HandshakeBroken
         if isinstance(method, ChannelOpen):
             self._open_channel(number)
             return
@@ -506,100 +473,26 @@ class AmqpConnection:
             # Many of them at once are read in small pieces, or others would wait for all of them.
             self.transport.receive_bytes = min(self.transport.receive_bytes, LARGE_RECEIVE_BYTES)
 
-    # --- the handshake ---
-
     def _handle_connection_method(self, method: Method) -> None:
-        if isinstance(method, ConnectionClose) and not self.opened:
-            raise HandshakeBroken
         if isinstance(method, ConnectionClose):
             self._closing = True
             self._end = CLIENT_LEFT
             self._release(left=True)
             self._hang_up()
-        elif self._state is not None:
-            self._state(method)
         else:
             self._commands.run_connection(method)
 
-    def _await_start_ok(self, method: Method) -> None:
-        if not isinstance(method, ConnectionStartOk):
-            raise HandshakeBroken
-        self.client_properties = dict(method.client_properties)
-        self._mechanism = method.mechanism
-        user, password = credentials(method)
-        self._state = self._refuse_meanwhile
-        self.broker.loop.create_task(self._log_in(user, password))
-
-    def _refuse_meanwhile(self, method: Method) -> None:
-        raise HandshakeBroken
-
-    async def _log_in(self, user: str, password: str) -> None:
-        try:
-            found = await self.gateway.logins.authenticate(
-                user, password, is_loopback(self.transport.host)
-            )
-        except BraidError as error:
-            self.accounts.failed_logins.note("amqp", user, self.peer, str(error))
-            self._refuse_login()
-            return
-        if self._lost:
-            return
-        self.user = found.name
-        self._state = self._await_tune_ok
-        offer = self.settings
-        self.send_method(
-            0, ConnectionTune(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
-        )
-
-    def _refuse_login(self) -> None:
-        if self._lost:
-            return
-        self._end = "login refused"
-        text = (
-            f"Login was refused using authentication mechanism {self._mechanism}. For details see"
-            " the broker logfile."
-        )
-        if is_capable(self.client_properties, "authentication_failure_close"):
-            self.close(ConnectionError_(ReplyCode.ACCESS_REFUSED, text))
-        else:
-            self.transport.close()
-
-    def _await_tune_ok(self, method: Method) -> None:
-        # As RabbitMQ, which offers limits and so takes no "unlimited" for an answer.
-        if (
-            not isinstance(method, ConnectionTuneOk)
-            or not FRAME_BYTES_MIN <= method.frame_max <= self.settings.frame_bytes_max
-            or not 1 <= method.channel_max <= self.settings.channel_max
-        ):
-            raise HandshakeBroken
-        self.frame_max = method.frame_max
-        self.channel_max = method.channel_max
-        self.heartbeat_s = method.heartbeat
-        self._state = self._await_open
-
-    def _await_open(self, method: Method) -> None:
-        if not isinstance(method, ConnectionOpen):
-            raise HandshakeBroken
-        vhost = method.virtual_host
-        if not self.accounts.has_namespace(vhost):
-            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
-        if not self.accounts.can_enter(self.user, vhost):
-            raise ConnectionError_(
-                ReplyCode.NOT_ALLOWED,
-                f"access to vhost '{vhost}' refused for user '{self.user}'",
-            )
-        self.gateway.require_room(vhost)
+    def open(self, vhost: str) -> None:
+        """The handshake is done."""
         self.vhost = vhost
         self.routes = Routes(self.broker.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
-        self._state = None
+        self._handshake = None
         self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
-        self._deadline.cancel()
         self.transport.receive_bytes = RECEIVE_BYTES_MAX
         self.gateway.connections_opened += 1
-        client = client_name(self.client_properties)
-        self._log(logging.DEBUG, "connection opened", client=client)
+        self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
         self.send_method(0, ConnectionOpenOk())
 
     # --- permissions and routing, asked by channels ---
@@ -652,11 +545,24 @@ class AmqpConnection:
 
     # --- closing ---
 
-    def close(self, error: AmqpError) -> None:
-        """A connection error: everything is given back, and the peer is told why."""
+    def abort(self, why: str) -> None:
+        """There is nobody to talk to."""
+        self._end = why
+        self.transport.abort()
+
+    def drop(self, why: str) -> None:
+        """Hang up without a word."""
+        self._end = why
+        self._closing = True
+        self.transport.close()
+
+    def close(self, error: AmqpError, why: str = "") -> None:
+        """Everything is given back, and the peer is told why. It is a connection error, and logged
+        as one, unless another reason is given."""
         if self._closing:
             return
         self._closing = True
+        self._end = self._end or why
         if not self._end:
             self._end = f"{error.reply_code} {error.logged_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
@@ -679,7 +585,8 @@ class AmqpConnection:
         self._let_go_later()
 
     def _let_go_later(self) -> None:
-        self._deadline.cancel()
+        if self._handshake is not None:
+            self._handshake.end()
         self.broker.lingering.add(self.transport)
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
@@ -711,20 +618,18 @@ class AmqpConnection:
     def is_closing(self) -> bool:
         return self._closing
 
+    @property
+    def is_lost(self) -> bool:
+        return self._lost
+
     def shut_down(self, why: str) -> None:
         """A socket closed with input unread would be reset, and what we said lost: who logged in
         is read on until it answers, or the gateway's patience ends."""
-        self._end = why
         if self.opened and not self._closing:
-            self.close(
-                ConnectionError_(
-                    ReplyCode.CONNECTION_FORCED,
-                    "broker forced connection closure with reason 'shutdown'",
-                )
-            )
+            text = "broker forced connection closure with reason 'shutdown'"
+            self.close(ConnectionError_(ReplyCode.CONNECTION_FORCED, text), why)
         else:
-            self._closing = True
-            self.transport.close()
+            self.drop(why)
 
     # --- output ---
 
@@ -794,7 +699,7 @@ class AmqpConnection:
         if not self._hold(Hold.BLOCKED):
             return
         self.transport.receive_bytes = PARKED_RECEIVE_BYTES
-        if not self._has_to_answer():
+        if not self.has_to_answer():
             self._hold(Hold.PARKED)
         if self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
@@ -807,7 +712,7 @@ class AmqpConnection:
         if self.wants_blocked:
             self.send_method(0, ConnectionUnblocked())
 
-    def _has_to_answer(self) -> bool:
+    def has_to_answer(self) -> bool:
         """Whether it has deliveries, or may get some."""
         return any(channel.consumers or channel.unacked for channel in self.channels.values())
 
@@ -816,42 +721,16 @@ class AmqpConnection:
             self._parking = Parking(self)
         self._parking.add(event, number)
         if self._parking.is_full and not self.holds & Hold.PARKED:
-            self._unread_since_s = self.broker.loop.time()
+            self._parking.since_s = self.broker.loop.time()
             self._hold(Hold.PARKED)
 
     def _unpark(self) -> bool:
         """Take what waited, as far as there is room; whether nothing waits any more."""
         parking, self._parking = self._parking, None
-        if parking is None:
+        if parking is None or parking.empty():
             return True
-        try:
-            while len(parking) and not self._closing and not self.broker.is_blocked():
-                self._handle_parked(*parking.take())
-        except AmqpError as error:
-            self.close(error.with_traceback(None))
-        if self._closing:
-            parking.clear()
-        elif len(parking):
-            self._parking = parking
-            return False
-        return True
-
-    def _handle_parked(
-        self, event: tuple[Any, ...], channel: Channel | None, generation: int
-    ) -> None:
-        is_publish = event[0] == EVENT_PUBLISH
-        if is_publish and (channel is None or channel.closing):
-            if channel is not None and channel.transaction is None:
-                channel.publish_late(event)
-            return
-        if is_publish and event[6] is not None and generation != self.routes.generation:
-            assert channel is not None
-            try:
-                channel.publish_each(event[2], event[5])
-            except BraidError as error:
-                self._answer_error(translate(error), channel.number, event)
-            return
-        self._handle(event)
+        self._parking = parking
+        return False
 
     def _hold(self, reason: "Hold") -> bool:
         """Read nothing more while a reason for that holds. False for a connection that ends
@@ -893,20 +772,12 @@ class AmqpConnection:
             self.send(HEARTBEAT_FRAME)
         # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
         if now - self.last_received > 3 * self.heartbeat_s and not self.holds & UNREAD:
-            self._end = "heartbeats were missed"
-            self.transport.abort()
+            self.abort("heartbeats were missed")
 
     def check_parked(self, now: float) -> None:
         """The same: somebody else gets what it has, if it could not be heard for too long because
         too many of its publishes wait."""
-        if self._parking is None or not self.holds & Hold.PARKED or not self._has_to_answer():
-            return
-        if now - self._unread_since_s > PARKED_S:
-            self.close(
-                ConnectionError_(
-                    ReplyCode.RESOURCE_ERROR,
-                    f"publishers are blocked ({self.broker.engine.pressure.reason}),"
-                    f" {len(self._parking)} publishes wait, and acknowledgements may be behind"
-                    " them: what is not acknowledged goes to other consumers",
-                )
-            )
+        if self._parking is not None and self.holds & Hold.PARKED:
+            overdue = self._parking.overdue(now)
+            if overdue is not None:
+                self.close(overdue)

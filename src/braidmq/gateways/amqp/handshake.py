@@ -1,11 +1,33 @@
-"""What a connection says of this server, and how a peer says who it is."""
+"""How a connection begins: what it says of this server, who the peer is, what they agree on."""
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from braidmq import __version__
-from braidmq.wire.amqp.methods import ConnectionStart, ConnectionStartOk
+from braidmq.model.errors import BraidError
+from braidmq.model.limits import KIB
+from braidmq.security.accounts import is_loopback
+from braidmq.wire.amqp.constants import FRAME_BYTES_MIN, PROTOCOL_HEADER, ReplyCode
+from braidmq.wire.amqp.errors import ConnectionError_
+from braidmq.wire.amqp.methods import (
+    ConnectionOpen,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    Method,
+)
 from braidmq.wire.amqp.tables import Table, decode_table
+
+if TYPE_CHECKING:
+    from braidmq.gateways.amqp.connection import AmqpConnection
+
+HANDSHAKE_FRAME_BYTES_MAX = 8 * KIB
+"""Before anything is agreed on: clause 4.2.3 says 4096, and some tokens are longer."""
+
+STRANGER_BYTES = 2 * HANDSHAKE_FRAME_BYTES_MAX
+"""What is read at once of who has not logged in."""
 
 CAPABILITIES: Table = {
     "publisher_confirms": True,
@@ -24,6 +46,116 @@ CAPABILITIES: Table = {
 
 class HandshakeBroken(Exception):
     """The peer does not follow the handshake."""
+
+
+class Handshake:
+    def __init__(self, connection: "AmqpConnection") -> None:
+        self._connection = connection
+        self.is_begun = False
+        """The protocol header is there."""
+        self._state: Callable[[Method], None] | None = self._await_start_ok
+        self._mechanism = "PLAIN"
+        self._deadline = connection.broker.loop.call_later(
+            connection.settings.handshake_timeout_s, connection.abort, "the handshake took too long"
+        )
+
+    def end(self) -> None:
+        """It is done, or the connection is over."""
+        self._deadline.cancel()
+        # What knows itself is freed only when garbage is collected, which is rarely.
+        self._state = None
+
+    def begin(self, data: memoryview, size: int) -> int:
+        """Take the protocol header from the front; returns how many bytes are done with."""
+        connection = self._connection
+        if size < 8 and PROTOCOL_HEADER.startswith(bytes(data[:size])):
+            return 0
+        if bytes(data[:8]) != PROTOCOL_HEADER:
+            # Clause 4.2.2: answer with what we do speak, and hang up.
+            connection.transport.write(PROTOCOL_HEADER)
+            connection.drop("the peer does not speak AMQP 0-9-1")
+            return size
+        self.is_begun = True
+        connection.send_method(0, greeting(connection.gateway.name))
+        return 8
+
+    def handle(self, number: int, method: Method) -> None:
+        """Raises HandshakeBroken, if it is not the one that is due."""
+        if number or self._state is None:
+            raise HandshakeBroken
+        self._state(method)
+
+    def _await_start_ok(self, method: Method) -> None:
+        if not isinstance(method, ConnectionStartOk):
+            raise HandshakeBroken
+        self._connection.client_properties = dict(method.client_properties)
+        self._mechanism = method.mechanism
+        user, password = credentials(method)
+        self._state = None  # nothing is due until the user is known
+        self._connection.broker.loop.create_task(self._log_in(user, password))
+
+    async def _log_in(self, user: str, password: str) -> None:
+        connection = self._connection
+        try:
+            found = await connection.gateway.logins.authenticate(
+                user, password, is_loopback(connection.transport.host)
+            )
+        except BraidError as error:
+            connection.accounts.failed_logins.note("amqp", user, connection.peer, str(error))
+            self._refuse_login()
+            return
+        if connection.is_lost:
+            return
+        connection.user = found.name
+        self._state = self._await_tune_ok
+        offer = connection.settings
+        connection.send_method(
+            0, ConnectionTune(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
+        )
+
+    def _refuse_login(self) -> None:
+        connection = self._connection
+        if connection.is_lost:
+            return
+        if is_capable(connection.client_properties, "authentication_failure_close"):
+            text = (
+                f"Login was refused using authentication mechanism {self._mechanism}. For details"
+                " see the broker logfile."
+            )
+            connection.close(ConnectionError_(ReplyCode.ACCESS_REFUSED, text), "login refused")
+        else:
+            connection.drop("login refused")
+
+    def _await_tune_ok(self, method: Method) -> None:
+        connection = self._connection
+        offer = connection.settings
+        # As RabbitMQ, which offers limits and so takes no "unlimited" for an answer.
+        if (
+            not isinstance(method, ConnectionTuneOk)
+            or not FRAME_BYTES_MIN <= method.frame_max <= offer.frame_bytes_max
+            or not 1 <= method.channel_max <= offer.channel_max
+        ):
+            raise HandshakeBroken
+        connection.frame_max = method.frame_max
+        connection.channel_max = method.channel_max
+        connection.heartbeat_s = method.heartbeat
+        self._state = self._await_open
+
+    def _await_open(self, method: Method) -> None:
+        if not isinstance(method, ConnectionOpen):
+            raise HandshakeBroken
+        connection = self._connection
+        vhost = method.virtual_host
+        if not connection.accounts.has_namespace(vhost):
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
+        if not connection.accounts.can_enter(connection.user, vhost):
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"access to vhost '{vhost}' refused for user '{connection.user}'",
+            )
+        connection.gateway.require_room(vhost)
+        self.end()
+        connection.open(vhost)
 
 
 def greeting(node: str) -> ConnectionStart:

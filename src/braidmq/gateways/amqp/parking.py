@@ -3,8 +3,11 @@ them. Acknowledgements, and all else that makes room, go ahead."""
 
 from typing import TYPE_CHECKING, Any
 
-from braidmq.gateways.parked import Parked
-from braidmq.wire.amqp.constants import FrameKind
+from braidmq.gateways.amqp.errors import translate
+from braidmq.gateways.parked import PARKED_S, Parked
+from braidmq.model.errors import BraidError
+from braidmq.wire.amqp.constants import FrameKind, ReplyCode
+from braidmq.wire.amqp.errors import AmqpError, ConnectionError_
 from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_PUBLISH
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class Parking:
         self._waiting: Parked[Waiting] = Parked(connection.share)
         self._publishes_only: dict[int, bool] = {}
         """By channel with something that waits."""
+        self.since_s = 0.0
+        """When the connection was not read any more because too much waits."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -84,6 +89,48 @@ class Parking:
         if not self._waiting:
             self._publishes_only.clear()
         return waiting
+
+    def empty(self) -> bool:
+        """Let the connection handle what waits, as far as there is room; whether nothing is left.
+        Of a connection that ends nothing is."""
+        connection = self._connection
+        try:
+            while len(self) and not connection.is_closing and not connection.broker.is_blocked():
+                self._handle(*self.take())
+        except AmqpError as error:
+            connection.close(error.with_traceback(None))
+        if connection.is_closing:
+            self.clear()
+        return not len(self)
+
+    def _handle(self, event: Event, channel: "Channel | None", generation: int) -> None:
+        connection = self._connection
+        is_publish = event[0] == EVENT_PUBLISH
+        if is_publish and (channel is None or channel.closing):
+            if channel is not None and channel.transaction is None:
+                channel.publish_late(event)
+            return
+        if is_publish and event[6] is not None and generation != connection.routes.generation:
+            assert channel is not None
+            try:
+                channel.publish_each(event[2], event[5])
+            except BraidError as error:
+                connection.answer_error(translate(error), channel.number, event)
+            return
+        connection.handle(event)
+
+    def overdue(self, now_s: float) -> ConnectionError_ | None:
+        """Why the connection has to end, if it could not be heard for too long: others get what it
+        has to answer for."""
+        connection = self._connection
+        if now_s - self.since_s <= PARKED_S or not connection.has_to_answer():
+            return None
+        return ConnectionError_(
+            ReplyCode.RESOURCE_ERROR,
+            f"publishers are blocked ({connection.broker.engine.pressure.reason}),"
+            f" {len(self)} publishes wait, and acknowledgements may be behind"
+            " them: what is not acknowledged goes to other consumers",
+        )
 
     def clear(self) -> None:
         self._waiting.clear()

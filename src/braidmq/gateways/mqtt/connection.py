@@ -1,7 +1,6 @@
-"""One MQTT connection, whatever carries its bytes: the handshake, packets in and out, its end."""
+"""One MQTT connection, whatever carries its bytes: packets in and out, its end."""
 
 import logging
-import secrets
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,27 +14,26 @@ from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import MqttAnswers, PublishAnswer
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.express import Express
+from braidmq.gateways.mqtt.handshake import Handshake
 from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import Publisher
 from braidmq.gateways.mqtt.queue_client import QueueClient
 from braidmq.gateways.mqtt.session import Session
-from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
 from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
-from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.model.limits import KIB
-from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
 from braidmq.storage.disk import Buffer
-from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Kind, Reason, Version
+from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
     ClientIdInvalid,
     MqttError,
@@ -69,8 +67,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_S = 10
-"""How long a peer may take to log in."""
 STRANGER_BYTES = 4 * KIB
 """What is read at once of who has not logged in."""
 RECEIVE_BYTES = 256 * KIB
@@ -178,8 +174,6 @@ class MqttConnection:
         self._output_bytes_max = gateway.settings.output_bytes_max
         self._session_id = self.broker.sessions.new_id("mqtt")
         self._connected_ms = self.broker.now_ms()
-        self._is_known = False
-        """CONNECT is there: until it is answered nothing more is read."""
         self._established = False
         self._held = False
         """CONNACK waits for the disk, and all that follows it."""
@@ -194,7 +188,8 @@ class MqttConnection:
         self._end = ""
         """Why it is over, once that is known."""
         gateway.connections.add(self)
-        self._deadline = self.broker.loop.call_later(HANDSHAKE_S, self._handshake_late)
+        self._handshake: Handshake | None = Handshake(self)
+        """Until CONNACK is on its way."""
 
     @property
     def is_established(self) -> bool:
@@ -269,7 +264,7 @@ class MqttConnection:
             named |= {"user": self.user, "namespace": self.namespace}
         return named
 
-    def _log(self, level: int, what: str, **facts: object) -> None:
+    def log(self, level: int, what: str, **facts: object) -> None:
         if logger.isEnabledFor(level):
             logger.log(level, what, extra={**self.log_fields(), **facts})
 
@@ -279,7 +274,7 @@ class MqttConnection:
         """Take whole packets from the front; returns how many bytes they had."""
         if self._closed:
             return size
-        if self._is_known and not self._established:
+        if not self._established and self._handshake is not None and self._handshake.is_known:
             return 0
         if self._skipped_bytes:
             skipped = min(self._skipped_bytes, size)
@@ -325,7 +320,7 @@ class MqttConnection:
 
     def refuse_input(self, text: str) -> None:
         """It holds too much that is not complete."""
-        self._log(logging.WARNING, "input refused", reason=text)
+        self.log(logging.WARNING, "input refused", reason=text)
         self.fail(MqttError(Reason.QUOTA_EXCEEDED, text))
 
     @property
@@ -380,7 +375,8 @@ class MqttConnection:
     def _handle_packet(self, packet: Packet) -> None:
         match packet:
             case Connect():
-                self._connect(packet)
+                assert self._handshake is not None  # a second CONNECT is no event but an error
+                self._handshake.connect(packet)
             case Subscribe():
                 self._subscriber.subscribe(packet)
             case Unsubscribe():
@@ -394,147 +390,32 @@ class MqttConnection:
             case _:
                 raise ProtocolError("a packet that only servers send")
 
-    # --- the handshake ---
+    # --- the handshake, as it goes ---
 
-    def _connect(self, packet: Connect) -> None:
-        self.version = packet.version
-        self.speaks_v5 = packet.version == Version.V5
-        given = packet.properties
-        if given.authentication_method is not None:
-            raise MqttError(
-                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are known here"
-            )
-        self.with_reasons = given.request_problem_information != 0
-        self.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
-        if given.topic_alias_maximum:
-            self.aliases = Aliases(given.topic_alias_maximum)
-        if self.settings.redirect:
-            raise UseAnotherServer(self.settings.redirect, self.speaks_v5)
-        self.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
-        too_high = packet.will is not None and packet.will.qos > self.settings.maximum_qos
-        if too_high and self.speaks_v5:
-            raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
-        self.transport.pause()
-        self._is_known = True
-        self.broker.loop.create_task(self._log_in(packet))
-
-    async def _log_in(self, packet: Connect) -> None:
-        try:
-            await self._authenticate(packet)
-            if not self._closed:
-                await self._establish(packet)
-        except StorageFailed as error:
-            self.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
-        except BraidError as error:
-            if not self._established and isinstance(error, AccessRefused):
-                self.gateway.accounts.failed_logins.note(
-                    "mqtt", packet.user_name or GUEST, self.transport.peer, str(error)
-                )
-            elif not self._established:
-                self._log(logging.INFO, "connection refused", reason=str(error))
-            # A traceback keeps this frame, and that keeps the connection.
-            self.fail(translate(error.with_traceback(None)))
-        except Exception:
-            self.transport.abort()
-            raise
-
-    async def _authenticate(self, packet: Connect) -> None:
-        """The user name may begin with a namespace and a colon. Who gives none is ``guest``, with
-        the password that guest has on a new node: from this machine, and while that holds."""
-        name, password = packet.user_name, packet.password or b""
-        if name is None:
-            name, password = GUEST, GUEST.encode()
-        namespace, _, user = name.rpartition(":")
-        try:
-            found = await self.gateway.logins.authenticate(
-                user, password, self.broker.now_ms(), is_loopback(self.transport.host)
-            )
-        except AccessRefused:
-            if packet.user_name is not None:
-                raise
-            raise AccessRefused("user name and password are missing") from None
-        self.user, self.namespace = found.name, namespace or ROOT_NAMESPACE
-        accounts = self.gateway.accounts
-        if not accounts.can_enter(self.user, self.namespace):
-            raise AccessRefused(f"user {self.user!r} may not enter {self.namespace!r}")
-        self.gateway.require_room(self.namespace)
-        self.grants = accounts.grants(self.user, self.namespace)
-        if packet.will is not None:
-            self._publisher.check_topic(packet.will.topic)
-
-    async def _establish(self, packet: Connect) -> None:
-        given = packet.properties
-        expiry_s = given.session_expiry_interval or 0
-        if not self.speaks_v5:
-            expiry_s = 0 if packet.clean_start else EXPIRES_NEVER
-        expiry_s = min(expiry_s, self.settings.session_expiry_s_max)
-        old = self.sessions.find(self.namespace, self.client_id, self.user)
-        if old is not None and old.connection is not None:
-            old.connection.taken_over()
-        self.broker.settle()
-        self.session, present = self.sessions.open(
-            self.namespace,
-            self.client_id,
-            self.user,
-            clean_start=packet.clean_start,
-            expiry_s=expiry_s,
-        )
-        self.session.connection = self
-        self.session.tree.moves += 1
-        self.session.will = packet.will
+    def establish(self, session: Session, connack: ConnAck) -> None:
+        """The session is its own. What it is told from now on waits until that is on disk."""
+        self.session = session
+        session.connection = self
+        session.tree.moves += 1
         self._established = self._held = True
         self.broker.sessions.add(self._session_id, self)
-        self.gateway.connections_opened += 1
-        self._log(logging.DEBUG, "connection opened", version=self.version, session=present)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
-        self.send_packet(self._connack(packet, present, expiry_s))
-        self.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
-        self.session.outbox.attach(self, self.credit)
-        if self.session.queues:
-            self.queue_client().attach_all(self.session.queues.values())
-        lsn = self.sessions.save(self.session)
-        if old is not None and not present:
-            # The session that it does not go on with must not be there after a crash either.
-            lsn = self.broker.pending_lsn()
-        await self.broker.durable(lsn)
-        if self._closed:
-            return
-        self._deadline.cancel()
+        self.send_packet(connack)
+        session.outbox.attach(self, self.credit)
+        if session.queues:
+            self.queue_client().attach_all(session.queues.values())
+
+    def begin(self) -> None:
+        """It is on disk: the client is told, and read from."""
+        self._handshake = None
         self._held = False
         self.transport.receive_bytes = RECEIVE_BYTES
         self.session.tree.moves += 1
         self.broker.flush_later(self)
         if not self._read_paused:
             self.transport.resume()
-
-    def _connack(self, packet: Connect, present: bool, expiry_s: int) -> ConnAck:
-        limits, asked = self.settings, packet.keep_alive_s
-        self.keep_alive_s = asked
-        if limits.keep_alive_s_max and not 0 < asked <= limits.keep_alive_s_max:
-            self.keep_alive_s = limits.keep_alive_s_max if self.speaks_v5 else asked
-        if not self.speaks_v5:
-            return ConnAck(present)
-        wants_information = packet.properties.request_response_information
-        return ConnAck(
-            present,
-            properties=Properties(
-                session_expiry_interval=None
-                if expiry_s == (packet.properties.session_expiry_interval or 0)
-                else expiry_s,
-                receive_maximum=limits.receive_maximum,
-                maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
-                maximum_packet_size=limits.packet_bytes_max,
-                assigned_client_identifier=None if packet.client_id else self.client_id,
-                topic_alias_maximum=limits.topic_alias_maximum,
-                server_keep_alive=None if self.keep_alive_s == asked else self.keep_alive_s,
-                response_information=f"response/{self.client_id}" if wants_information else None,
-            ),
-        )
-
-    def _handshake_late(self) -> None:
-        self.transport.abort()
 
     # --- the end ---
 
@@ -610,7 +491,8 @@ class MqttConnection:
         self._closed = True
         self._drop_input()
         self._set_shortcut()
-        self._deadline.cancel()
+        if self._handshake is not None:
+            self._handshake.end()
         self.broker.lingering.add(self.transport)
         if at_once:
             self.transport.close()
@@ -621,7 +503,7 @@ class MqttConnection:
         """What it has not completed never will be."""
         self._skipped_bytes = 0
         if self._parked is not None:
-            self._log(logging.WARNING, "publishes dropped", waiting=len(self._parked))
+            self.log(logging.WARNING, "publishes dropped", waiting=len(self._parked))
             self._parked.clear()
             self._parked = None
         self.transport.drop_input()
@@ -648,7 +530,8 @@ class MqttConnection:
 
     def lost(self) -> None:
         """The transport is gone."""
-        self._deadline.cancel()
+        if self._handshake is not None:
+            self._handshake.end()
         self.broker.lingering.discard(self.transport)
         self.gateway.forget(self)
         self._drop_input()
@@ -658,9 +541,9 @@ class MqttConnection:
         # Clients come and go in thousands, and load balancers knock: no news to most.
         is_news = self._established and self._end not in ("", CLIENT_LEFT)
         level = logging.INFO if is_news else logging.DEBUG
-        self._log(level, "connection closed", reason=self._end or "the peer is gone")
+        self.log(level, "connection closed", reason=self._end or "the peer is gone")
         # What knows itself is freed only when garbage is collected, which is rarely.
-        self._queues = self._trace = None
+        self._queues = self._trace = self._handshake = None
         del self._publisher, self._subscriber, self.answers
 
     # --- out ---

@@ -1,0 +1,167 @@
+"""How a connection begins: CONNECT, who the client is, the session it gets, and CONNACK."""
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from braidmq.gateways.mqtt.aliases import Aliases
+from braidmq.gateways.mqtt.errors import translate
+from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY
+from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
+from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.security.accounts import GUEST, is_loopback
+from braidmq.security.records import ROOT_NAMESPACE
+from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Reason, Version
+from braidmq.wire.mqtt.errors import MqttError, UseAnotherServer
+from braidmq.wire.mqtt.packets import ConnAck, Connect
+from braidmq.wire.mqtt.properties import Properties
+
+if TYPE_CHECKING:
+    from braidmq.gateways.mqtt.connection import MqttConnection
+
+HANDSHAKE_S = 10
+"""How long a peer may take to log in."""
+
+
+class Handshake:
+    def __init__(self, connection: "MqttConnection") -> None:
+        self._connection = connection
+        self.is_known = False
+        """CONNECT is there: until it is answered nothing more is read."""
+        self._deadline = connection.broker.loop.call_later(HANDSHAKE_S, connection.transport.abort)
+
+    def end(self) -> None:
+        """It may take no more time: it is done, or the connection is over."""
+        self._deadline.cancel()
+
+    def connect(self, packet: Connect) -> None:
+        connection = self._connection
+        settings = connection.settings
+        connection.version = packet.version
+        connection.speaks_v5 = packet.version == Version.V5
+        given = packet.properties
+        if given.authentication_method is not None:
+            raise MqttError(
+                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are known here"
+            )
+        connection.with_reasons = given.request_problem_information != 0
+        connection.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
+        if given.topic_alias_maximum:
+            connection.aliases = Aliases(given.topic_alias_maximum)
+        if settings.redirect:
+            raise UseAnotherServer(settings.redirect, connection.speaks_v5)
+        connection.client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
+        too_high = packet.will is not None and packet.will.qos > settings.maximum_qos
+        if too_high and connection.speaks_v5:
+            raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
+        connection.transport.pause()
+        self.is_known = True
+        connection.broker.loop.create_task(self._log_in(packet))
+
+    async def _log_in(self, packet: Connect) -> None:
+        connection = self._connection
+        try:
+            await self._authenticate(packet)
+            if not connection.is_closed:
+                await self._establish(packet)
+        except StorageFailed as error:
+            connection.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
+        except BraidError as error:
+            if not connection.is_established and isinstance(error, AccessRefused):
+                connection.gateway.accounts.failed_logins.note(
+                    "mqtt", packet.user_name or GUEST, connection.transport.peer, str(error)
+                )
+            elif not connection.is_established:
+                connection.log(logging.INFO, "connection refused", reason=str(error))
+            # A traceback keeps this frame, and that keeps the connection.
+            connection.fail(translate(error.with_traceback(None)))
+        except Exception:
+            connection.transport.abort()
+            raise
+
+    async def _authenticate(self, packet: Connect) -> None:
+        """The user name may begin with a namespace and a colon. Who gives none is ``guest``, with
+        the password that guest has on a new node: from this machine, and while that holds."""
+        connection = self._connection
+        gateway = connection.gateway
+        name, password = packet.user_name, packet.password or b""
+        if name is None:
+            name, password = GUEST, GUEST.encode()
+        namespace, _, user = name.rpartition(":")
+        try:
+            found = await gateway.logins.authenticate(
+                user,
+                password,
+                connection.broker.now_ms(),
+                is_loopback(connection.transport.host),
+            )
+        except AccessRefused:
+            if packet.user_name is not None:
+                raise
+            raise AccessRefused("user name and password are missing") from None
+        user, namespace = found.name, namespace or ROOT_NAMESPACE
+        connection.user, connection.namespace = user, namespace
+        if not gateway.accounts.can_enter(user, namespace):
+            raise AccessRefused(f"user {user!r} may not enter {namespace!r}")
+        gateway.require_room(namespace)
+        connection.grants = gateway.accounts.grants(user, namespace)
+        if packet.will is not None:
+            connection.check_publish(packet.will.topic)
+
+    async def _establish(self, packet: Connect) -> None:
+        connection = self._connection
+        broker, sessions = connection.broker, connection.sessions
+        namespace, client_id, user = connection.namespace, connection.client_id, connection.user
+        given = packet.properties
+        expiry_s = given.session_expiry_interval or 0
+        if not connection.speaks_v5:
+            expiry_s = 0 if packet.clean_start else EXPIRES_NEVER
+        expiry_s = min(expiry_s, connection.settings.session_expiry_s_max)
+        old = sessions.find(namespace, client_id, user)
+        if old is not None and old.connection is not None:
+            old.connection.taken_over()
+        broker.settle()
+        session, present = sessions.open(
+            namespace, client_id, user, clean_start=packet.clean_start, expiry_s=expiry_s
+        )
+        session.will = packet.will
+        connection.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
+        connection.gateway.connections_opened += 1
+        version = connection.version
+        connection.log(logging.DEBUG, "connection opened", version=version, session=present)
+        connection.establish(session, self._connack(packet, present, expiry_s))
+        lsn = sessions.save(session)
+        if old is not None and not present:
+            # The session that it does not go on with must not be there after a crash either.
+            lsn = broker.pending_lsn()
+        await broker.durable(lsn)
+        if not connection.is_closed:
+            self.end()
+            connection.begin()
+
+    def _connack(self, packet: Connect, present: bool, expiry_s: int) -> ConnAck:
+        connection = self._connection
+        limits, asked = connection.settings, packet.keep_alive_s
+        client_id, keep_alive_s = connection.client_id, asked
+        if limits.keep_alive_s_max and not 0 < asked <= limits.keep_alive_s_max:
+            keep_alive_s = limits.keep_alive_s_max if connection.speaks_v5 else asked
+        connection.keep_alive_s = keep_alive_s
+        if not connection.speaks_v5:
+            return ConnAck(present)
+        wants_information = packet.properties.request_response_information
+        return ConnAck(
+            present,
+            properties=Properties(
+                session_expiry_interval=None
+                if expiry_s == (packet.properties.session_expiry_interval or 0)
+                else expiry_s,
+                receive_maximum=limits.receive_maximum,
+                maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
+                maximum_packet_size=limits.packet_bytes_max,
+                assigned_client_identifier=None if packet.client_id else client_id,
+                topic_alias_maximum=limits.topic_alias_maximum,
+                server_keep_alive=None if keep_alive_s == asked else keep_alive_s,
+                response_information=f"response/{client_id}" if wants_information else None,
+            ),
+        )
