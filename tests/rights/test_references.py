@@ -255,22 +255,30 @@ def test_what_waits_for_a_session_is_nobodys_by_its_name(rights: Rights, name: s
     with RawMqtt(rights.node) as publisher:
         publisher.connect()
         publisher.answer(publisher.publish(f"{name}/x", b"for the session", 1))
-    for method, path, body in (
-        ("GET", f"/v1/topics/{encoded}/partitions/0/messages", None),
+    forging = (
         ("POST", f"/v1/topics/{encoded}/messages", {"value": "forged"}),
-        ("DELETE", f"/v1/topics/{encoded}", None),
-        ("POST", f"/v1/topics/{encoded}/purge", None),
         ("POST", "/v1/bindings", {"source": "amq.fanout", "destination": session}),
         ("PUT", f"/v1/topics/{name}", {"settings": {"dead_letter": {"topic": session}}}),
-    ):
+    )
+    others = (
+        ("GET", f"/v1/topics/{encoded}/partitions/0/messages", None),
+        ("DELETE", f"/v1/topics/{encoded}", None),
+        ("POST", f"/v1/topics/{encoded}/purge", None),
+    )
+    user = rights.user(".*", ".*", ".*")
+    for method, path, body in (*others, *forging):
+        response = rights.as_user(user, method, path, body)
+        assert response.status_code == 403, (path, response.text)
+    for method, path, body in forging:
         response = rights.http.request(method, path, json=body)
         assert response.status_code == 403, (path, response.text)
+    assert rights.messages(encoded) == ["for the session"], "an administrator may look"
     with rights.amqp() as amqp:
         amqp.publish(1, session, b"forged")
         assert amqp.ask(1, m.QueueDeclare(session, passive=True), m.ChannelClose).reply_code == 404
         amqp.method(1, m.ChannelCloseOk())
         amqp.ask(1, m.ChannelOpen(), m.ChannelOpenOk)
-        assert amqp.ask(1, m.QueuePurge(session), m.ChannelClose).reply_code == 403
+        assert amqp.ask(1, m.QueuePurge(session), m.ChannelClose).reply_code == 404
     with RawMqtt(rights.node, Version.V3_1_1) as client:
         assert client.connect(name, clean_start=False).session_present
         assert client.message().payload == b"for the session"

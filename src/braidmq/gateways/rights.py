@@ -41,7 +41,8 @@ Some rules hold everywhere:
   transactions, applications, connections and tokens. Administrators may see and end them.
 - **An exclusive queue** is read and deleted by its AMQP connection alone, whatever the protocol.
 - **What waits for MQTT sessions** (`$mqtt/…`) has no name for clients: no pattern matches it, and
-  nothing can be published, bound or dead-lettered there.
+  nothing can be published, bound or dead-lettered there. Administrators may look at it, purge and
+  delete it over HTTP.
 - **What was begun with a right ends with it.** When a permission is withdrawn AMQP consumers are
   cancelled (`basic.cancel`; a client that does not know it loses its channel with 403), MQTT
   clients lose the subscriptions and are disconnected with 0x87, long polls are answered 403,

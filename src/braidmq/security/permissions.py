@@ -99,9 +99,12 @@ class Grants:
     def _ask(self, pattern: str, name: str, answers: Answers) -> bool:
         if len(answers) >= NAMES_MAX:
             answers.clear()
-        # Sessions' queues and the like are no client's, whatever its patterns say.
-        is_private = name.startswith(PRIVATE_PREFIX) and not self._is_administrator(self.user)
-        answer = bool(pattern) and not is_private and _grants(pattern, name or DEFAULT_EXCHANGE)
+        answer = bool(pattern) and _grants(pattern, name or DEFAULT_EXCHANGE)
+        if name.startswith(PRIVATE_PREFIX):
+            # Sessions' queues and the like are no client's, whatever its patterns say. An
+            # administrator may look and clear up, and not forge.
+            is_kept_out = answers is self._write or not self._is_administrator(self.user)
+            answer = answer and not is_kept_out
         answers[name] = answer
         return answer
 

@@ -45,7 +45,7 @@ class Parking:
         self._waiting: Parked[Waiting] = Parked(connection.share)
         self._publishes_only: dict[int, bool] = {}
         """By channel with something that waits."""
-        self.since_s = 0.0
+        self.since_s = connection.broker.loop.time()
         """When the connection was not read any more because too much waits."""
 
     def __len__(self) -> int:

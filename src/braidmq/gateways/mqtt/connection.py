@@ -414,6 +414,7 @@ class MqttConnection:
         self.transport.receive_bytes = RECEIVE_BYTES
         self.session.tree.moves += 1
         self.broker.flush_later(self)
+        self._subscriber.catch_up()
         if not self._read_paused:
             self.transport.resume()
 
@@ -544,6 +545,7 @@ class MqttConnection:
         self.log(level, "connection closed", reason=self._end or "the peer is gone")
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._queues = self._trace = self._handshake = None
+        self._noted = array("H")
         del self._publisher, self._subscriber, self.answers
 
     # --- out ---

@@ -100,6 +100,8 @@ class Handshake:
             if packet.user_name is not None:
                 raise
             raise AccessRefused("user name and password are missing") from None
+        if connection.is_closed:
+            return
         user, namespace = found.name, namespace or ROOT_NAMESPACE
         connection.user, connection.namespace = user, namespace
         if not gateway.accounts.can_enter(user, namespace):
