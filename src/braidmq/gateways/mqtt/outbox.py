@@ -46,6 +46,8 @@ SUBSCRIPTION = "session"
 ID_MAX = 0x7FFF
 
 EXACTLY_ONCE = 2
+LOOK_BYTES = 1 << 18
+"""How far it is looked for messages of QoS 2 at a time: more than goes out in one run."""
 NOWHERE = 1 << 62
 """Behind every offset."""
 
@@ -87,6 +89,9 @@ class Outbox:
         """… and below this as soon as the disk answers."""
         self._unsafe_at = NOWHERE
         """The first message of QoS 2 above, where one was found."""
+        self._clear_end = 0
+        """Below this none was found that is above, while nobody's subscriptions changed."""
+        self._clear_moves = -1
         self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
         self.unreceived = IdRuns()
@@ -114,7 +119,7 @@ class Outbox:
             self._topic = self._open()
             self.state = self._view.state
             self._consumer = None
-            self._safe_end = self._awaited_end = 0
+            self._safe_end = self._awaited_end = self._clear_end = 0
             self._unsafe_at = NOWHERE
             if self._port is not None:
                 self._attach()
@@ -369,18 +374,23 @@ class Outbox:
             self._safe_end = log.next_offset
             return stop
         if start != self._unsafe_at:  # where it was found the last time it still is
-            safe = self._look_for_unsafe(view, max(start, self._safe_end), stop)
+            if self._clear_moves != self._session.tree.moves:
+                self._clear_end = 0  # somebody may want them in another way
+                self._clear_moves = self._session.tree.moves
+            look_from = max(start, self._safe_end, self._clear_end)
+            self._unsafe_at = NOWHERE
+            if look_from < stop:
+                self._clear_end = self._look_for_unsafe(view, look_from, stop)
             if self._unsafe_at >= stop:
-                return min(safe, stop)
+                return min(self._clear_end, stop)
             start = self._unsafe_at
         self.is_syncing = True
         self._await_disk(log.next_offset)
         return start
 
     def _look_for_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
-        """Sets ``_unsafe_at``; returns up to where it was looked."""
-        self._unsafe_at = NOWHERE
-        runs = view.partition.log.read(start, 1, stop)
+        """Sets ``_unsafe_at`` if there is one; returns up to where there is none."""
+        runs = view.partition.log.read(start, LOOK_BYTES, stop)
         for run in runs:
             first = run.first
             for end, form, flags, topic in delivery_runs(run.batch, first, run.stop):
