@@ -26,7 +26,8 @@ own offset, and gaps are allowed.
 
 The envelope is the message's properties as they came on the wire, with their format beside them.
 
-Byte 13 says which times are dates (``DATED_DUE``, ``DATED_EXPIRY``), not so long after the timestamp.
+Byte 13 says which times are dates (``DATED_DUE``, ``DATED_EXPIRY``) and not so long after the
+timestamp.
 
 In a segment a record may be a reference: version 2 and the flag SHARED, and after the timing fields
 
