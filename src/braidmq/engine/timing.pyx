@@ -6,8 +6,8 @@
                                   └────────────────────►  people mean by a date
 
 The engine's time is the wall's at start-up and runs on by itself; the wall clock may be set.
-Records are stamped by the wall. A ``RecordClock`` reads the times of records that were stamped while it was
-so far ahead, as times of the engine (docs/adr/0019).
+Records are stamped by the wall. A ``RecordClock`` reads the times of records that were stamped
+while it was so far ahead, as times of the engine (docs/adr/0019).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
