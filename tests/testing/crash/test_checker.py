@@ -1,5 +1,7 @@
 """The checker accepts what is promised and reports every mutant of it."""
 
+import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -144,7 +146,7 @@ def lose_half_of_an_undecided_unit(strand: Strand) -> None:
 def settle_and_see_again(strand: Strand) -> None:
     reader = reader_of(strand)
     reader.settle(0, 3)
-    reader.settled[3][0] = arrivals(strand)[-1].at_ns + MS
+    reader.settled[3] = arrivals(strand)[-1].at_ns + MS
     again = Arrival(0, 3, arrivals(strand)[-1].at_ns + 2 * MS, 2, NOWHERE)
     replace(strand, [*arrivals(strand), again])
 
@@ -192,7 +194,7 @@ def test_a_copy_that_its_publisher_sent_again_is_settled_for_itself() -> None:
     reader = reader_of(strand)
     late_ns = arrivals(strand)[-1].at_ns
     reader.settle(0, 3, place=3)
-    reader.settled[3][0] = late_ns + MS
+    reader.settled[3] = late_ns + MS
     reader.add(Arrival(0, 3, late_ns + 2 * MS, 2, place=900))
     assert check(strand) == []
     reader.add(Arrival(0, 3, late_ns + 3 * MS, 2, place=3))
@@ -298,3 +300,24 @@ def test_a_body_says_who_sent_it_and_that_it_is_whole(number: int) -> None:
     assert parse_body("a-strand", body) == (3, number)
     assert parse_body("a-strand", body + b"x") is None
     assert parse_body("a-strand", b"mark") is None
+
+
+def add_rows(reader: Reader, number: int) -> None:
+    for _ in range(5000):
+        reader.add(Arrival(number, number, number, number, number))
+
+
+def test_rows_stay_whole_though_several_threads_add_them() -> None:
+    reader = Reader()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=add_rows, args=(reader, each)) for each in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(reader) == 4 * 5000
+    assert all(len(set(arrival)) == 1 for arrival in reader)

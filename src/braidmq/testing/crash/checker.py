@@ -127,7 +127,7 @@ def _twice(judge: _Judge, name: str, reader: Reader) -> Iterator[Finding]:
 
 
 def _settled_again(judge: _Judge, name: str, reader: Reader) -> Iterator[Finding]:
-    settled = {_copy(each): each.at_ns for each in map(Settled, *reader.settled)}
+    settled = {_copy(each): each.at_ns for each in reader.all_settled()}
     if not settled:
         return
     for each in _known(judge, reader):

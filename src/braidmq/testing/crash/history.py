@@ -127,12 +127,9 @@ class Reader:
     """What one reader, or one group of them, was handed."""
 
     promise: Promise = field(default_factory=Promise)
-    columns: "tuple[array[int], ...]" = field(
-        default_factory=lambda: tuple(array("q") for _ in Arrival._fields)
-    )
-    settled: "tuple[array[int], ...]" = field(
-        default_factory=lambda: tuple(array("q") for _ in Settled._fields)
-    )
+    arrivals: "array[int]" = field(default_factory=lambda: array("q"))
+    """Row after row, as ``settled``: each is added in one step, because several threads do."""
+    settled: "array[int]" = field(default_factory=lambda: array("q"))
     highest: dict[int, int] = field(default_factory=dict)
     """The highest number seen of each publisher."""
     strangers: list[str] = field(default_factory=list)
@@ -156,19 +153,21 @@ class Reader:
         return found
 
     def add(self, arrival: Arrival) -> None:
-        for column, value in zip(self.columns, arrival, strict=True):
-            column.append(value)
+        self.arrivals.extend(arrival)
 
     def settle(self, publisher: int, number: int, place: int = NOWHERE) -> None:
-        settled = Settled(publisher, number, place, time.monotonic_ns())
-        for column, value in zip(self.settled, settled, strict=True):
-            column.append(value)
+        self.settled.extend(Settled(publisher, number, place, time.monotonic_ns()))
+
+    def all_settled(self) -> Iterator[Settled]:
+        width = len(Settled._fields)
+        return map(Settled, *(self.settled[at::width] for at in range(width)))
 
     def __iter__(self) -> Iterator[Arrival]:
-        return map(Arrival, *self.columns)
+        width = len(Arrival._fields)
+        return map(Arrival, *(self.arrivals[at::width] for at in range(width)))
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self.arrivals) // len(Arrival._fields)
 
 
 class LatestRead(NamedTuple):
