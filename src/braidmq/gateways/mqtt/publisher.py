@@ -54,6 +54,12 @@ class Publisher:
             )
         self._connection.grants.need_write(topic)
 
+    def _require_plain(self, topic: str) -> None:
+        """Raises MqttError. For topics that are no queues, nor asked to administer them."""
+        if not is_reserved(topic) and not self._connection.grants.may_write(topic):
+            raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
+        self.check_topic(topic)
+
     def is_answered_now(self, arrival: Arrival) -> bool:
         """While nothing can be taken: whether it is no message but an answer to one, which makes
         room, or whether the client can be told no."""
@@ -68,9 +74,7 @@ class Publisher:
         try:
             text = topic.decode()
             if not (is_queue(text) or is_admin(text)):
-                if not connection.grants.may_write(text):
-                    raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {text!r}")
-                self.check_topic(text)
+                self._require_plain(text)
             if connection.must_wait() and qos and connection.speaks_v5 and not _is_answer(topic):
                 raise no_room()
         except UnicodeDecodeError:
@@ -152,9 +156,7 @@ class Publisher:
             if is_queue(topic) and not parse(topic).verb:
                 self.check_topic(topic)
             return
-        if not connection.grants.may_write(topic):
-            raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
-        self.check_topic(topic)
+        self._require_plain(topic)
         if generation != self.checked_at or len(self.checked) >= CHECKED_MAX:
             self.checked.clear()
             self.checked_at = generation
