@@ -191,13 +191,41 @@ def test_a_channel_with_an_error_is_told_nothing_more(client: Client, disk: Comm
     client.ask(1, m.QueueDeclare("e", durable=True), m.QueueDeclareOk)
 
 
-def test_a_closed_connection_is_told_nothing_more(client: Client, disk: CommitGate) -> None:
+def test_a_closed_connection_is_told_nothing_more(
+    node: HostedNode, client: Client, disk: CommitGate
+) -> None:
     disk.shut()
     client.method(1, DURABLE)
     client.method(0, m.ConnectionClose(200, ""))
-    client.expect(m.ConnectionCloseOk)
-    disk.let_through()
-    client.expect_end()
+    assert client.said(1, None) == ["ConnectionCloseOk"]
+    with Client(node) as other:
+        disk.let_through()
+        other.ask(1, m.QueueDeclare("e", durable=True), m.QueueDeclareOk)  # which "d" comes before
+    client.method(0, m.ConnectionClose(200, ""))
+    assert client.said(1, None) == ["ConnectionCloseOk"]
+
+
+def test_each_close_of_a_connection_is_answered_and_the_client_closes_the_socket(
+    client: Client,
+) -> None:
+    """As amqp091-go's when several goroutines close it: an end in place of an answer is a failure
+    to those that were not the first."""
+    closes = 3 * [m.ConnectionClose(200, "")]
+    client.method(0, *closes)
+    assert client.said(3, None) == 3 * ["ConnectionCloseOk"]
+    client.method(0, *closes)
+    assert client.said(3, None) == 3 * ["ConnectionCloseOk"]
+    client.method(0, m.ConnectionCloseOk())
+    with pytest.raises(Gone):
+        client.frame()
+
+
+def test_both_may_close_a_connection_at_once(client: Client) -> None:
+    client.method(0, m.ConnectionOpen("/"), m.ConnectionClose(200, ""))
+    assert client.said(2, None) == ["ConnectionClose", "ConnectionCloseOk"]
+    client.method(0, m.ConnectionCloseOk())
+    with pytest.raises(Gone):
+        client.frame()
 
 
 def test_nor_is_one_that_has_an_error(node: HostedNode, client: Client, disk: CommitGate) -> None:

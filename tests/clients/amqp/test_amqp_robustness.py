@@ -134,7 +134,8 @@ def test_what_comes_behind_a_close_does_not_cost_its_answer(node: LiveNode, name
         for _ in range(50):
             client.send(content_frames(1, m.BasicPublish("", name), b"x" * 100_000))
         client.expect(m.ConnectionCloseOk, 0)
-        client.expect_end()
+        client.method(0, m.ConnectionClose())
+        client.expect(m.ConnectionCloseOk, 0)
 
 
 def test_flipped_bits_in_good_traffic(node: LiveNode, neighbour: Callable[[], None]) -> None:

@@ -5,18 +5,20 @@ import gc
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from in_process import WAIT_S, HeldDisk, Port, amqp_port
-from raw_client import RawClient, content_frames
+from raw_client import Gone, RawClient, content_frames
 
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.channel import Channel
-from braidmq.gateways.amqp.connection import AmqpConnection
+from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.intake import BYTES_MIN
 from braidmq.gateways.lingering import LINGERING_MAX
+from braidmq.gateways.tcp import RECEIVE_BYTES_MAX
 from braidmq.model.limits import KIB, MIB
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
@@ -232,3 +234,15 @@ def test_peers_that_do_not_close_after_goodbye_do_not_keep_many_files(port: Port
     for client in clients:
         client.sock.close()
     until(lambda: not port.ask(lambda gateway: gateway.connections))
+
+
+def test_who_closes_again_and_again_and_does_not_read_gets_no_more_answers(port: Port) -> None:
+    closes = 1000 * m.method_frame(0, m.ConnectionClose(200, "", 0, 0))
+    with RawClient(port, receive_buffer_bytes=4096) as client:
+        client.open(1)
+        (transport,) = port.ask(lambda gateway: [each.transport for each in gateway.connections])
+        with suppress(Gone):  # its moment is over
+            for _ in range(16 * MIB // len(closes)):
+                client.send(closes)
+                unsent_bytes = port.ask(lambda _: transport.unsent_bytes)
+                assert unsent_bytes < OUTPUT_HIGH_BYTES + RECEIVE_BYTES_MAX

@@ -72,6 +72,9 @@ OUTPUT_HIGH_BYTES = 1 << 20
 
 CLIENT_LEFT = "the client closed it"
 
+CLOSE, CLOSE_OK = b"\0\x0a\0\x32", b"\0\x0a\0\x33"
+"""How methods of the connection begin that count after the end."""
+
 LARGE_BYTES = 1 << 20
 LARGE_RECEIVE_BYTES = 256 * KIB
 """What is read at once of a connection that sends a message above the other."""
@@ -239,7 +242,7 @@ class AmqpConnection:
         if fast and self._contents and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
             at += self._scan(data, at, size, fast=False)
-        return size if self._closing or self._deaf else at
+        return size if self._deaf else at
 
     def _scan(self, data: memoryview, start: int, size: int, fast: bool) -> int:
         """Handle the frames between; returns how many bytes they took."""
@@ -252,13 +255,19 @@ class AmqpConnection:
             fast,
             self.routes.known,
         )
-        last = len(events) - 1
-        for index, event in enumerate(events):
-            if index < last and self._is_overtaken(event, events[index + 1]):
-                continue
-            self.handle(event)
-            if self._closing or self._deaf:
-                break
+        index, last = -1, len(events) - 1
+        try:
+            for index, event in enumerate(events):
+                if index < last and self._is_overtaken(event, events[index + 1]):
+                    continue
+                self.handle(event)
+                if self._closing or self._deaf:
+                    break
+        except AmqpError as error:
+            # Frames of a traceback may know the error, which would be garbage to be collected.
+            self.close(error.with_traceback(None))
+        if self._closing and not self._hear_end(events, index + 1):
+            return size - start
         return used
 
     def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
@@ -273,19 +282,20 @@ class AmqpConnection:
         )
 
     def _read_while_closing(self, data: memoryview, start: int, size: int) -> int:
-        """After our connection.close only its answer counts, and after close-ok nothing."""
-        if self._hung_up:
-            return size
         events, used = scan(data[start:], size - start, self.settings.frame_bytes_max, 0, False)
-        for event in events:
-            if event[0] == EVENT_ERROR:
-                return size  # what can't be read must not pile up until we are rid of it
-            if event[3][:4] == b"\0\x0a\0\x33":
+        return start + used if self._hear_end(events, 0) else size
+
+    def _hear_end(self, events: list[tuple[Any, ...]], first: int) -> bool:
+        """After either side's connection.close only another one counts, and its answer. False if
+        what follows can't be read: it must not pile up until we are rid of it."""
+        for event in events[first:]:
+            if event[0] != EVENT_FRAME or event[1] != FrameKind.METHOD or event[2]:
+                continue
+            if event[3][:4] == CLOSE_OK:
                 self.transport.close()
-            elif event[3][:4] == b"\0\x0a\0\x32":
-                self._hang_up()
-                return size
-        return start + used
+            elif event[3][:4] == CLOSE:
+                self._answer_close()
+        return not events or events[-1][0] != EVENT_ERROR
 
     # --- events ---
 
@@ -477,8 +487,11 @@ class AmqpConnection:
         if isinstance(method, ConnectionClose):
             self._closing = True
             self._end = CLIENT_LEFT
+            self._release_hold(self.holds)
             self._release(left=True)
-            self._hang_up()
+            self._answer_close()
+            self.flush()
+            self._let_go_later()
         else:
             self._commands.run_connection(method)
 
@@ -575,14 +588,15 @@ class AmqpConnection:
         self.flush()
         self._let_go_later()
 
-    def _hang_up(self) -> None:
-        """Answer connection.close. The peer may have more under way, as amqplib's acks: with input
-        unread the socket would be reset and the answer lost, so the peer closes it first."""
-        self.send_method(0, ConnectionCloseOk())
-        self.flush()
+    def _answer_close(self) -> None:
+        """The socket is the peer's to close. It may have more under way, as amqplib's acks, and
+        with input unread the socket would be reset and the answer lost; and amqp091-go takes an
+        end that comes from us, once it has asked a second time, for a failure."""
+        if self._hung_up and self._socket_full:
+            return  # it asks and asks, and does not read
         self._hung_up = True
-        self.transport.finish()
-        self._let_go_later()
+        self._out.append(method_frame(0, ConnectionCloseOk()))
+        self.broker.flush_later(self)
 
     def _let_go_later(self) -> None:
         if self._handshake is not None:

@@ -3,6 +3,7 @@ amqplib rely on. The queues are durable: the broker has something to write befor
 
 from typing import Any
 
+from tests.differential.amqp import wire
 from tests.differential.amqp.client import Channel, Client, Event, Observation
 from tests.differential.amqp.scenarios import scenario
 
@@ -28,6 +29,9 @@ def missing(c: Client) -> Asked:
 
 
 CLOSE: Asked = "channel.close", {"code": 200, "text": "done"}
+CLOSE_CONNECTION = wire.frame(
+    wire.METHOD, 0, wire.method_payload("connection.close", {"code": 200, "text": "done"})
+)
 
 
 @scenario
@@ -139,3 +143,52 @@ def both_close_many_times(c: Client) -> Observation:
         asked_at_once(ch, missing(c), CLOSE)
         seen.append([event["m"] for event in events(ch, 2)])
     return [seen, connection.rest()]
+
+
+@scenario
+def a_connection_closed_several_times(c: Client) -> Observation:
+    """As by threads that share it. Each is answered, and who asked first closes the socket."""
+    connection = c.connect()
+    connection.raw(3 * CLOSE_CONNECTION)
+    answers = [connection.next() for _ in range(3)]
+    connection.raw(CLOSE_CONNECTION)
+    return [answers, connection.next(), connection.rest()]
+
+
+@scenario
+def a_connection_closed_in_pieces_and_again(c: Client) -> Observation:
+    """What comes behind a close is read frame by frame, wherever a piece of it ends."""
+    ch = c.channel()
+    data = CLOSE_CONNECTION + ch.message("", c.name("q"), "a") + CLOSE_CONNECTION
+    for byte in data:
+        ch.connection.raw(bytes([byte]))
+    return [ch.connection.next(), ch.connection.next(), ch.connection.rest()]
+
+
+@scenario
+def both_close_a_connection(c: Client) -> Observation:
+    connection = c.connect()
+    opened = wire.frame(wire.METHOD, 0, wire.method_payload("connection.open", {}))
+    connection.raw(opened + CLOSE_CONNECTION)
+    return connection.ending()
+
+
+@scenario
+def a_close_ok_nobody_asked_for_behind_a_close(c: Client) -> Observation:
+    connection = c.connect()
+    close_ok = wire.frame(wire.METHOD, 0, wire.method_payload("connection.close-ok", {}))
+    connection.raw(CLOSE_CONNECTION + close_ok)
+    return connection.ending()
+
+
+@scenario
+def a_close_and_its_answer_on_a_channel_behind_a_close(c: Client) -> Observation:
+    """Only those of the connection itself count."""
+    ch = c.channel()
+    connection = ch.connection
+    close, close_ok = (
+        wire.frame(wire.METHOD, ch.number, wire.method_payload(name, values))
+        for name, values in (("connection.close", {"code": 200}), ("connection.close-ok", {}))
+    )
+    connection.raw(CLOSE_CONNECTION + close + close_ok)
+    return [connection.next(), connection.rest()]
