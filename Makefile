@@ -23,6 +23,7 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   clean \
   crash \
   damage \
+  foreign \
   hostile \
   lint \
   openapi \
@@ -99,6 +100,11 @@ qos2-kills: setup
 # Flip, cut and delete at every kind of file: CASES=… SEED=…
 damage: setup
 	DAMAGE_CASES=$(or $(CASES),500) DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s -q tests/engine/test_damage.py
+
+# Needs golang-go and golang-github-rabbitmq-amqp091-go-dev: the tests of that library, and our cases of it and amqplib.
+foreign: setup
+	$(BIN)/python -m bench.foreign --rounds $(or $(TIMES),3)
+	$(BIN)/python -m pytest -q tests/clients/go tests/clients/node/test_amqplib.py
 
 # After a change to the HTTP API.
 openapi: setup

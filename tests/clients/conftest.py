@@ -1,5 +1,6 @@
 """A live node for the clients of each file, and names nobody used before."""
 
+import os
 import re
 from collections.abc import Iterator
 from itertools import count
@@ -25,6 +26,15 @@ def fresh_node(tmp_path: Path) -> Iterator[LiveNode]:
     """A node for one test alone, which may kill it or measure it."""
     with live_node(tmp_path) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_port() -> int:
+    """Of a RabbitMQ on which the same cases must hold (tests/differential/README.md)."""
+    port = os.environ.get("BRAID_RABBITMQ_PORT")
+    if port is None:
+        pytest.skip("BRAID_RABBITMQ_PORT names no RabbitMQ to compare with")
+    return int(port)
 
 
 @pytest.fixture

@@ -15,10 +15,22 @@ CASES = re.findall(r"^  async (\w+)\(", SCRIPT.read_text(), re.MULTILINE)
 pytestmark = pytest.mark.usefixtures("node_packages")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_amqplib(node: LiveNode, name: str, case: str) -> None:
-    url = f"amqp://guest:guest@127.0.0.1:{node.ports['amqp_port']}"
-    done = subprocess.run(
-        ["node", str(SCRIPT), url, case, name], capture_output=True, text=True, timeout=WAIT_S
-    )
+cases = pytest.mark.parametrize("case", CASES)
+
+
+def run(port: int, case: str, name: str) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{port}"
+    command = ["node", str(SCRIPT), url, case, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
+
+
+@cases
+def test_amqplib(node: LiveNode, name: str, case: str) -> None:
+    run(node.ports["amqp_port"], case, name)
+
+
+@cases
+@pytest.mark.rabbitmq
+def test_amqplib_on_rabbitmq(rabbitmq_port: int, name: str, case: str) -> None:
+    run(rabbitmq_port, case, name)
