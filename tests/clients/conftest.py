@@ -31,9 +31,9 @@ def fresh_node(tmp_path: Path) -> Iterator[LiveNode]:
 @pytest.fixture(scope="session")
 def rabbitmq_port() -> int:
     """Of a RabbitMQ on which the same cases must hold (tests/differential/README.md)."""
-    port = os.environ.get("BRAID_RABBITMQ_PORT")
+    port = os.environ.get("PEER_RABBITMQ_PORT")
     if port is None:
-        pytest.skip("BRAID_RABBITMQ_PORT names no RabbitMQ to compare with")
+        pytest.skip("PEER_RABBITMQ_PORT names no RabbitMQ to compare with")
     return int(port)
 
 

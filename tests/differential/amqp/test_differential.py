@@ -17,10 +17,10 @@ from tests.differential.running import observe_all, wanted
 from braidmq.testing.live import live_node
 
 NAMES = sorted(load())
-RABBITMQ_PORT = os.environ.get("BRAID_RABBITMQ_PORT")
+RABBITMQ_PORT = os.environ.get("PEER_RABBITMQ_PORT")
 
 needs_rabbitmq = pytest.mark.skipif(
-    RABBITMQ_PORT is None, reason="BRAID_RABBITMQ_PORT names no RabbitMQ to compare with"
+    RABBITMQ_PORT is None, reason="PEER_RABBITMQ_PORT names no RabbitMQ to compare with"
 )
 
 # The first test runs the scenarios of all; a broker that answers nothing takes 6 s for each step.
@@ -44,7 +44,7 @@ def on_braidmq(
 def on_rabbitmq(request: pytest.FixtureRequest) -> dict[str, Observation]:
     assert RABBITMQ_PORT is not None
     names = wanted(request.session, test_rabbitmq_answers_as_recorded.__name__)
-    return observed(names, int(RABBITMQ_PORT), RabbitmqCtl(os.environ["BRAID_RABBITMQ_CTL"]))
+    return observed(names, int(RABBITMQ_PORT), RabbitmqCtl(os.environ["PEER_RABBITMQ_CTL"]))
 
 
 @pytest.fixture(scope="module")
