@@ -403,6 +403,7 @@ class MqttConnection:
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
         self.send_packet(connack)
+        self._release(session.outbox.take_gone(again=True))
         session.outbox.attach(self, self.credit)
         if session.queues:
             self.queue_client().attach_all(session.queues.values())
@@ -621,6 +622,15 @@ class MqttConnection:
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
         self.answers.reply(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version), None)
+
+    def release_gone(self) -> None:
+        """PUBREL for messages of the session that are not there any more."""
+        self._release(self.session.outbox.take_gone())
+
+    def _release(self, packet_ids: "array[int]") -> None:
+        if packet_ids:
+            lsn = self.sessions.save_ids(self.session)
+            self.answers.reply(render_acks(Kind.PUBREL, packet_ids, self.version), lsn)
 
     def check_publish(self, topic: str) -> None:
         """Raises MqttError or AccessRefused unless the client may publish there."""

@@ -84,7 +84,13 @@ class Session:
         )
 
     def packet_ids(self) -> PacketIds:
-        return PacketIds(self.inbound.runs(), self.outbox.released.runs())
+        outbox = self.outbox
+        return PacketIds(
+            self.inbound.runs(),
+            outbox.released.runs(),
+            outbox.unreceived.runs(),
+            outbox.uncertain.runs(),
+        )
 
     def cancel_timers(self) -> None:
         for timer in (self.will_timer, self.expiry_timer):

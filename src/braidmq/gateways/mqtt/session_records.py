@@ -43,4 +43,9 @@ class PacketIds(msgspec.Struct, array_like=True):
     """Published to us and not yet released, with the place that the message was to have. It is
     written before the message: after a crash it counts only if the message came there."""
     released: list[IdRun]
-    """Sent by us, confirmed with PUBREC and not with PUBCOMP."""
+    """Sent by us, confirmed with PUBREC and not with PUBCOMP, each with the place of its message.
+    No place: the message is gone, or was kept by a node that wrote none."""
+    unreceived: list[IdRun] = []
+    """Sent by us at QoS 2 and not confirmed."""
+    uncertain: list[IdRun] = []
+    """Of messages that may have been sent before the node crashed."""

@@ -122,7 +122,8 @@ class Sessions:
         if session.will is not None and not delay_s:
             self._publish_will(session)
         self._arm(session)
-        self.save(session)
+        # After a crash nobody would know what a client holds that is away.
+        self.save(session, with_ids=session.outbox.has_ids)
 
     def _arm(self, session: Session) -> None:
         """Timers for what is to happen while it is away."""
@@ -291,12 +292,15 @@ class Sessions:
 
     # --- the catalogue ---
 
-    def save(self, session: Session) -> Lsn | None:
+    def save(self, session: Session, *, with_ids: bool = False) -> Lsn | None:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
         record = session.record(self._broker.engine.core.clock.lead_ms)
-        return self._store.change([(SESSIONS, session.key, _encode(record))])
+        changes: list[Change] = [(SESSIONS, session.key, _encode(record))]
+        if with_ids:
+            changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
+        return self._store.change(changes)
 
     def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
         """Keep what became of some of its filters; the others are as they were."""
@@ -307,6 +311,9 @@ class Sessions:
             record = session.subscription_record(pattern)
             value = None if record is None else _encode(record)
             changes.append((SUBSCRIPTIONS, f"{session.key}\0{pattern}", value))
+        if len(session.outbox.unreceived):
+            # They went out at QoS 2, and perhaps would not any more.
+            changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
         return self._store.change(changes)
 
     def save_ids(self, session: Session) -> Lsn | None:
@@ -337,17 +344,20 @@ class Sessions:
             session.queues = {each.filter: each for each in record.queues}
             session.outbox.reopen()
             self._restore_ids(session)
-            if session.expiry_s:
-                self._arm(session)
-            else:
+            if not session.expiry_s:
                 self.end(session)
+                continue
+            self._arm(session)
+            if not record.disconnected_ms:
+                session.outbox.suspect()
+                self.save(session, with_ids=session.outbox.has_ids)
         self._bridges.restored()
 
     def _restore_ids(self, session: Session) -> None:
         value = self._store.catalogue.get(PACKET_IDS, session.key)
         if value is not None:
             ids = _decode_ids(value)
-            session.outbox.released = IdRuns(ids.released)
+            session.outbox.restore_ids(ids)
             session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
             if session.inbound.runs() != sorted(ids.inbound):
                 # Of what did not come nothing may be left: other messages will stand in its

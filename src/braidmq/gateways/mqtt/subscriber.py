@@ -168,14 +168,13 @@ class Subscriber:
             known, unknown, refused = self._sorted_out(packet_ids, reasons)
             runs = id_runs(known)
         if refused:
+            outbox.acknowledge(connection.settle_express(refused))
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
-            outbox.acknowledge(connection.settle_express(refused))
+        for first, stop in runs:
+            outbox.confirm(first, stop)
         lsn: Lsn | None = None
-        if known:
-            for first, stop in runs:
-                outbox.unreceived.discard(first, stop)
-                outbox.released.put(first, stop)
+        if known or refused:
             lsn = connection.sessions.save_ids(connection.session)
         if unknown:
             connection.answers.reply(self._released(packet_ids, refused, unknown), lsn)
