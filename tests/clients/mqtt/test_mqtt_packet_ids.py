@@ -345,20 +345,23 @@ def test_what_went_out_just_before_a_crash_is_held_too(
 ) -> None:
     """That it did is not on disk: to the next node it is a message like any other."""
     monkeypatch.setattr(outbox, "ID_MAX", FEW)
-    with hosted_node(disk) as node:
-        with RawMqtt(node) as client, RawMqtt(node) as sender:  # type: ignore[arg-type]
-            one_at_a_time = Properties(session_expiry_interval=600, receive_maximum=1)
-            client.connect("device", clean_start=False, properties=one_at_a_time)
-            client.subscribe("t", qos=2)
-            sender.connect()
-            for qos in (1, 2):
-                assert sender.answer(sender.publish("t", b"%d" % qos, qos)) == 0
-            first = client.expect(Publish)
-            disk.shut()
-            client.send(PubAck(first.packet_id))
-            second = client.expect(Publish)
-            assert second.qos == 2
-            crashed = disk.crash(LoseAll())
+    one_at_a_time = Properties(session_expiry_interval=600, receive_maximum=1)
+    with (
+        hosted_node(disk) as node,
+        RawMqtt(node) as client,  # type: ignore[arg-type]
+        RawMqtt(node) as sender,  # type: ignore[arg-type]
+    ):
+        client.connect("device", clean_start=False, properties=one_at_a_time)
+        client.subscribe("t", qos=2)
+        sender.connect()
+        for qos in (1, 2):
+            assert sender.answer(sender.publish("t", b"%d" % qos, qos)) == 0
+        first = client.expect(Publish)
+        disk.shut()
+        client.send(PubAck(first.packet_id))
+        second = client.expect(Publish)
+        assert second.qos == 2
+        crashed = disk.crash(LoseAll())
     with hosted_node(crashed) as node:
         purge(node, "$mqtt/session/device")
         with keeper(node, "device") as client:

@@ -415,7 +415,7 @@ class MqttConnection:
         self.transport.receive_bytes = RECEIVE_BYTES
         self.session.tree.moves += 1
         self.broker.flush_later(self)
-        self._subscriber.catch_up()
+        self._subscriber.resume()
         if not self._read_paused:
             self.transport.resume()
 

@@ -141,6 +141,7 @@ class Outbox:
             self._unsafe_at = NOWHERE
             if self._port is not None and is_first:
                 self._attach()
+        assert self._topic is not None
         return self._topic
 
     @property
@@ -166,6 +167,11 @@ class Outbox:
         topic.subscriptions[SUBSCRIPTION].keeps_sent = True
         topic.subscriptions[SUBSCRIPTION].gate = self
         return topic
+
+    @property
+    def next_offset(self) -> int:
+        """Where its next message will be."""
+        return self._topic_log.next_offset if self._log_id else 0
 
     def reopen(self) -> None:
         """After a restart: what waited is still there."""

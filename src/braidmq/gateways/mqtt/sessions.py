@@ -12,7 +12,7 @@ from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queue_names import is_queue, parse
 from braidmq.gateways.mqtt.queues import Queues
-from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.session import RetainedWalk, Session
 from braidmq.gateways.mqtt.session_records import (
     PACKET_IDS,
     SESSIONS,
@@ -287,6 +287,7 @@ class Sessions:
 
     def _remove(self, session: Session, old: Subscription) -> None:
         del session.subscriptions[old.filter]
+        session.retained.pop(old.filter, None)
         self._hub.tree(session.namespace).remove(old)
         self._bridges.forget(session.namespace, old.filter)
 
@@ -340,10 +341,11 @@ class Sessions:
             session.disconnected_ms = min(record.disconnected_ms or now_ms, now_ms)
             session.will = record.will
             for each in subscriptions.get(key, ()):
-                self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
+                self.subscribe(session, _subscription_of(session, each))
             session.queues = {each.filter: each for each in record.queues}
             session.outbox.reopen()
             self._restore_ids(session)
+            self._restore_retained(session, subscriptions.get(key, ()))
             if not session.expiry_s:
                 self.end(session)
                 continue
@@ -352,6 +354,20 @@ class Sessions:
                 session.outbox.suspect()
                 self.save(session, with_ids=session.outbox.has_ids)
         self._bridges.restored()
+
+    def _restore_retained(self, session: Session, records: Iterable[SubscriptionRecord]) -> None:
+        changed: list[str] = []
+        for each in records:
+            if each.retained is None:
+                continue
+            place = each.retained.found(session.outbox.next_offset)
+            if place is not None:
+                session.retained[each.filter] = RetainedWalk(place)
+            if place != each.retained:
+                # Other messages will stand where a slice did not come.
+                changed.append(each.filter)
+        if changed:
+            self.save_subscriptions(session, changed)
 
     def _restore_ids(self, session: Session) -> None:
         value = self._store.catalogue.get(PACKET_IDS, session.key)
@@ -372,6 +388,18 @@ class Sessions:
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)
         return [(first, stop, number, offset)] if first < stop else []
+
+
+def _subscription_of(session: Session, record: SubscriptionRecord) -> Subscription:
+    return Subscription(
+        session,
+        record.filter,
+        record.qos,
+        record.no_local,
+        record.retain_as_published,
+        record.retain_handling,
+        record.identifier,
+    )
 
 
 def may_subscribe(grants: Grants, pattern: str) -> bool:
