@@ -162,7 +162,8 @@ class MqttConnection:
         """What is still to come of a packet that was refused."""
         self._parked: Parked[tuple[Arrival, array[int] | None]] | None = None
         """Publishes that wait for room, while there are any."""
-        self._parked_since_s = 0.0
+        self._deaf_since_s = 0.0
+        """When too many of them waited for more to be read."""
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -615,6 +616,10 @@ class MqttConnection:
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
+        self.limit_output()
+
+    def limit_output(self) -> None:
+        """Who reads nothing can't ask for more answers."""
         if self._write_paused and self.transport.unsent_bytes > self._output_bytes_max:
             self._is_heard = False
             self.transport.pause()
@@ -720,13 +725,13 @@ class MqttConnection:
         behind it."""
         if self._parked is None:
             self._parked = Parked(self.share)
-            self._parked_since_s = self.broker.loop.time()
             self.gateway.publishers_slowed += 1
             self.transport.receive_bytes = PARKED_RECEIVE_BYTES
         kept = arrival.kept()
         self._parked.add((kept, packet_ids), kept.batch.memory_bytes)
         if self._parked.is_full and not self._read_paused:
             self._read_paused = True
+            self._deaf_since_s = self.broker.loop.time()
             self.transport.pause()
 
     def set_unblocked(self) -> None:
@@ -743,8 +748,10 @@ class MqttConnection:
             parked.clear()
         elif len(parked):
             self._parked = parked
-            return
-        self.transport.receive_bytes = RECEIVE_BYTES
+            if parked.is_full:
+                return
+        if self._parked is None:
+            self.transport.receive_bytes = RECEIVE_BYTES
         if self._read_paused:
             self._read_paused = False
             self._resumed_s = self.broker.loop.time()
@@ -754,7 +761,7 @@ class MqttConnection:
     def check_parked(self, now: float) -> None:
         """Called about once a second: others get what it has not answered for, if it could not be
         heard for too long because too many of its publishes wait."""
-        if self._read_paused and self.credit.used and now - self._parked_since_s > PARKED_S:
+        if self._read_paused and self.credit.used and now - self._deaf_since_s > PARKED_S:
             self._say_goodbye(
                 Reason.QUOTA_EXCEEDED,
                 "publishers are blocked, and acknowledgements may be behind what it published",
