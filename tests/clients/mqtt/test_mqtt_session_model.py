@@ -7,6 +7,7 @@ came after the last of them, or cuts one in the middle.
 """
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -425,6 +426,44 @@ def test_a_session_keeps_its_promise() -> None:
         SessionMachine,
         settings=settings(max_examples=40, stateful_step_count=STEPS, deadline=None),
     )
+
+
+@pytest.mark.usefixtures("few_ids")
+def test_walks_with_the_weights_of_a_long_life() -> None:
+    """Hypothesis draws all rules alike, and seldom comes as far as an id that is used again."""
+    for seed in range(60):
+        walk(random.Random(seed))
+
+
+def walk(source: random.Random) -> None:
+    machine = SessionMachine()
+    machine.begin(source.choice((Version.V3_1_1, Version.V5)))
+    for _ in range(STEPS):
+        step = source.choices("pgltadcsux!", (6, 3, 6, 6, 4, 2, 4, 3, 1, 1, 1))[0]
+        device, count = machine.device, source.randint(1, 4)
+        if step == "p":
+            machine.publish(source.choice((1, 2, 2)), count)
+        elif step == "g":
+            machine.go_round(source.choice((1, 2)), count)
+        elif step == "l" and device.wire is not None:
+            machine.live(source.randint(0, 6))
+        elif step == "t" and device.unread:
+            machine.take(count)
+        elif step == "a" and device.owed:
+            machine.answer(count)
+        elif step == "d" and device.wire is not None:
+            machine.disconnect()
+        elif step == "c":
+            machine.connect(source.choice((1, 2, 3, 20)))
+        elif step == "s":
+            machine.sync()
+        elif step == "u" and device.wire is not None:
+            machine.subscribe(source.choice((1, 2)))
+        elif step == "x":
+            machine.purge()
+        elif step == "!":
+            machine.crash(source.choice((0.0, 0.0, 0.25, 0.5, 0.75, 1.0)))
+    machine.teardown()
 
 
 # --- turns that are seldom drawn ---
