@@ -19,7 +19,7 @@ from braidmq.gateways.mqtt.session_records import PACKET_IDS
 from braidmq.storage.disk import Disk
 from braidmq.testing.faulty_disk import CutAt, FaultyDisk, LoseAll
 from braidmq.testing.hosted import CommitGate, HostedNode, hosted_node
-from braidmq.wire.mqtt.constants import Version
+from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
 
@@ -284,3 +284,128 @@ def test_ids_come_round(
     assert device.order == [payload for payload, _ in sent]
     assert all(device.got[payload] == 1 for payload, each in sent if each == 2)
     device.client.sock.close()
+
+
+# --- what a client may hold ---
+
+
+def hold_one(node: HostedNode, version: int) -> int:
+    """The id of a message that a device has got at QoS 2, and not answered for when it went."""
+    with keeper(node, "device", version) as client, RawMqtt(node) as sender:  # type: ignore[arg-type]
+        client.subscribe("t", qos=2)
+        sender.connect()
+        assert sender.answer(sender.publish("t", b"held", 2)) == 0
+        return client.expect(Publish).packet_id
+
+
+def go_round(client: RawMqtt, node: HostedNode) -> None:
+    """A message for every id, and none of them is taken for one that the client has."""
+    with RawMqtt(node) as sender:  # type: ignore[arg-type]
+        sender.connect()
+        for number in range(2 * FEW):
+            assert sender.answer(sender.publish("t", b"%d" % number, 2)) == 0
+            assert client.message().payload == b"%d" % number
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("how", ["purge", "delete"])
+def test_an_id_is_taken_while_the_client_may_hold_it(
+    disk: CommitGate, monkeypatch: pytest.MonkeyPatch, version: int, crashes: bool, how: str
+) -> None:
+    """Its message was taken away before the client had answered at all."""
+    monkeypatch.setattr(outbox, "ID_MAX", FEW)
+    with hosted_node(disk) as node:
+        packet_id = hold_one(node, version)
+        if how == "purge":
+            purge(node, "$mqtt/session/device")
+        else:
+            delete(node, "$mqtt/session/device")
+        if not crashes:
+            release_and_go_round(node, version, packet_id)
+    if crashes:
+        with hosted_node(disk.crash(LoseAll())) as node:
+            release_and_go_round(node, version, packet_id)
+
+
+def release_and_go_round(node: HostedNode, version: int, packet_id: int) -> None:
+    with keeper(node, "device", version) as client:
+        assert client.expect(PubRel).packet_id == packet_id
+        client.send(PubComp(packet_id))
+        go_round(client, node)
+
+
+def delete(node: HostedNode, queue: str) -> None:
+    with httpx.Client(base_url=node.http_url, auth=("guest", "guest"), timeout=20) as admin:
+        admin.delete(f"/v1/topics/{quote(queue, safe='')}").raise_for_status()
+
+
+def test_what_went_out_just_before_a_crash_is_held_too(
+    disk: CommitGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it did is not on disk: to the next node it is a message like any other."""
+    monkeypatch.setattr(outbox, "ID_MAX", FEW)
+    one_at_a_time = Properties(session_expiry_interval=600, receive_maximum=1)
+    with (
+        hosted_node(disk) as node,
+        RawMqtt(node) as client,  # type: ignore[arg-type]
+        RawMqtt(node) as sender,  # type: ignore[arg-type]
+    ):
+        client.connect("device", clean_start=False, properties=one_at_a_time)
+        client.subscribe("t", qos=2)
+        sender.connect()
+        for qos in (1, 2):
+            assert sender.answer(sender.publish("t", b"%d" % qos, qos)) == 0
+        first = client.expect(Publish)
+        disk.shut()
+        client.send(PubAck(first.packet_id))
+        second = client.expect(Publish)
+        assert second.qos == 2
+        crashed = disk.crash(LoseAll())
+    with hosted_node(crashed) as node:
+        purge(node, "$mqtt/session/device")
+        with keeper(node, "device") as client:
+            released = 0
+            while released != second.packet_id:  # what came of PUBACK is not known either
+                released = client.expect(PubRel).packet_id
+                client.send(PubComp(released))
+            go_round(client, node)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_went_out_at_qos_2_goes_on_at_that(disk: CommitGate, crashes: bool) -> None:
+    """At QoS 1 the client would take it for another message, and keep its id for ever."""
+    with hosted_node(disk) as node:
+        packet_id = hold_one(node, Version.V5)
+        with keeper(node, "device") as client:
+            assert client.expect(Publish).packet_id == packet_id
+            assert client.subscribe("t", qos=1) == (1,)
+        crashed = disk.crash(LoseAll())
+        if not crashes:
+            goes_on(node, packet_id)
+    if crashes:
+        with hosted_node(crashed) as node:
+            goes_on(node, packet_id)
+
+
+def goes_on(node: HostedNode, packet_id: int) -> None:
+    with keeper(node, "device") as client, RawMqtt(node) as sender:  # type: ignore[arg-type]
+        message = client.message()
+        assert (message.packet_id, message.payload, message.qos) == (packet_id, b"held", 2)
+        sender.connect()
+        assert sender.answer(sender.publish("t", b"new", 2)) == 0
+        assert client.message().qos == 1
+
+
+def test_a_queue_deleted_under_its_client_ends_the_connection(node: HostedNode) -> None:
+    """Its answers could be for messages of either queue."""
+    with keeper(node, "device") as client, RawMqtt(node) as sender:  # type: ignore[arg-type]
+        client.subscribe("t", qos=1)
+        sender.connect()
+        assert sender.answer(sender.publish("t", b"gone", 1)) == 0
+        assert client.expect(Publish).payload == b"gone"
+        delete(node, "$mqtt/session/device")
+        assert client.closing() == Reason.ADMINISTRATIVE_ACTION
+        assert sender.answer(sender.publish("t", b"new", 1)) == 0
+        with keeper(node, "device") as client:
+            assert client.message().payload == b"new"

@@ -10,6 +10,7 @@ from mqtt_in_process import WAIT_S, Port, RoomyDisk, mqtt_port
 from raw_mqtt import RawMqtt
 
 from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.mqtt.connection import LARGE_BYTES
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.model.limits import MIB
@@ -107,16 +108,19 @@ def test_version_5_is_told_that_there_is_no_room_from_the_first_publish_on(
         assert other.answer(other.publish(topic, b"x", qos)) == Reason.SUCCESS
 
 
-def test_an_exchange_of_qos_2_that_had_begun_is_completed() -> None:
+@pytest.mark.parametrize("size", [1, 4 * LARGE_BYTES])
+def test_an_exchange_of_qos_2_that_had_begun_is_completed(size: int) -> None:
+    """A large one would be refused by its first bytes, were it new."""
+    body = bytes(size)
     disk = RoomyDisk()
     with mqtt_port(disk, MARKS) as port, RawMqtt(port) as client:
         client.connect("c", clean_start=False, properties=Properties(session_expiry_interval=60))
         client.subscribe("t")
-        sent = client.publish("t", b"x", 2)
+        sent = client.publish("t", body, 2)
         assert {type(client.packet()), type(client.packet())} == {PubRec, Publish}
         disk.free = 5 * MIB
         until(lambda: port.ask(is_blocked))
-        client.send(Publish("t", b"x", 2, dup=True, packet_id=sent.packet_id))
+        client.send(Publish("t", body, 2, dup=True, packet_id=sent.packet_id))
         assert client.expect(PubRec).reason == Reason.SUCCESS
         client.send(PubRel(sent.packet_id))
         assert client.packet().packet_id == sent.packet_id  # type: ignore[union-attr]

@@ -1,12 +1,15 @@
 """MQTT over WebSocket: the handshake, origins, frames that cut packets anywhere."""
 
+import socket
 from pathlib import Path
 
 import pytest
+from mqtt_in_process import RoomyDisk, mqtt_port
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
+from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.mqtt.packets import Connect, PingReq, PubAck, Publish, Request, Subscribe, encode
 
@@ -83,3 +86,26 @@ def test_pages_of_other_machines_are_refused_unless_allowed(tmp_path: Path) -> N
             with pytest.raises(InvalidStatus) as refused, open_socket(node, origin):
                 pass
             assert refused.value.response.status_code == 403
+
+
+def test_pongs_that_nobody_reads_are_bounded() -> None:
+    """A client that sends pings and reads nothing is not read any more."""
+    settings = MqttSettings(output_bytes_max=1 << 20)
+    with (
+        mqtt_port(RoomyDisk(), settings=settings) as port,
+        socket.create_connection(("127.0.0.1", port.ports["ws_port"]), WAIT_S) as peer,
+    ):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        peer.sendall(
+            b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+        )
+        assert peer.recv(1000).startswith(b"HTTP/1.1 101")
+        pings = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 500_000
+        peer.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            peer.sendall(pings)
+        unsent = port.ask(lambda gateway: max(each.unsent_bytes for each in gateway.connections))
+        assert unsent < 4 << 20

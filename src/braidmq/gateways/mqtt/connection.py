@@ -162,7 +162,8 @@ class MqttConnection:
         """What is still to come of a packet that was refused."""
         self._parked: Parked[tuple[Arrival, array[int] | None]] | None = None
         """Publishes that wait for room, while there are any."""
-        self._parked_since_s = 0.0
+        self._deaf_since_s = 0.0
+        """When too many of them waited for more to be read."""
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -403,6 +404,7 @@ class MqttConnection:
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
         self.send_packet(connack)
+        self._release(session.outbox.take_gone(again=True))
         session.outbox.attach(self, self.credit)
         if session.queues:
             self.queue_client().attach_all(session.queues.values())
@@ -414,7 +416,7 @@ class MqttConnection:
         self.transport.receive_bytes = RECEIVE_BYTES
         self.session.tree.moves += 1
         self.broker.flush_later(self)
-        self._subscriber.catch_up()
+        self._subscriber.resume()
         if not self._read_paused:
             self.transport.resume()
 
@@ -614,6 +616,10 @@ class MqttConnection:
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
+        self.limit_output()
+
+    def limit_output(self) -> None:
+        """Who reads nothing can't ask for more answers."""
         if self._write_paused and self.transport.unsent_bytes > self._output_bytes_max:
             self._is_heard = False
             self.transport.pause()
@@ -621,6 +627,15 @@ class MqttConnection:
     def release(self, packet_id: int) -> None:
         """PUBREL for a message of a queue."""
         self.answers.reply(render_acks(Kind.PUBREL, array("H", [packet_id]), self.version), None)
+
+    def release_gone(self) -> None:
+        """PUBREL for messages of the session that are not there any more."""
+        self._release(self.session.outbox.take_gone())
+
+    def _release(self, packet_ids: "array[int]") -> None:
+        if packet_ids:
+            lsn = self.sessions.save_ids(self.session)
+            self.answers.reply(render_acks(Kind.PUBREL, packet_ids, self.version), lsn)
 
     def check_publish(self, topic: str) -> None:
         """Raises MqttError or AccessRefused unless the client may publish there."""
@@ -710,13 +725,13 @@ class MqttConnection:
         behind it."""
         if self._parked is None:
             self._parked = Parked(self.share)
-            self._parked_since_s = self.broker.loop.time()
             self.gateway.publishers_slowed += 1
             self.transport.receive_bytes = PARKED_RECEIVE_BYTES
         kept = arrival.kept()
         self._parked.add((kept, packet_ids), kept.batch.memory_bytes)
         if self._parked.is_full and not self._read_paused:
             self._read_paused = True
+            self._deaf_since_s = self.broker.loop.time()
             self.transport.pause()
 
     def set_unblocked(self) -> None:
@@ -733,8 +748,10 @@ class MqttConnection:
             parked.clear()
         elif len(parked):
             self._parked = parked
-            return
-        self.transport.receive_bytes = RECEIVE_BYTES
+            if parked.is_full:
+                return
+        if self._parked is None:
+            self.transport.receive_bytes = RECEIVE_BYTES
         if self._read_paused:
             self._read_paused = False
             self._resumed_s = self.broker.loop.time()
@@ -744,7 +761,7 @@ class MqttConnection:
     def check_parked(self, now: float) -> None:
         """Called about once a second: others get what it has not answered for, if it could not be
         heard for too long because too many of its publishes wait."""
-        if self._read_paused and self.credit.used and now - self._parked_since_s > PARKED_S:
+        if self._read_paused and self.credit.used and now - self._deaf_since_s > PARKED_S:
             self._say_goodbye(
                 Reason.QUOTA_EXCEEDED,
                 "publishers are blocked, and acknowledgements may be behind what it published",

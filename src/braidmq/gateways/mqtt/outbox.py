@@ -1,10 +1,13 @@
 """Messages above QoS 0 on their way to one session: a queue of the engine.
 
 A packet id is the message's offset in the queue, modulo 32767, plus 1: after a reconnect or a crash
-the same message has the same id again, which is what QoS 2 needs of a sender. Two things follow,
-and ``ceiling`` sees to both. No two offsets in flight may be 32767 apart. And a message of QoS 2
-does not go out before it is on disk: after a crash another may stand in its place, and a client
-that has the id would take it for the same. The upper half of the ids is for durable queues.
+the same message has the same id again, which is what QoS 2 needs of a sender. Three things follow,
+and ``ceiling`` sees to them. No two offsets in flight may be 32767 apart. A message of QoS 2 does
+not go out before it is on disk: after a crash another may stand in its place, and a client that has
+the id would take it for the same. And an id that went out at QoS 2 is its message's until PUBCOMP,
+on whatever connection, though the message itself may be gone: a limit took it, or somebody purged
+or deleted the queue. Then the client gets PUBREL without it. The upper half of the ids is for
+durable queues.
 """
 
 from array import array
@@ -21,10 +24,12 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
-from braidmq.gateways.mqtt.packet_ids import IdRuns
+from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
+from braidmq.gateways.mqtt.session_records import PacketIds
 from braidmq.gateways.mqtt.tree import Wants
 from braidmq.gateways.translation import mqtt_record
 from braidmq.model.errors import StorageFailed
+from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
@@ -63,6 +68,8 @@ class Port(Protocol):
     aliases: Aliases | None
 
     def send(self, data: bytes) -> None: ...
+    def release_gone(self) -> None:
+        """PUBREL for ``Outbox.take_gone``, once that is on disk."""
 
 
 class Outbox:
@@ -87,6 +94,9 @@ class Outbox:
         """Offsets below are known to be on disk …"""
         self._awaited_end = 0
         """… and below this as soon as the disk answers."""
+        self._safe_floor = 0
+        """Below it all is settled, on disk: after a crash nobody will need those ids again."""
+        self._awaited_floor = 0
         self._unsafe_at = NOWHERE
         """The first message of QoS 2 above, where one was found."""
         self._clear_end = 0
@@ -95,7 +105,11 @@ class Outbox:
         self.released = IdRuns()
         """Packet ids of QoS 2 that the client has confirmed with PUBREC, and not yet PUBCOMP."""
         self.unreceived = IdRuns()
-        """Those it has on this connection and not confirmed at all."""
+        """Those that went out, on this connection or before, and were not confirmed at all."""
+        self.uncertain = IdRuns()
+        """Those of messages that may have gone out before a crash, and have not since."""
+        self._releases = False
+        """Whether the connection is about to release ids of messages that are gone."""
 
     @property
     def name(self) -> str:
@@ -114,16 +128,26 @@ class Outbox:
     # --- the queue ---
 
     def topic(self) -> Topic:
-        """Made when the first message could come; again, if somebody deleted it as a queue."""
-        if self._topic is None or self._topic.deleted:
+        """Made when the first message could come; again, if somebody deleted it as a queue. A
+        client that has messages of the old one gets none of the new: its answers could be for
+        either."""
+        if self._is_missing:
+            is_first = self._topic is None
             self._topic = self._open()
             self.state = self._view.state
             self._consumer = None
             self._safe_end = self._awaited_end = self._clear_end = 0
+            self._safe_floor = self._awaited_floor = self.state.settled.floor
             self._unsafe_at = NOWHERE
-            if self._port is not None:
+            if self._port is not None and is_first:
                 self._attach()
+        assert self._topic is not None
         return self._topic
+
+    @property
+    def _is_missing(self) -> bool:
+        topic = self._topic
+        return topic is None or topic.deleted or SUBSCRIPTION not in topic.subscriptions
 
     def _open(self) -> Topic:
         session, now_ms = self._session, self._broker.now_ms()
@@ -144,6 +168,11 @@ class Outbox:
         topic.subscriptions[SUBSCRIPTION].gate = self
         return topic
 
+    @property
+    def next_offset(self) -> int:
+        """Where its next message will be."""
+        return self._topic_log.next_offset if self._log_id else 0
+
     def reopen(self) -> None:
         """After a restart: what waited is still there."""
         if (self._session.namespace, self.name) in self._engine.core.topics:
@@ -154,7 +183,8 @@ class Outbox:
         if self._topic is not None and not self._topic.deleted:
             self._engine.delete_topic(self._topic)
         self._topic = self.state = None
-        self.released.clear()
+        for each in (self.released, self.unreceived, self.uncertain):
+            each.clear()
 
     @property
     def connection(self) -> "MqttConnection | None":
@@ -162,38 +192,106 @@ class Outbox:
 
     def cancelled(self) -> None:
         """The queue was deleted under a session that is connected."""
-        if self._port is not None and self._topic is not None and self._topic.deleted:
-            self.topic()
+        self._consumer = None
+        if self.connection is not None:
+            self.connection.end("the queue of its session was deleted")
 
     def attach(self, port: Port, credit: Credit) -> None:
         """``credit`` is what the client's receive maximum leaves for all that it receives."""
         self._port = port
         self._credit = credit
-        self._release_the_gone(port)
         if self._topic is not None:
             self.topic()
-            if self._consumer is None:
-                self._attach()
+            self._attach()
 
-    def _release_the_gone(self, port: Port) -> None:
-        """Messages that a limit or an administrator took away after PUBREC: the client still waits
-        for their PUBREL, and nothing that is delivered again would remind us of it."""
-        gone = [
-            number
-            for first, stop, _, _ in self.released.runs()
-            for number in range(first, stop)
-            if not self._is_waiting(number)
-        ]
-        if gone:
-            port.send(render_acks(Kind.PUBREL, array("H", gone), port.version))
+    # --- packet ids that the client may hold ---
 
-    def _is_waiting(self, packet_id: int) -> bool:
-        if self._topic is None or self._topic.deleted:
-            return False
-        view = self._view
-        offset = _offset_of(view, packet_id)
-        # One that was never sent is another, which will have the same id.
-        return offset < view.state.cursor and view.state.is_ready(offset)
+    def restore_ids(self, ids: PacketIds) -> None:
+        """After a restart."""
+        self.unreceived = IdRuns(ids.unreceived)
+        self.uncertain = IdRuns(ids.uncertain)
+        self.released = IdRuns([run for run in ids.released if run[2]])
+        for first, stop, number, _ in ids.released:
+            if not number:
+                self._find_place(first, stop)
+
+    def _find_place(self, first: int, stop: int) -> None:
+        """Of released ids without one."""
+        self.released.put(first, stop)
+        if not self._log_id:
+            return
+        for start, end in _offsets_of(self._view, first, stop):
+            # One that was never sent is another, which will have the same id.
+            sent = min(end, self._view.state.cursor) - start
+            if sent > 0:
+                self.released.put(first, first + sent, (self._log_id, start))
+            first += end - start
+
+    def suspect(self) -> None:
+        """The client was connected when the node crashed: of all that it has not answered for
+        nobody knows whether it went out."""
+        if not self._log_id:
+            return
+        settled, log = self._view.state.settled, self._topic_log
+        start = settled.floor
+        end = min(log.next_offset, start + ID_MAX)
+        while start < end:
+            following = settled.first(start)
+            stop = end if following < 0 else min(following, end)
+            for low, high in id_runs(sequential_ids(id_of(start), stop - start, ID_MAX)):
+                self.uncertain.put(low, high, (log.id, start))
+                start += high - low
+            start = min(settled.first_missing(start), end)
+        for held in (self.released, self.unreceived):
+            for first, behind, _, _ in held.runs():
+                self.uncertain.discard(first, behind)
+
+    @property
+    def has_ids(self) -> bool:
+        return bool(len(self.released) or len(self.unreceived) or len(self.uncertain))
+
+    def take_gone(self, *, again: bool = False) -> "array[int]":
+        """Ids that the client may hold for messages that are gone: they are released now, those
+        that were before ``again``. Nothing that is delivered would remind us of them."""
+        gone = self._gone(self.released) if again else []
+        for held in (self.unreceived, self.uncertain):
+            for run in self._gone(held):
+                gone.append(run)
+                held.discard(run[0], run[1])
+                self.released.put(run[0], run[1])
+        return array("H", [number for run in gone for number in range(run[0], run[1])])
+
+    def _gone(self, held: IdRuns) -> list[IdRun]:
+        """Runs of ids whose messages are not there any more."""
+        found: list[IdRun] = []
+        for first, stop, number, offset in held.runs():
+            if not number or number != self._log_id:
+                found.append((first, stop, 0, 0))
+                continue
+            settled, end = self._view.state.settled, offset + stop - first
+            low = offset
+            while low < end:
+                high = min(settled.first_missing(low), end)
+                if low < high:
+                    found.append((first + low - offset, first + high - offset, 0, 0))
+                following = settled.first(high)
+                low = end if following < 0 else following
+        return found
+
+    def confirm(self, first: int, stop: int) -> None:
+        """PUBREC."""
+        for low, high, number, offset in self.unreceived.cut(first, stop):
+            self.released.put(low, high, (number, offset))
+
+    @property
+    def _log_id(self) -> int:
+        """Of what the queue is now; 0 while there is none."""
+        return 0 if self._is_missing else self._topic_log.id
+
+    @property
+    def _topic_log(self) -> PartitionLog:
+        assert self._topic is not None
+        return self._topic.partitions[0].log
 
     def _attach(self) -> None:
         assert self._topic is not None
@@ -211,7 +309,6 @@ class Outbox:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
         self.is_syncing = False
-        self.unreceived.clear()
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._engine.detach(consumer, now_ms=self._broker.now_ms())
             self._broker.touch()
@@ -241,20 +338,33 @@ class Outbox:
         for stop, form, flags, topic in delivery_runs(batch, first, delivery.stop):
             if form != MQTT:
                 self._deliver_translated(delivery, first, stop)
-            elif self.released and delivery.attempts > 1:
+            elif self._are_held(batch.offset_at(first), stop - first):
                 for index in range(first, stop):
                     self._deliver_again(delivery, index, flags, topic)
             else:
                 self._deliver_run(delivery, batch, first, stop, flags, topic)
             first = stop
 
+    def _are_held(self, start: int, count: int) -> bool:
+        """Whether the client may have any of these from before."""
+        if not self.has_ids:
+            return False
+        return any(
+            held.overlaps(*run)
+            for run in id_runs(sequential_ids(id_of(start), count, ID_MAX))
+            for held in (self.released, self.unreceived, self.uncertain)
+        )
+
     def _deliver_again(self, delivery: Delivery, index: int, flags: int, topic: bytes) -> None:
-        packet_id = id_of(delivery.batch.offset_at(index))
-        if packet_id in self.released:
+        number = id_of(delivery.batch.offset_at(index))
+        if number in self.released:
             assert self._port is not None
-            self._port.send(render_acks(Kind.PUBREL, array("H", [packet_id]), self._port.version))
-        else:
-            self._deliver_run(delivery, delivery.batch, index, index + 1, flags, topic)
+            self._port.send(render_acks(Kind.PUBREL, array("H", [number]), self._port.version))
+            return
+        # What went out at QoS 2 goes on at that, whatever the client has subscribed to since: it
+        # may hold the id, and lets go of it for nothing but PUBREL.
+        held = number in self.unreceived
+        self._deliver_run(delivery, delivery.batch, index, index + 1, flags, topic, held=held)
 
     def _deliver_translated(self, delivery: Delivery, first: int, stop: int) -> None:
         """Messages that came into this queue over another protocol."""
@@ -273,16 +383,20 @@ class Outbox:
         stop: int,
         flags: int,
         topic: bytes,
+        *,
+        held: bool = False,
     ) -> None:
         port = self._port
         assert port is not None
         if not self._session.tree.plan(topic).may_read(self._session):
-            self._withhold(delivery, batch, first, stop, flags)
+            # At least not any more.
+            self._counters.dropped += stop - first
+            self._withhold(delivery, batch, first, stop)
             return
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
         wants = self._wants(flags, topic)
         if wants is not None:
-            qos = min(qos, wants.qos)
+            qos = EXACTLY_ONCE if held else min(qos, wants.qos)
             retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
             properties = wants.properties
         alias, is_set = (0, False) if port.aliases is None else port.aliases.look(topic)
@@ -310,31 +424,39 @@ class Outbox:
                 if alias and not is_set and port.aliases is not None:
                     port.aliases.sent(topic, alias)
                     is_set = True
-            if qos == 2 and ids is not None:
-                for run in id_runs(ids[: end - first]):
-                    self.unreceived.put(*run)
+            if len(self.uncertain):
+                for low, high in id_runs(sequential_ids(id_of(start), end - first, ID_MAX)):
+                    self.uncertain.discard(low, high)
+            if qos == EXACTLY_ONCE and ids is not None:
+                offset = start
+                for low, high in id_runs(ids[: end - first]):
+                    self.unreceived.put(low, high, (delivery.view.partition_id, offset))
+                    offset += high - low
             if not qos and end > first:
                 self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
             if end < stop:
                 # Larger than the client takes: as if it had been delivered (MQTT-3.1.2-25).
-                dropped = batch.offset_at(end)
-                self._engine.ack(delivery.consumer, delivery.view, dropped, dropped + 1)
+                self._withhold(delivery, batch, end, end + 1)
             first = end + 1
 
-    def _withhold(
-        self, delivery: Delivery, batch: RecordBatch, first: int, stop: int, flags: int
-    ) -> None:
-        """Messages that its user may not read, at least not any more."""
-        self._counters.dropped += stop - first
+    def _withhold(self, delivery: Delivery, batch: RecordBatch, first: int, stop: int) -> None:
+        """Messages that the client does not get."""
         start = batch.offset_at(first)
-        if flags & FLAG_QOS == EXACTLY_ONCE and delivery.attempts > 1 and self._port is not None:
-            # The client may hold its packet id: the exchange goes on to its end without it.
-            ids = sequential_ids(id_of(start), stop - first, ID_MAX)
-            for run in id_runs(ids):
-                self.released.put(*run)
-            self._port.send(render_acks(Kind.PUBREL, ids, self._port.version))
-            return
         self._engine.ack(delivery.consumer, delivery.view, start, start + stop - first)
+        if self._are_held(start, stop - first):
+            # It may have had them before: their exchanges go on to the end without them.
+            self._release_soon()
+
+    def _release_soon(self) -> None:
+        """Not now: the engine is in the middle of something."""
+        if not self._releases and self._port is not None:
+            self._releases = True
+            self._broker.loop.call_soon(self._release, self._port)
+
+    def _release(self, port: Port) -> None:
+        self._releases = False
+        if port is self._port:
+            port.release_gone()
 
     def _wants(self, flags: int, topic: bytes) -> Wants | None:
         """How the session wants a message; None: as it came."""
@@ -347,23 +469,43 @@ class Outbox:
 
     def ceiling(self, view: PartitionView, start: int, stop: int) -> int:
         """Up to where messages may go out now, as the engine asks before it hands out any."""
-        end = view.state.settled.floor + ID_MAX
-        if self.released:
-            end = min(end, self._first_reserved(view, end))
-        self._crowded = end < stop
         self.is_syncing = False
+        end = self._floor(view, stop) + ID_MAX
+        if self.has_ids:
+            end = min(end, self._first_reserved(view, start, end))
+        self._crowded = end < stop
         if self._session.durable and min(stop, end) > self._safe_end:
             end = self._first_unsafe(view, start, min(stop, end))
         return end
 
-    def _first_reserved(self, view: PartitionView, end: int) -> int:
-        """The first offset whose id the client still holds for a message that is gone: PUBCOMP,
-        which frees it, is on its way."""
-        unsent = view.state.cursor
-        for first, stop, _, _ in self.released.runs():
-            for low, high in _offsets_of(view, first, stop):
-                if high > unsent:
-                    end = min(end, max(low, unsent))
+    def _floor(self, view: PartitionView, stop: int) -> int:
+        """Ids of what is settled below it are free. That has to be on disk: after a crash the
+        client would be asked to end an exchange, and take it for that of the next message."""
+        floor = view.state.settled.floor
+        if not self._session.durable or stop <= self._safe_floor + ID_MAX:
+            return floor
+        journal = self._engine.store.journal
+        if journal.last_lsn <= journal.durable_lsn:
+            self._safe_floor = floor
+        elif self._safe_floor < floor:
+            self.is_syncing = True
+            self._await_disk(view)
+        return self._safe_floor
+
+    def _first_reserved(self, view: PartitionView, start: int, end: int) -> int:
+        """The first offset whose id the client may hold for a message that is gone: PUBCOMP, which
+        frees it, is on its way."""
+        number = view.partition_id
+        for held in (self.released, self.unreceived, self.uncertain):
+            for first, stop, partition, offset in held.runs():
+                at = first
+                for low, high in _offsets_of(view, first, stop):
+                    is_own = partition == number and offset + at - first == low
+                    if not is_own and high > start and max(low, start) < end:
+                        end = max(low, start)
+                        if held is not self.released:
+                            self._release_soon()
+                    at += high - low
         return end
 
     def _first_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
@@ -385,7 +527,7 @@ class Outbox:
                 return min(self._clear_end, stop)
             start = self._unsafe_at
         self.is_syncing = True
-        self._await_disk(log.next_offset)
+        self._await_disk(view)
         return start
 
     def _look_for_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
@@ -403,16 +545,20 @@ class Outbox:
         looked_at = runs[-1].batch.offset_at(runs[-1].stop - 1) + 1 if runs else stop
         return min(looked_at, stop)
 
-    def _await_disk(self, end: int) -> None:
+    def _await_disk(self, view: PartitionView) -> None:
         """Once for all that came since the last time."""
-        if end > self._awaited_end:
-            self._awaited_end = end
+        end, floor = view.partition.log.next_offset, view.state.settled.floor
+        if end > self._awaited_end or floor > self._awaited_floor:
+            self._awaited_end, self._awaited_floor = end, floor
             lsn = self._engine.store.journal.last_lsn
-            self._broker.when_durable(lsn, partial(self._synced, self._topic, end))
+            self._broker.when_durable(lsn, partial(self._synced, self._topic, end, floor))
 
-    def _synced(self, topic: Topic | None, end: int, failure: StorageFailed | None) -> None:
+    def _synced(
+        self, topic: Topic | None, end: int, floor: int, failure: StorageFailed | None
+    ) -> None:
         if failure is None and topic is not None and topic is self._topic and not topic.deleted:
             self._safe_end = max(self._safe_end, end)
+            self._safe_floor = max(self._safe_floor, floor)
             self._unsafe_at = NOWHERE
             self._engine.core.touch(self._subscription)
             self._broker.touch()
@@ -435,7 +581,12 @@ class Outbox:
         """PUBCOMP: first the message goes, then its id."""
         self.acknowledge(packet_ids)
         for first, stop in id_runs(packet_ids):
-            self.released.discard(first, stop)
+            done = IdRuns(self.released.cut(first, stop))
+            for low, high, number, offset in done.runs():
+                self.released.put(low, high, (number, offset))
+            # The others were not delivered on this connection: they will be, as PUBREL.
+            for low, high, _, _ in self._gone(done):
+                self.released.discard(low, high)
         if self._consumer is not None and not self._consumer.subscription.topic.deleted:
             # Of a message that is gone the id alone may have been waited for.
             self._engine.core.touch(self._subscription)

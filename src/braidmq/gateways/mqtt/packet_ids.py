@@ -60,18 +60,23 @@ class IdRuns:
 
     def discard(self, first: int, stop: int) -> None:
         """Forget what there is of ``first`` … ``stop - 1``."""
+        self.cut(first, stop)
+
+    def cut(self, first: int, stop: int) -> list[IdRun]:
+        """Take out what there is of ``first`` … ``stop - 1``."""
         runs = self._runs
         end = bisect_left(runs, (stop,))
         begin = end
         while begin and runs[begin - 1][1] > first:
             begin -= 1
         if begin == end:
-            return
+            return []
+        out = [_part(each, max(each[0], first), min(each[1], stop)) for each in runs[begin:end]]
         left = [_part(runs[begin], runs[begin][0], first)] if runs[begin][0] < first else []
         right = [_part(runs[end - 1], stop, runs[end - 1][1])] if runs[end - 1][1] > stop else []
-        for each in runs[begin:end]:
-            self._count -= min(each[1], stop) - max(each[0], first)
+        self._count -= sum(each[1] - each[0] for each in out)
         runs[begin:end] = left + right
+        return out
 
     def clear(self) -> None:
         self._runs.clear()

@@ -19,6 +19,7 @@ from braidmq.wire.mqtt.render import id_runs, render_acks
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
+EXACTLY_ONCE = 2
 CHECKED_MAX = 256
 """Topics of one client that it is known to have the right to publish to."""
 ANSWERS = frozenset({b"$ack", b"$nack", b"$reject"})
@@ -71,6 +72,8 @@ class Publisher:
         """Whether a publish whose payload has not come yet is refused, and was told so. Raises
         MqttError for a client that can't be told."""
         connection = self._connection
+        if qos == EXACTLY_ONCE and packet_id in connection.session.inbound:
+            return False  # it was here before, and is no more to be refused
         try:
             text = topic.decode()
             if not (is_queue(text) or is_admin(text)):
@@ -118,7 +121,7 @@ class Publisher:
         return connection.hub.takes_runs(connection.namespace, arrival.topic)
 
     def _publish_run(self, arrival: Arrival, ids: "array[int]") -> None:
-        if arrival.qos == 2:
+        if arrival.qos == EXACTLY_ONCE:
             self._publish_once(arrival, ids)
             return
         answer = self._connection.answers.expect(Kind.PUBACK, ids) if arrival.qos else None

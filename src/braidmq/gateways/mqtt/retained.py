@@ -85,10 +85,17 @@ class Retained:
             if owner == namespace:
                 self.forget(namespace, topic)
 
-    def walk(self, namespace: str, pattern: str) -> Walk | None:
-        """Through the topics that a filter matches; None where there are none at all."""
-        tree = self._trees.get(namespace)
-        return None if tree is None else tree.walk(pattern)
+    def may_match(self, namespace: str, pattern: str) -> bool:
+        """False: none of its topics matches a filter, for certain."""
+        if namespace not in self._trees:
+            return False
+        if "+" in pattern or "#" in pattern:
+            return True
+        return self._store.catalogue.get(TABLE, _key(namespace, pattern)) is not None
+
+    def walk(self, namespace: str, pattern: str, after: str = "") -> Walk:
+        """Through the topics that a filter matches, or those behind one of them."""
+        return self._trees.setdefault(namespace, TopicTree()).walk(pattern, after)
 
     def get(self, namespace: str, topic: str, now_ms: int) -> Record | None:
         """The message of a topic; None when it is gone, as it is now if it has expired."""

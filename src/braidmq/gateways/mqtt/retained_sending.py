@@ -5,15 +5,17 @@ it: who publishes meanwhile waits for a slice, and not for all of them. Each con
 than its socket and its session's queue take.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from braidmq.engine.envelope import MQTT
+from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
-from braidmq.gateways.mqtt.topic_tree import Walk
+from braidmq.gateways.mqtt.session import RetainedWalk
+from braidmq.gateways.mqtt.session_records import RetainedPlace
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.storage.record import Record, RecordBatch
@@ -33,25 +35,40 @@ QUEUED_MAX = 1024
 """Messages in a session's queue above which retained ones wait."""
 
 
+def is_made_up(pattern: str) -> bool:
+    """Whether its retained messages are made when somebody asks for them."""
+    return is_admin(pattern) or pattern.partition("/")[0] == "$SYS"
+
+
 class RetainedSending:
-    """What one connection is still to get of retained messages. That belongs to its session: who
-    comes back to it gets the rest."""
+    """What one connection is still to get of retained messages. That belongs to its session, and
+    is kept with the subscription: who comes back to it gets the rest, after a crash, too."""
 
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
         self._is_under_way = False
 
     @property
-    def _walks(self) -> dict[str, tuple[Subscription, Walk]]:
-        return self._connection.session.retained_walks
+    def _walks(self) -> dict[str, RetainedWalk]:
+        return self._connection.session.retained
 
-    def begin(self, new: Subscription) -> None:
+    def want(self, new: Subscription) -> None:
+        """From the beginning, once SUBACK is given. The caller keeps the subscription, and that."""
         connection = self._connection
-        walk = connection.hub.retained.walk(connection.namespace, new.filter)
-        if walk is not None:
-            self._walks.pop(new.filter, None)
-            self._walks[new.filter] = (new, walk)
+        self._walks.pop(new.filter, None)
+        retained = connection.hub.retained
+        if not is_made_up(new.filter) and retained.may_match(connection.namespace, new.filter):
+            self._walks[new.filter] = RetainedWalk(RetainedPlace(), is_held=True)
+
+    def begin(self, pattern: str) -> None:
+        if pattern in self._walks:
+            self._walks[pattern].is_held = False
             self.go_on()
+
+    def resume(self) -> None:
+        for each in self._walks.values():
+            each.is_held = False
+        self.go_on()
 
     def go_on(self) -> None:
         """There may be room again."""
@@ -65,7 +82,8 @@ class RetainedSending:
                 self._slice()
                 yield
         except BraidError as error:
-            self._walks.clear()
+            for each in self._walks.values():
+                each.walk = None  # they go on from where they are kept to be
             self._connection.fail(translate(error))
         finally:
             self._is_under_way = False
@@ -74,7 +92,9 @@ class RetainedSending:
     def _is_ready(self) -> bool:
         """Whether there is something to send, and room for it."""
         connection = self._connection
-        if not self._walks or connection.is_closed or connection.is_full:
+        if connection.is_closed or connection.is_full:
+            return False
+        if all(each.is_held for each in self._walks.values()):
             return False
         return connection.session.outbox.waiting < self._queued_max
 
@@ -86,22 +106,31 @@ class RetainedSending:
         connection = self._connection
         room = self._queued_max - connection.session.outbox.waiting
         at_once, queued = RecordBatch(), RecordBatch()
+        ends: dict[str, str | None] = {}
+        """By filter, the last topic that is in this slice; None: it is the last slice."""
         steps = STEPS
-        while self._walks and steps and queued.count < room:
-            new, walk = next(iter(self._walks.values()))
-            if connection.session.subscriptions.get(new.filter) is not new:
-                del self._walks[new.filter]  # unsubscribed, or subscribed anew
+        for pattern, each in list(self._walks.items()):
+            if not steps or queued.count >= room:
+                break
+            if each.is_held:
                 continue
+            new = connection.session.subscriptions[pattern]
+            if each.walk is None:
+                each.walk = connection.hub.retained.walk(
+                    connection.namespace, pattern, each.place.after
+                )
+            walk = each.walk
             while steps and not walk.is_over and queued.count < room:
                 topic = walk.step()
                 steps -= 1
                 if topic is not None:
+                    ends[pattern] = topic
                     self._add(at_once, queued, topic, new)
                     if at_once.size + queued.size > SLICE_BYTES:
                         steps = 0
             if walk.is_over:
-                del self._walks[new.filter]
-        self._send(at_once, queued)
+                ends[pattern] = None
+        self._send(at_once, queued, ends)
 
     def _add(
         self, at_once: RecordBatch, queued: RecordBatch, topic: str, new: Subscription
@@ -117,16 +146,40 @@ class RetainedSending:
             qos = min(flags & FLAG_QOS, new.qos)
             _add_copy(queued if qos else at_once, topic, record, raw, qos, new.identifier)
 
-    def _send(self, at_once: RecordBatch, queued: RecordBatch) -> None:
+    def _send(self, at_once: RecordBatch, queued: RecordBatch, ends: dict[str, str | None]) -> None:
         connection, now_ms = self._connection, self._connection.broker.now_ms()
-        if at_once.count:
-            limit = connection.packet_bytes_max
-            connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
         if queued.count:
             connection.broker.settle()
             topic = connection.session.outbox.topic()
+            self._note(ends, connection.session.outbox.next_offset)
             connection.broker.engine.publish(topic, queued, now_ms=now_ms)
             connection.broker.touch()
+        self._done(ends, is_noted=queued.count > 0)
+        if at_once.count:
+            limit = connection.packet_bytes_max
+            connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
+
+    def _note(self, ends: dict[str, str | None], offset: int) -> None:
+        """A slice is about to enter the queue."""
+        for pattern, end in ends.items():
+            each = self._walks[pattern]
+            each.place = RetainedPlace(each.place.after, end, offset)
+        self._keep(ends)
+
+    def _done(self, ends: dict[str, str | None], *, is_noted: bool) -> None:
+        """A slice is on its way. Where another follows its note says so, too."""
+        for pattern, end in ends.items():
+            if end is None:
+                del self._walks[pattern]
+            else:
+                self._walks[pattern].place = RetainedPlace(end)
+        self._keep([each for each, end in ends.items() if end is None or not is_noted])
+
+    def _keep(self, filters: Iterable[str]) -> None:
+        filters = list(filters)
+        if filters:
+            connection = self._connection
+            connection.sessions.save_subscriptions(connection.session, filters)
 
 
 def _add_copy(

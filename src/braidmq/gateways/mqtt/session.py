@@ -8,7 +8,12 @@ from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.packet_ids import IdRuns
 from braidmq.gateways.mqtt.queue_record import QueueRecord
-from braidmq.gateways.mqtt.session_records import PacketIds, SessionRecord, SubscriptionRecord
+from braidmq.gateways.mqtt.session_records import (
+    PacketIds,
+    RetainedPlace,
+    SessionRecord,
+    SubscriptionRecord,
+)
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.topic_tree import Walk
 from braidmq.gateways.mqtt.tree import Subscription, Tree
@@ -17,6 +22,20 @@ from braidmq.wire.mqtt.packets import Will
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
+
+
+class RetainedWalk:
+    """Retained messages for one subscription, on their way."""
+
+    __slots__ = ("is_held", "place", "walk")
+
+    def __init__(self, place: RetainedPlace, *, is_held: bool = False) -> None:
+        self.place = place
+        """What is kept of it."""
+        self.walk: Walk | None = None
+        """Made when it goes on from there."""
+        self.is_held = is_held
+        """Whether SUBACK comes first."""
 
 
 class Session:
@@ -46,7 +65,7 @@ class Session:
         self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
-        self.retained_walks: dict[str, tuple[Subscription, Walk]] = {}
+        self.retained: dict[str, RetainedWalk] = {}
         """By filter, retained messages that it is still to get."""
         self.will_timer: asyncio.TimerHandle | None = None
         self.expiry_timer: asyncio.TimerHandle | None = None
@@ -81,10 +100,17 @@ class Session:
             found.retain_as_published,
             found.retain_handling,
             found.identifier,
+            None if pattern not in self.retained else self.retained[pattern].place,
         )
 
     def packet_ids(self) -> PacketIds:
-        return PacketIds(self.inbound.runs(), self.outbox.released.runs())
+        outbox = self.outbox
+        return PacketIds(
+            self.inbound.runs(),
+            outbox.released.runs(),
+            outbox.unreceived.runs(),
+            outbox.uncertain.runs(),
+        )
 
     def cancel_timers(self) -> None:
         for timer in (self.will_timer, self.expiry_timer):

@@ -16,6 +16,24 @@ SUBSCRIPTIONS = "mqtt-subscriptions"
 PACKET_IDS = "mqtt-packet-ids"
 
 
+class RetainedPlace(msgspec.Struct, array_like=True, frozen=True):
+    """How far the retained messages for a subscription have come. It is written before those of a
+    slice: after a crash the slice counts only if it came to the session's queue."""
+
+    after: str = ""
+    """All topics up to this one are done; empty: none is."""
+    slice_end: str | None = ""
+    """The last topic of a slice; None when it is the last slice."""
+    offset: int = -1
+    """Where its first message was to be in the queue; -1: no slice is on its way."""
+
+    def found(self, next_offset: int) -> "RetainedPlace | None":
+        """What it is after a restart; None when all is done."""
+        if not 0 <= self.offset < next_offset:
+            return RetainedPlace(self.after)
+        return None if self.slice_end is None else RetainedPlace(self.slice_end)
+
+
 class SubscriptionRecord(msgspec.Struct, array_like=True):
     filter: str
     qos: int
@@ -23,6 +41,8 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
     retain_as_published: bool
     retain_handling: int
     identifier: int
+    retained: RetainedPlace | None = None
+    """None: it has got its retained messages."""
 
 
 class SessionRecord(msgspec.Struct, array_like=True):
@@ -43,4 +63,9 @@ class PacketIds(msgspec.Struct, array_like=True):
     """Published to us and not yet released, with the place that the message was to have. It is
     written before the message: after a crash it counts only if the message came there."""
     released: list[IdRun]
-    """Sent by us, confirmed with PUBREC and not with PUBCOMP."""
+    """Sent by us, confirmed with PUBREC and not with PUBCOMP, each with the place of its message.
+    No place: the message is gone, or was kept by a node that wrote none."""
+    unreceived: list[IdRun] = []
+    """Sent by us at QoS 2 and not confirmed."""
+    uncertain: list[IdRun] = []
+    """Of messages that may have been sent before the node crashed."""

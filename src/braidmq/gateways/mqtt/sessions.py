@@ -12,7 +12,7 @@ from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queue_names import is_queue, parse
 from braidmq.gateways.mqtt.queues import Queues
-from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.mqtt.session import RetainedWalk, Session
 from braidmq.gateways.mqtt.session_records import (
     PACKET_IDS,
     SESSIONS,
@@ -122,7 +122,8 @@ class Sessions:
         if session.will is not None and not delay_s:
             self._publish_will(session)
         self._arm(session)
-        self.save(session)
+        # After a crash nobody would know what a client holds that is away.
+        self.save(session, with_ids=session.outbox.has_ids)
 
     def _arm(self, session: Session) -> None:
         """Timers for what is to happen while it is away."""
@@ -286,17 +287,21 @@ class Sessions:
 
     def _remove(self, session: Session, old: Subscription) -> None:
         del session.subscriptions[old.filter]
+        session.retained.pop(old.filter, None)
         self._hub.tree(session.namespace).remove(old)
         self._bridges.forget(session.namespace, old.filter)
 
     # --- the catalogue ---
 
-    def save(self, session: Session) -> Lsn | None:
+    def save(self, session: Session, *, with_ids: bool = False) -> Lsn | None:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
         record = session.record(self._broker.engine.core.clock.lead_ms)
-        return self._store.change([(SESSIONS, session.key, _encode(record))])
+        changes: list[Change] = [(SESSIONS, session.key, _encode(record))]
+        if with_ids:
+            changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
+        return self._store.change(changes)
 
     def save_subscriptions(self, session: Session, filters: Iterable[str]) -> Lsn | None:
         """Keep what became of some of its filters; the others are as they were."""
@@ -307,6 +312,9 @@ class Sessions:
             record = session.subscription_record(pattern)
             value = None if record is None else _encode(record)
             changes.append((SUBSCRIPTIONS, f"{session.key}\0{pattern}", value))
+        if len(session.outbox.unreceived):
+            # They went out at QoS 2, and perhaps would not any more.
+            changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
         return self._store.change(changes)
 
     def save_ids(self, session: Session) -> Lsn | None:
@@ -333,21 +341,39 @@ class Sessions:
             session.disconnected_ms = min(record.disconnected_ms or now_ms, now_ms)
             session.will = record.will
             for each in subscriptions.get(key, ()):
-                self.subscribe(session, Subscription(session, *msgspec.structs.astuple(each)))
+                self.subscribe(session, _subscription_of(session, each))
             session.queues = {each.filter: each for each in record.queues}
             session.outbox.reopen()
             self._restore_ids(session)
-            if session.expiry_s:
-                self._arm(session)
-            else:
+            self._restore_retained(session, subscriptions.get(key, ()))
+            if not session.expiry_s:
                 self.end(session)
+                continue
+            self._arm(session)
+            if not record.disconnected_ms:
+                session.outbox.suspect()
+                self.save(session, with_ids=session.outbox.has_ids)
         self._bridges.restored()
+
+    def _restore_retained(self, session: Session, records: Iterable[SubscriptionRecord]) -> None:
+        changed: list[str] = []
+        for each in records:
+            if each.retained is None:
+                continue
+            place = each.retained.found(session.outbox.next_offset)
+            if place is not None:
+                session.retained[each.filter] = RetainedWalk(place)
+            if place != each.retained:
+                # Other messages will stand where a slice did not come.
+                changed.append(each.filter)
+        if changed:
+            self.save_subscriptions(session, changed)
 
     def _restore_ids(self, session: Session) -> None:
         value = self._store.catalogue.get(PACKET_IDS, session.key)
         if value is not None:
             ids = _decode_ids(value)
-            session.outbox.released = IdRuns(ids.released)
+            session.outbox.restore_ids(ids)
             session.inbound = IdRuns([run for each in ids.inbound for run in self._arrived(each)])
             if session.inbound.runs() != sorted(ids.inbound):
                 # Of what did not come nothing may be left: other messages will stand in its
@@ -362,6 +388,18 @@ class Sessions:
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)
         return [(first, stop, number, offset)] if first < stop else []
+
+
+def _subscription_of(session: Session, record: SubscriptionRecord) -> Subscription:
+    return Subscription(
+        session,
+        record.filter,
+        record.qos,
+        record.no_local,
+        record.retain_as_published,
+        record.retain_handling,
+        record.identifier,
+    )
 
 
 def may_subscribe(grants: Grants, pattern: str) -> bool:

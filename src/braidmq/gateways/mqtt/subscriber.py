@@ -8,7 +8,7 @@ from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
-from braidmq.gateways.mqtt.retained_sending import RetainedSending
+from braidmq.gateways.mqtt.retained_sending import RetainedSending, is_made_up
 from braidmq.gateways.mqtt.tree import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
@@ -54,6 +54,9 @@ class Subscriber:
             else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
             for request in packet.requests
         ]
+
+        for each in wanted:
+            self._retained.want(each)
 
         def answered() -> None:
             for each in wanted:
@@ -133,16 +136,20 @@ class Subscriber:
         """The socket, or the session's queue, has room again."""
         self._retained.go_on()
 
+    def resume(self) -> None:
+        """The client is back: what its last connection has not sent is this one's to send."""
+        self._retained.resume()
+
     def _send_retained(self, new: Subscription) -> None:
         connection = self._connection
-        if connection.session.subscriptions.get(new.filter) is not new:
+        if not is_made_up(new.filter):
+            self._retained.begin(new.filter)
+        elif connection.session.subscriptions.get(new.filter) is not new:
             return  # unsubscribed, or subscribed anew, while it went to disk
-        if is_admin(new.filter):
+        elif is_admin(new.filter):
             connection.gateway.admin.send_to(connection, new)
-        elif new.filter.partition("/")[0] == SYS:
-            connection.gateway.sys_topics.send_to(connection, new)
         else:
-            self._retained.begin(new)
+            connection.gateway.sys_topics.send_to(connection, new)
 
     # --- answers ---
 
@@ -168,14 +175,13 @@ class Subscriber:
             known, unknown, refused = self._sorted_out(packet_ids, reasons)
             runs = id_runs(known)
         if refused:
+            outbox.acknowledge(connection.settle_express(refused))
             for first, stop in id_runs(refused):
                 outbox.unreceived.discard(first, stop)
-            outbox.acknowledge(connection.settle_express(refused))
+        for first, stop in runs:
+            outbox.confirm(first, stop)
         lsn: Lsn | None = None
-        if known:
-            for first, stop in runs:
-                outbox.unreceived.discard(first, stop)
-                outbox.released.put(first, stop)
+        if known or refused:
             lsn = connection.sessions.save_ids(connection.session)
         if unknown:
             connection.answers.reply(self._released(packet_ids, refused, unknown), lsn)

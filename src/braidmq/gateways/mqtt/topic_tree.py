@@ -59,21 +59,41 @@ class TopicTree:
             del above.below[word]
             del above.names[bisect_left(above.names, word)]
 
-    def walk(self, pattern: str) -> "Walk":
-        return Walk(self._root, pattern.split("/"))
+    def walk(self, pattern: str, after: str = "") -> "Walk":
+        """Through all topics that a filter matches, or those behind one of them."""
+        return Walk(self._root, pattern.split("/"), after)
 
 
 class Walk:
     """Use ``TopicTree.walk``."""
 
-    __slots__ = ("_root", "_stack", "_words")
+    __slots__ = ("_after", "_root", "_stack", "_words")
 
-    def __init__(self, root: _Level, words: list[str]) -> None:
+    def __init__(self, root: _Level, words: list[str], after: str) -> None:
         self._root = root
         self._words = words
-        self._stack: list[tuple[_Level, int, str | None]] = [(root, 0, None)]
+        self._after = after
+        self._stack: list[tuple[_Level, int, str | None]] = []
         """Levels to go on at: how many words of the filter led there, and the name below that was
         last looked at."""
+        if after:
+            self._go_to(after.split("/"))
+        else:
+            self._stack.append((root, 0, None))
+
+    def _go_to(self, names: list[str]) -> None:
+        """Where a walk stands just before that topic, or before the next if it is gone."""
+        level, depth = self._root, 0
+        for name in names:
+            word = self._words[depth]
+            if word in ("#", "+"):
+                self._stack.append((level, depth, name))
+            below = level.below.get(name)
+            if below is None:
+                return
+            level = below
+            depth += word != "#"
+        self._stack.append((level, depth, None))
 
     @property
     def is_over(self) -> bool:
@@ -81,6 +101,10 @@ class Walk:
 
     def step(self) -> str | None:
         """Look at one more level; the topic that ends there, if it is one of those."""
+        found = self._step()
+        return None if found == self._after else found
+
+    def _step(self) -> str | None:
         level, depth, last = self._stack.pop()
         word = self._words[depth] if depth < len(self._words) else ""
         if depth == len(self._words):

@@ -104,6 +104,7 @@ class WebSocketTransport(asyncio.Protocol):
             else:
                 self._take(cast(Frame, event))
         self._push()
+        self.connection.limit_output()  # pings are answered too
         self._read_rest()
         self._note_kept()
 
