@@ -393,14 +393,15 @@ class Settling:
             error=burial.error,
         )
         settled = (view.subscription.id, view.partition_id, start, stop)
-        records = list(self.records(view.partition, start, stop))
-        if not self.move_dead(topic, records, death, burial.now_ms, [settled], view):
-            self._give_away(burial, len(records))
+        runs = list(self.runs(view.partition, start, stop))
+        count = sum([run.stop - run.first for run in runs])
+        if not self.move_dead(topic, runs, death, burial.now_ms, [settled], view):
+            self._give_away(burial, count)
             return
         if logger.isEnabledFor(logging.DEBUG):
             _log_deaths(view, start, stop, reason, buried=True)
-        view.subscription.dead_lettered += len(records)
-        self._core.totals.of(topic.namespace).buried[reason] += len(records)
+        view.subscription.dead_lettered += count
+        self._core.totals.of(topic.namespace).buried[reason] += count
         if not view.subscription.durable:
             view.state.settled.add(start, stop)
         self.release(view.partition)
@@ -418,7 +419,7 @@ class Settling:
     def move_dead(
         self,
         topic: Topic,
-        records: Sequence[Record],
+        runs: Sequence[Run],
         death: Death,
         now_ms: int,
         settled: Sequence[Settled],
@@ -426,7 +427,7 @@ class Settling:
     ) -> bool:
         """Publish dead copies; False when there is nowhere to put them."""
         durable = view is None or view.subscription.durable
-        groups = self.targets.group(topic, records, death, now_ms)
+        groups = self.targets.group(topic, runs, death, now_ms)
         if not groups:
             return False
         # Each settles its own share: a crash between two of them repeats neither.
@@ -457,9 +458,9 @@ class Settling:
             subscription="",
             at_ms=self._core.wall_ms(now_ms),
         )
-        records = [batch.record(index) for index in range(first, batch.count)]
-        if self.move_dead(topic, records, death, now_ms, [], None):
-            self._core.totals.of(topic.namespace).buried[death.reason] += len(records)
+        if self.move_dead(topic, [Run(batch, first, batch.count)], death, now_ms, [], None):
+            buried = self._core.totals.of(topic.namespace).buried
+            buried[death.reason] += batch.count - first
 
     def records(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Record]:
         for run in self.runs(partition, start, stop):
