@@ -696,6 +696,13 @@ cdef class DeliveryState(EntryTable):
         cdef uint32_t size
         cdef uint8_t following
         cdef const Entry *known
+        if self.is_all_fresh(batch, first, stop) and next_state(READY, event) != ILLEGAL:
+            # The oldest of a queue that nobody reads: the cursor passes them, and that is all.
+            offset = batch.offset_of(first)
+            changed.add(offset, offset + stop - first, batch.value_bytes_of(first, stop))
+            self.fresh_bytes -= changed.size
+            self.pass_over(batch, first, stop)
+            return changed.result()
         for i in range(first, stop):
             offset = batch.offset_of(i)
             size = batch.header_at(i).value_length
@@ -715,6 +722,17 @@ cdef class DeliveryState(EntryTable):
             changed.add(offset, offset + 1, size)
         self.skip_ahead()
         return changed.result()
+
+    cdef bint is_all_fresh(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop) noexcept:
+        """Whether these stand together at the cursor, with nothing behind it that is not fresh."""
+        cdef int64_t offset
+        if stop <= first or self.ahead.size:
+            return False
+        offset = batch.offset_of(first)
+        return (
+            offset == self.cursor and offset + stop - first <= self.end
+            and batch.offset_of(stop - 1) - offset == stop - 1 - first
+        )
 
     def take_out_all_fresh(self):
         """DROP for everything fresh, without looking at the records."""

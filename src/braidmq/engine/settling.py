@@ -54,7 +54,6 @@ Head = tuple[int, int, int, int, int]
 """What is first to go of a view: lane, time, partition, offsets from and to."""
 
 OFFSET_MAX = (1 << 63) - 1
-EVERY_OFFSET: Final = ((0, OFFSET_MAX, 0),)
 
 
 class Settling:
@@ -487,33 +486,52 @@ class Settling:
         Where only ready messages count, ``arriving`` ones are first offered to the consumers that
         wait for them: the limit is for what those leave, and waits for the next dispatch.
         """
-        policy = topic.policy
-        if policy.overflow != "drop-head":
+        if not topic.drops_head:
             return
         for subscription in topic.subscriptions.values():
-            if arriving and policy.limits_count == "ready" and subscription.awaited:
+            if arriving and topic.counts_ready and subscription.awaited:
                 self._core.crowded[subscription] = None
             else:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Nothing of a topic that is quarantined: nobody knows what its oldest messages are."""
-        if subscription.topic.quarantined:
+        topic, policy = subscription.topic, subscription.topic.policy
+        count, size = subscription.load
+        most, most_bytes = policy.max_messages, policy.max_bytes
+        is_within = (most is None or count <= most) and (most_bytes is None or size <= most_bytes)
+        if is_within or topic.quarantined:
             return
+        excess = Excess(subscription)
         try:
-            self._drop_beyond_limits(subscription, now_ms)
+            if len(subscription.views) == 1:
+                self._drop_oldest(subscription.views[0], excess, now_ms)
+            else:
+                self._drop_oldest_of_all(subscription, excess, now_ms)
         except PartitionQuarantined:
             return
 
-    def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
-        """Take out what is too much, oldest first, and settle it in one step a partition.
+    def _drop_oldest(self, view: PartitionView, excess: "Excess", now_ms: int) -> None:
+        """Take out what is too much, oldest first, and settle it in one step.
 
         Only what goes is looked at, so that what it costs does not grow with the queue: the heads
         are known by their offsets, and the log is read as far as has to be dropped.
         """
-        excess = Excess(subscription)
-        if not excess.remains:
-            return
+        out = TakenOut(view, dead_letter=view.partition.topic.policy.dead_letter.has_place)
+        try:
+            while excess.remains:
+                found = view.state.next_to_drop()
+                if found is None:
+                    return
+                self._drop_head(out, (0, 0, 0, found[1], found[2]), None, excess)
+        finally:
+            # Also what was taken out before a read failed: nobody else would settle it.
+            self._put_away(out, "maxlen", now_ms)
+
+    def _drop_oldest_of_all(
+        self, subscription: Subscription, excess: "Excess", now_ms: int
+    ) -> None:
+        """The same for several partitions, with one step for each."""
         policy, views = subscription.topic.policy, subscription.views
         out: dict[int, TakenOut] = {}
         heads = [head for view in views if (head := self._first_to_drop(view)) is not None]
@@ -530,7 +548,6 @@ class Settling:
                 if following is not None:
                     heappush(heads, following)
         finally:
-            # Also what was taken out before a read failed: nobody else would settle it.
             for each in out.values():
                 self._put_away(each, "maxlen", now_ms)
 
@@ -558,14 +575,19 @@ class Settling:
         _, _, _, start, stop = head
         stop = min(stop, start + excess.step())
         found = False
-        for run in self.runs(out.view.partition, start, stop):
+        # What is behind what one read brings comes with the next head.
+        for run in out.view.log.read(start, READ_BYTES, stop):
+            run.stop = min(run.stop, run.batch.find(stop))
+            if run.stop <= run.first:
+                break
             found = True
             end = excess.end_of(run)
             if following is not None:
                 clock = out.view.partition.clock_at(run.batch.offset_at(run.first))
                 end = min(end, _end_before(run, clock, head, following))
-            excess.dropped(*out.take(DROP, Run(run.batch, run.first, end)))
-            if end < run.stop or not excess.remains:
+            is_cut, run.stop = end < run.stop, end
+            excess.dropped(*out.take(DROP, run))
+            if is_cut or not excess.remains:
                 break
         if not found:
             self.skip(out.view, start, stop)
@@ -617,10 +639,14 @@ class TakenOut:
     def take(self, event: int, run: Run) -> tuple[int, int]:
         """Those of a run that nobody has; returns how many they were, and their bytes."""
         state, batch = self.view.state, run.batch
+        if not self.dead_letter:
+            ranges, count, size = state.take_out(event, batch, run.first, run.stop)
+            for start, stop in ranges:
+                self._add(start, stop, 0)
+            self.count += count
+            return count, size
         # Asked before they are out, because then nobody knows any more.
-        delivered = (
-            state.delivery_runs(batch, run.first, run.stop) if self.dead_letter else EVERY_OFFSET
-        )
+        delivered = state.delivery_runs(batch, run.first, run.stop)
         ranges, count, size = state.take_out(event, batch, run.first, run.stop)
         for start, stop in ranges:
             for low, high, attempts in delivered:
@@ -645,11 +671,13 @@ class Excess:
     Each for itself: one that keeps up loses nothing because another does not.
     """
 
-    __slots__ = ("_probe", "_subscription", "count", "size")
+    __slots__ = ("_probe", "_spread", "_subscription", "count", "size")
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._probe = 1
+        self._spread = (0, 1)
+        """Messages and bytes there are: what bytes come to is guessed by it."""
         self.count_again()
 
     def count_again(self) -> None:
@@ -657,6 +685,7 @@ class Excess:
         count, size = self._subscription.load
         self.count = count - policy.max_messages if policy.max_messages is not None else 0
         self.size = size - policy.max_bytes if policy.max_bytes is not None else 0
+        self._spread = (count, max(size, 1))
 
     @property
     def remains(self) -> bool:
@@ -667,12 +696,13 @@ class Excess:
         self.size -= size
 
     def step(self) -> int:
-        """How many messages to look at next. What bytes come to is found by doubling, so that the
-        last look is no longer than all before it."""
+        """How many messages to look at next. How many have the bytes is guessed, and where that is
+        too few found by doubling, so that the last look is no longer than all before it."""
         if self.count > 0:
             return self.count
+        count, size = self._spread
         probe, self._probe = self._probe, 2 * self._probe
-        return probe
+        return max(self.size * count // size, probe)
 
     def end_of(self, run: Run) -> int:
         """The index behind the records of a run that have to go."""
