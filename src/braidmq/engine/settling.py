@@ -287,17 +287,27 @@ class Settling:
         self._core.touch(view.subscription)
         return count
 
-    def expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
+    def expire(self, view: PartitionView, run: Run, now_ms: int) -> None:
         """Records that outlived their time, in so far as nobody has them."""
-        if view.subscription.keeps_sent:
-            return sum(self._expire(view, one, now_ms) for one in _never_sent(view, run))
-        return self._expire(view, run, now_ms)
+        out = self.expiring(view)
+        self.expire_into(out, run)
+        self.expired(out, now_ms)
 
-    def _expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
-        wanted = view.partition.topic.policy.dead_letter.expired
-        count = self._take_out(view, EXPIRE, run, now_ms, "expired", dead_letter=wanted)
-        view.subscription.expired += count
-        return count
+    def expiring(self, view: PartitionView) -> "TakenOut":
+        """For records that ``expire_into`` it one after the other, and ``expired`` settles."""
+        return TakenOut(view, dead_letter=view.partition.topic.policy.dead_letter.expired)
+
+    def expire_into(self, out: "TakenOut", run: Run) -> None:
+        """They are out of the view at once, but not settled yet."""
+        if out.view.subscription.keeps_sent:
+            for one in _never_sent(out.view, run):
+                out.take(EXPIRE, one)
+        else:
+            out.take(EXPIRE, run)
+
+    def expired(self, out: "TakenOut", now_ms: int) -> None:
+        out.view.subscription.expired += out.count
+        self._put_away(out, "expired", now_ms)
 
     def drop(
         self, view: PartitionView, run: Run, now_ms: int, reason: str, *, dead_letter: bool
@@ -747,11 +757,16 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:
     """Key-ordered delivery: a slot with nothing left in it may move to another consumer."""
-    keys = view.subscription.keys
+    keys, number = view.subscription.keys, view.partition.number
     assert keys is not None
     for start, stop in ranges:
-        for offset in range(start, stop):
-            keys.settled(view.partition.number, offset)
+        if stop - start > len(keys.slot_of):
+            for offset in [at for where, at in keys.slot_of if where == number]:
+                if start <= offset < stop:
+                    keys.settled(number, offset)
+        else:
+            for offset in range(start, stop):
+                keys.settled(number, offset)
 
 
 def leave_out(state: DeliveryState, start: int, stop: int) -> None:
@@ -763,8 +778,10 @@ def leave_out(state: DeliveryState, start: int, stop: int) -> None:
 
 
 def _never_sent(view: PartitionView, run: Run) -> Iterator[Run]:
-    """The records of a run that no consumer has had, one by one."""
-    for index in range(run.first, run.stop):
-        found = view.state.look(run.batch.offset_at(index))
-        if found is None or not found[1]:
-            yield Run(run.batch, index, index + 1)
+    """The records of a run that no consumer has had, those that stand together together."""
+    at = run.first
+    for start, stop, attempts in view.state.delivery_runs(run.batch, run.first, run.stop):
+        end = run.batch.find(stop)
+        if not attempts:
+            yield Run(run.batch, max(run.batch.find(start), at), end)
+        at = end
