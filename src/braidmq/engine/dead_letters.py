@@ -43,7 +43,7 @@ class DeadLetterTargets:
         self._find = find
         self._by_key_only = by_key_only
         """Whether all dead records of a topic with one routing key go the same way."""
-        self._writers: dict[Death, list[DeathWriter]] = {}
+        self._writers: dict[tuple[object, ...], list[DeathWriter]] = {}
         """By what they write, but for the time."""
 
     def group(self, topic: Topic, runs: Iterable[Run], death: Death, now_ms: int) -> list[Grave]:
@@ -54,8 +54,8 @@ class DeadLetterTargets:
         """
         rule = topic.dead_letter
         own = rule.routing_key.encode() if rule.routing_key is not None else None
-        here = death._replace(to_exchange=rule.exchange, to_key=own or b"", new_key=own is not None)
-        writers = self._writers_of(here)
+        writers = self._writers_of(death, rule.exchange, own)
+        deaths = [(topic.name, death.reason)]
         graves: list[Grave] = []
         alone = rule.exchange is not None and not self._by_key_only(topic)
         for run in runs:
@@ -66,9 +66,9 @@ class DeadLetterTargets:
                     if key is not None:
                         break
                 else:
+                    here = through(death, rule.exchange, own)
                     at = self._one(topic, run, at, here, now_ms, graves, alone=alone)
                     continue
-                deaths = [(topic.name, death.reason)]
                 keys = [own if own is not None else key]
                 targets = self._targets(topic, keys, run, at, deaths, now_ms)
                 # Also what goes nowhere is copied, but then thrown away.
@@ -78,15 +78,18 @@ class DeadLetterTargets:
                 at = writer.copy(run.batch, at, stop, batch, now_ms, death.at_ms, one_key)
         return graves
 
-    def _writers_of(self, death: Death) -> list[DeathWriter]:
+    def _writers_of(
+        self, death: Death, exchange: str | None, own: bytes | None
+    ) -> list[DeathWriter]:
         if death.error:
-            return death_writers(death)  # hardly ever the same again
-        key = death._replace(at_ms=0)
+            return death_writers(through(death, exchange, own))  # hardly ever the same again
+        where = (death.topic, death.partition, death.subscription)
+        key = (*where, death.reason, death.attempts, exchange, own)
         found = self._writers.get(key)
         if found is None:
             if len(self._writers) >= WRITERS_MAX:
                 self._writers.clear()
-            found = self._writers[key] = death_writers(death)
+            found = self._writers[key] = death_writers(through(death, exchange, own))
         return found
 
     def _one(
@@ -127,3 +130,8 @@ class DeadLetterTargets:
             return graves[-1].batch
         graves.append(Grave(targets, RecordBatch(), run.batch.offset_at(at)))
         return graves[-1].batch
+
+
+def through(death: Death, exchange: str | None, own: bytes | None) -> Death:
+    """With where the dead go: through an exchange, with a key of the topic's own."""
+    return death._replace(to_exchange=exchange, to_key=own or b"", new_key=own is not None)
