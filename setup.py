@@ -52,6 +52,7 @@ KERNELS = {
     "braidmq.wire.header_columns": [],
     "braidmq.wire.record_rows": [],
     "braidmq.wire.arrivals": [],
+    "braidmq.wire.deaths": [],
     "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],

@@ -12,8 +12,11 @@ uncompiled.prefer_sources()
 
 from engine_worlds import World  # noqa: E402
 
+from braidmq.engine import dead_letters  # noqa: E402
+from braidmq.engine.envelope import Death, Deaths  # noqa: E402
 from braidmq.engine.topics import Topic  # noqa: E402
 from braidmq.storage.partition_log import PartitionLog, Run  # noqa: E402
+from braidmq.storage.record import Record  # noqa: E402
 from braidmq.storage.settings import StorageSettings  # noqa: E402
 
 HELD = 3000
@@ -41,7 +44,8 @@ CASES: dict[str, dict[str, object]] = {
 class Counted:
     def __init__(self) -> None:
         self.batches = 0
-        read = PartitionLog.read
+        self.annotated = 0
+        read, annotate = PartitionLog.read, dead_letters.annotate
 
         def counting(
             log: PartitionLog, offset: int, bytes_max: int = 1 << 18, stop: int = 1 << 62
@@ -50,7 +54,12 @@ class Counted:
             self.batches += len(found)
             return found
 
+        def annotating(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
+            self.annotated += 1
+            return annotate(record, death)
+
         PartitionLog.read = counting  # type: ignore[method-assign]
+        dead_letters.annotate = annotating  # type: ignore[attr-defined]
 
 
 def full(world: World, settings: dict[str, object]) -> list[Topic]:
@@ -74,7 +83,7 @@ def publish(world: World, topics: list[Topic], count: int) -> None:
 def measured(settings: dict[str, object], counted: Counted) -> dict[str, float]:
     world = World(settings=StorageSettings())
     topics = full(world, settings)
-    counted.batches, before = 0, world.lsn()
+    counted.batches, counted.annotated, before = 0, 0, world.lsn()
     publish(world, topics, MORE)
     each = MORE * len(topics)
     result = {
@@ -86,6 +95,7 @@ def measured(settings: dict[str, object], counted: Counted) -> dict[str, float]:
     counted.batches, before = 0, world.lsn()
     world.engine.fan_out(topics, world.batch(*[b"0123456789"] * 100), now_ms=world.now_ms)
     result["entries of a batch"] = float(world.lsn() - before)
+    result["one by one"] = float(counted.annotated)
     return result
 
 

@@ -51,6 +51,11 @@ def test_what_a_batch_displaces_is_one_entry(counts: Counts, case: str) -> None:
     assert counts[case]["entries of a batch"] == 3
 
 
+@pytest.mark.parametrize("case", ["dead-letters", "refused-dead-letters"])
+def test_no_death_is_written_one_by_one(counts: Counts, case: str) -> None:
+    assert counts[case]["one by one"] == 0
+
+
 def test_a_thousand_small_ones_make_room_for_a_large_one_in_one_entry(counts: Counts) -> None:
     assert counts["displaced"]["entries"] == 3
     assert counts["displaced"]["batches"] <= 1.1

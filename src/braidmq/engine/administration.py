@@ -175,8 +175,13 @@ class Administration:
                     *((PARTITIONS, str(each.log.id), None) for each in topic.partitions),
                 ]
             )
+        holders = self._consumers_by_subscription(topic)
+        for partition in topic.partitions:
+            # At once: taking thousands out one by one takes longer with each.
+            partition.views.clear()
+            self.set_wanted(partition)
         for subscription in list(topic.subscriptions.values()):
-            self._forget(subscription)
+            self._forget(subscription, holders.get(subscription.id, []))
         del core.topics_by_id[topic.id]
         for partition in topic.partitions:
             del core.partitions[partition.log.id]
@@ -527,7 +532,9 @@ class Administration:
         self._core.views[view.id] = view
         subscription.views.append(view)
         partition.views.append(view)
-        self.set_wanted(partition)
+        if partition.topic.until_acked:
+            # The others stand there already, and may be thousands.
+            partition.log.acknowledged += (state.settled,)
         self.set_lanes(view, now_ms)
         return view
 
@@ -546,16 +553,29 @@ class Administration:
         self.require_subscription(subscription)
         if subscription.durable:
             self._core.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
-        self._forget(subscription)
+        self._forget(
+            subscription,
+            [c for c in self._core.consumers.values() if c.subscription is subscription],
+        )
         for view in subscription.views:
+            view.partition.views.remove(view)
+            self.set_wanted(view.partition)
             self._settling.release(view.partition)
 
-    def _forget(self, subscription: Subscription) -> None:
+    def _consumers_by_subscription(self, topic: Topic) -> dict[int, list[Consumer]]:
+        found: dict[int, list[Consumer]] = {}
+        for consumer in self._core.consumers.values():
+            if consumer.subscription.topic is topic:
+                found.setdefault(consumer.subscription.id, []).append(consumer)
+        return found
+
+    def _forget(self, subscription: Subscription, holders: Sequence[Consumer]) -> None:
+        """``holders``: all its consumers, also those that were cancelled."""
         core = self._core
         core.touch(subscription)  # whoever watches it learns that it is gone
         core.effects += [ConsumerCancelled(each) for each in subscription.consumers]
         # Cancelled ones may still have messages, and share their credit with others.
-        for consumer in [c for c in core.consumers.values() if c.subscription is subscription]:
+        for consumer in holders:
             del core.consumers[consumer.id]
             for view in subscription.views:
                 _, count, size = view.state.apply(Event.ACK, 0, view.state.end, consumer.id)
@@ -564,8 +584,6 @@ class Administration:
         subscription.assignment.clear()
         for view in subscription.views:
             del core.views[view.id]
-            view.partition.views.remove(view)
-            self.set_wanted(view.partition)
         del core.subscriptions[subscription.id]
         core.totals.keep_subscription(subscription)
         del subscription.topic.subscriptions[subscription.name]

@@ -16,7 +16,7 @@ from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 from braidmq.storage.record import DATED_DUE, DATED_EXPIRY, FLAG_TIMED, Record
 
-TIMERS_PER_TURN = 10_000
+TIMERS_PER_TURN = 1000
 """Timers handled in one go: a million that are due together must not stop the loop."""
 
 IN_FLIGHT_LOOK_MS = 1000

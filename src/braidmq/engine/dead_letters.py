@@ -1,12 +1,22 @@
 """Where the dead go: the topic a policy names, or whatever an exchange routes them to."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from braidmq.engine.envelope import Death, annotate, is_cycle, routing_keys
+from braidmq.engine.envelope import (
+    AMQP,
+    Death,
+    Deaths,
+    annotate,
+    death_writers,
+    headers_of,
+    is_cycle,
+    routing_keys,
+)
 from braidmq.engine.topics import Topic, TopicPartition
-from braidmq.storage.record import FLAG_CONTROL, Record, RecordBatch
+from braidmq.storage.partition_log import Run
+from braidmq.storage.record import RecordBatch
+from braidmq.wire.deaths import GRAVE_SIZE, DeathWriter, alike, copy_as
 
 DEAD_TOPIC_SETTINGS = {
     "partitions": 1,
@@ -15,8 +25,10 @@ DEAD_TOPIC_SETTINGS = {
 }
 """A dead-letter topic keeps what it gets and gives nothing up: there is nowhere left to go."""
 
-FindTopics = Callable[[Topic, list[bytes], Record, int], list[Topic]]
-"""Target topics for a dead record of a topic, by the routing keys it has there."""
+FindTopics = Callable[[Topic, list[bytes], Callable[[], Mapping[str, object]], int], list[Topic]]
+"""Target topics for a dead record of a topic, by the routing keys it has there and its headers."""
+
+WRITERS_MAX = 1024
 
 
 class Grave(NamedTuple):
@@ -27,35 +39,99 @@ class Grave(NamedTuple):
 
 
 class DeadLetterTargets:
-    def __init__(self, find: FindTopics) -> None:
+    def __init__(self, find: FindTopics, by_key_only: Callable[[Topic], bool]) -> None:
         self._find = find
+        self._by_key_only = by_key_only
+        """Whether all dead records of a topic with one routing key go the same way."""
+        self._writers: dict[tuple[object, ...], list[DeathWriter]] = {}
+        """By what they write, but for the time."""
 
-    def group(
-        self, topic: Topic, records: Sequence[Record], death: Death, now_ms: int
-    ) -> list[Grave]:
-        """The dead records as batches with their targets, consecutive ones together."""
-        groups: list[Grave] = []
-        for record in records:
-            rule = topic.dead_letter
-            own = rule.routing_key
-            keys = [own.encode()] if own is not None else routing_keys(record)
-            here = replace(
-                death, to_exchange=rule.exchange, to_key=keys[0], new_key=own is not None
-            )
-            envelope_format, envelope, deaths = annotate(record, here)
-            found = self._find(topic, keys, record, now_ms)
-            targets = [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
-            if not targets:
-                continue
-            if not groups or groups[-1].targets != targets:
-                groups.append(Grave(targets, RecordBatch(), record.offset))
-            groups[-1].batch.append(
-                record.value,
-                key=record.key,
-                envelope=envelope,
-                envelope_format=envelope_format,
-                flags=record.flags & ~FLAG_CONTROL,
-                priority=record.priority,
-                timestamp_ms=now_ms,
-            )
-        return groups
+    def group(self, topic: Topic, runs: Iterable[Run], death: Death, now_ms: int) -> list[Grave]:
+        """The dead records as batches with their targets, consecutive ones together.
+
+        Those that go the same way and never died before are copied by a kernel, the others one by
+        one: all that say the same of themselves with the first of them.
+        """
+        rule = topic.dead_letter
+        own = rule.routing_key.encode() if rule.routing_key is not None else None
+        writers = self._writers_of(death, rule.exchange, own)
+        deaths = [(topic.name, death.reason)]
+        graves: list[Grave] = []
+        alone = rule.exchange is not None and not self._by_key_only(topic)
+        for run in runs:
+            at = run.first
+            while at < run.stop:
+                for writer in writers:
+                    key = writer.key_of(run.batch, at)
+                    if key is not None:
+                        break
+                else:
+                    here = through(death, rule.exchange, own)
+                    at = self._one(topic, run, at, here, now_ms, graves, alone=alone)
+                    continue
+                keys = [own if own is not None else key]
+                targets = self._targets(topic, keys, run, at, deaths, now_ms)
+                # Also what goes nowhere is copied, but then thrown away.
+                batch = self._grave(graves, targets, run, at) if targets else RecordBatch()
+                stop = at + 1 if alone else run.stop
+                one_key = own is None and rule.exchange is not None
+                at = writer.copy(run.batch, at, stop, batch, now_ms, death.at_ms, one_key)
+        return graves
+
+    def _writers_of(
+        self, death: Death, exchange: str | None, own: bytes | None
+    ) -> list[DeathWriter]:
+        if death.error:
+            return death_writers(through(death, exchange, own))  # hardly ever the same again
+        where = (death.topic, death.partition, death.subscription)
+        key = (*where, death.reason, death.attempts, exchange, own)
+        found = self._writers.get(key)
+        if found is None:
+            if len(self._writers) >= WRITERS_MAX:
+                self._writers.clear()
+            found = self._writers[key] = death_writers(through(death, exchange, own))
+        return found
+
+    def _one(
+        self,
+        topic: Topic,
+        run: Run,
+        at: int,
+        death: Death,
+        now_ms: int,
+        graves: list[Grave],
+        *,
+        alone: bool,
+    ) -> int:
+        """A record that no writer knows; returns the index behind it and those like it."""
+        record = run.batch.record(at)
+        keys = [death.to_key] if death.new_key else routing_keys(record)
+        envelope_format, envelope, deaths = annotate(record, death._replace(to_key=keys[0]))
+        targets = self._targets(topic, keys, run, at, deaths, now_ms)
+        # Native ones say from which offset they are.
+        same = envelope_format == AMQP and not alone
+        stop = alike(run.batch, at, run.stop) if same else at + 1
+        if not targets:
+            return stop
+        batch = self._grave(graves, targets, run, at)
+        return copy_as(run.batch, at, stop, batch, envelope_format, envelope, now_ms)
+
+    def _targets(
+        self, topic: Topic, keys: list[bytes], run: Run, at: int, deaths: Deaths, now_ms: int
+    ) -> list[TopicPartition]:
+        found = self._find(topic, keys, lambda: headers_of(run.batch.record(at)), now_ms)
+        return [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
+
+    def _grave(
+        self, graves: list[Grave], targets: list[TopicPartition], run: Run, at: int
+    ) -> RecordBatch:
+        """The batch for the next record: the last one, if that goes there and has room."""
+        if graves and graves[-1].targets == targets and graves[-1].batch.size < GRAVE_SIZE:
+            return graves[-1].batch
+        graves.append(Grave(targets, RecordBatch(), run.batch.offset_at(at)))
+        return graves[-1].batch
+
+
+def through(death: Death, exchange: str | None, own: bytes | None) -> Death:
+    """With where the dead go: through an exchange, with a key of the topic's own."""
+    return death._replace(to_exchange=exchange, to_key=own or b"", new_key=own is not None)

@@ -36,6 +36,7 @@ cdef class DeliveryState(EntryTable):
         self, int64_t offset, Py_ssize_t count, const Entry *delivered
     ) except -1
     cdef void skip_ahead(self) noexcept
+    cdef bint is_all_fresh(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop) noexcept
     cdef int admit(
         self, const RecordHeader *header, int64_t offset, int64_t now_ms, const uint8_t *lane_of,
         RecordClock clock,

@@ -87,6 +87,53 @@ cdef inline void answer(Entry *entry, uint8_t following, int64_t deadline_ms) no
         entry.consumer = 0
 
 
+cdef Py_ssize_t admit_block(
+    DeliveryState state, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t offset,
+    int64_t now_ms, const uint8_t *lane_of, RecordClock clock,
+) except -1:
+    """``DeliveryState.admit`` for the first of some records, which stands at ``offset``, and for
+    all that fall into its block with it as long as the messages of the block stay alike. Returns
+    the index behind them."""
+    cdef const RecordHeader *header = batch.header_at(first)
+    cdef int64_t number = offset >> BLOCK_SHIFT
+    cdef int low = offset & BLOCK_MASK
+    cdef Py_ssize_t end = first + 1
+    cdef uint8_t lane
+    cdef uint64_t mask
+    cdef Block *block
+    if lane_of == NULL or batch.summary & TIMED or offset < state.cursor:
+        state.admit(header, offset, now_ms, lane_of, clock)
+        return end
+    lane = lane_of[header.priority]
+    stop = min(stop, first + BLOCK_SIZE - low)
+    while end < stop and (
+        lane_of[batch.header_at(end).priority] == lane
+        and batch.header_at(end).value_length == header.value_length
+        and (batch.dense or batch.offset_of(end) == batch.offset_of(end - 1) + 1)
+    ):
+        end += 1
+    mask = mask_between(low, low + <int>(end - first))
+    block = state.block_at(number)
+    if block == NULL:
+        block = state.make_block(number)
+        block.common.size = header.value_length
+        block.common.lane = lane
+        block.common.state = READY
+    elif (
+        block.entries != NULL or block.sizes != NULL or block.present & mask
+        or block.common.state != READY or block.common.lane != lane or block.common.attempts
+        or block.common.size != header.value_length
+    ):
+        state.admit(header, offset, now_ms, lane_of, clock)
+        return first + 1
+    block.present |= mask
+    state.counts[READY] += end - first
+    state.sizes[READY] += (end - first) * <int64_t>header.value_length
+    state.ahead.change(offset, offset + end - first, True)
+    state.change_lane(lane, number << BLOCK_SHIFT, mask, True)
+    return end
+
+
 cdef class DeliveryState(EntryTable):
 
     def __cinit__(self, OffsetSet settled, int64_t cursor, int64_t end):
@@ -255,8 +302,9 @@ cdef class DeliveryState(EntryTable):
             return
         if lane_of is not None:
             lanes = <const uint8_t *>lane_of
-        for i in range(batch.count):
-            self.admit(batch.header_at(i), base_offset + i, now_ms, lanes, clock)
+        i = 0
+        while i < batch.count:
+            i = admit_block(self, batch, i, batch.count, base_offset + i, now_ms, lanes, clock)
         self.skip_ahead()
 
     def told(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, int64_t now_ms,
@@ -273,8 +321,9 @@ cdef class DeliveryState(EntryTable):
             else:
                 self.fresh_bytes += batch.value_bytes_between(first, stop)
             return
-        for i in range(first, stop):
-            self.admit(batch.header_at(i), batch.offset_of(i), now_ms, lanes, clock)
+        i = first
+        while i < stop:
+            i = admit_block(self, batch, i, stop, batch.offset_of(i), now_ms, lanes, clock)
         self.skip_ahead()
 
     cdef int admit(
@@ -321,9 +370,26 @@ cdef class DeliveryState(EntryTable):
         cdef const RecordHeader *header
         cdef const uint8_t *lanes = <const uint8_t *>lane_of if lane_of is not None else NULL
         cdef Entry *entry
-        for i in range(first, stop):
+        cdef bint untouched
+        # Nothing of what follows the cursor was settled, or has an entry.
+        untouched = (
+            stop > first and batch.offset_of(first) >= self.cursor and self.settled.size == 0
+            and not self.ahead.size and self.settled.floor <= self.cursor
+        )
+        if untouched and lanes == NULL and not batch.summary & TIMED:
+            self.fresh_bytes += batch.value_bytes_of(first, stop)
+            return
+        i = first
+        while i < stop:
             offset = batch.offset_of(i)
             header = batch.header_at(i)
+            if (
+                offset >= self.cursor and offset >= self.settled.floor and self.settled.size == 0
+                and self.peek(offset) == NULL
+            ):
+                i = admit_block(self, batch, i, stop, offset, now_ms, lanes, clock)
+                continue
+            i += 1
             if self.peek(offset) != NULL:
                 self.move_to_lane(offset, lanes[header.priority] if lanes != NULL else 0)
                 continue
@@ -696,6 +762,19 @@ cdef class DeliveryState(EntryTable):
         cdef uint32_t size
         cdef uint8_t following
         cdef const Entry *known
+        if self.is_all_fresh(batch, first, stop) and next_state(READY, event) != ILLEGAL:
+            # The oldest of a queue that nobody reads: the cursor passes them, and that is all.
+            offset = batch.offset_of(first)
+            changed.add(offset, offset + stop - first, batch.value_bytes_of(first, stop))
+            self.fresh_bytes -= changed.size
+            self.pass_over(batch, first, stop)
+            return changed.result()
+        if (
+            stop > first and batch.offset_of(stop - 1) < self.cursor
+            and batch.offset_of(stop - 1) - batch.offset_of(first) == stop - 1 - first
+        ):
+            # None of them is fresh.
+            return self.apply(event, batch.offset_of(first), batch.offset_of(stop - 1) + 1)
         for i in range(first, stop):
             offset = batch.offset_of(i)
             size = batch.header_at(i).value_length
@@ -715,6 +794,17 @@ cdef class DeliveryState(EntryTable):
             changed.add(offset, offset + 1, size)
         self.skip_ahead()
         return changed.result()
+
+    cdef bint is_all_fresh(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop) noexcept:
+        """Whether these stand together at the cursor, with nothing behind it that is not fresh."""
+        cdef int64_t offset
+        if stop <= first or self.ahead.size:
+            return False
+        offset = batch.offset_of(first)
+        return (
+            offset == self.cursor and offset + stop - first <= self.end
+            and batch.offset_of(stop - 1) - offset == stop - 1 - first
+        )
 
     def take_out_all_fresh(self):
         """DROP for everything fresh, without looking at the records."""

@@ -23,6 +23,10 @@ RUN_BYTES_MAX: Final = 1 << 20
 
 RUN_MESSAGES_MAX: Final = 4096
 
+LOOKS_MAX: Final = 20_000
+"""Consumers that are asked for their room in one go, round after round: many that have little take
+several."""
+
 TURNS = 8
 """A backlog is handed to several consumers in about this many turns each."""
 
@@ -102,13 +106,16 @@ class Dispatching:
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
         if subscription.mode is KEY_ORDERED:
-            before = -1
+            before, seen = -1, len(out)
             # One look reaches no further than the window; expired messages fill it too.
             while before != subscription.ready:
                 before = subscription.ready
                 self._serve_by_key(subscription, now_ms, out)
+                if len(out) - seen >= KEY_WINDOW:
+                    self._again.append(subscription)
+                    return
             return
-        total, size, seen = 0, 0, len(out)
+        total, size, seen, looks = 0, 0, len(out), 0
         while subscription.ready:
             progress = 0
             for consumer, turn in self._turns(subscription):
@@ -123,7 +130,8 @@ class Dispatching:
             while seen < len(out):
                 size += _size(out[seen])
                 seen += 1
-            if total >= RUN_MESSAGES_MAX or size >= RUN_BYTES_MAX:
+            looks += len(subscription.consumers)
+            if total >= RUN_MESSAGES_MAX or size >= RUN_BYTES_MAX or looks >= LOOKS_MAX:
                 # Others have their turn first, and sockets a chance to say that they are full.
                 self._again.append(subscription)
                 return
@@ -287,20 +295,25 @@ class Dispatching:
     def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
         """The parts of a run that are not expired and have no gaps; the expired ones leave."""
         ttl_ms = view.partition.topic.policy.ttl_ms
-        for part in self._unbroken(view, run):
-            if not ttl_ms and not part.batch.summary & TIMED:
-                yield part
-                continue
-            for clock, stamped in view.partition.by_clock(part):
-                at = stamped.first
-                while at < stamped.stop:
-                    count = clock.live_prefix(part.batch, at, stamped.stop, now_ms, ttl_ms)
-                    piece = Run(part.batch, at, at + abs(count))
-                    if count > 0:
-                        yield piece
-                    else:
-                        self._settling.expire(view, piece, now_ms)
-                    at = piece.stop
+        out = self._settling.expiring(view)
+        try:
+            for part in self._unbroken(view, run):
+                if not ttl_ms and not part.batch.summary & TIMED:
+                    yield part
+                    continue
+                for clock, stamped in view.partition.by_clock(part):
+                    at = stamped.first
+                    while at < stamped.stop:
+                        count = clock.live_prefix(part.batch, at, stamped.stop, now_ms, ttl_ms)
+                        piece = Run(part.batch, at, at + abs(count))
+                        if count > 0:
+                            yield piece
+                        else:
+                            self._settling.expire_into(out, piece)
+                        at = piece.stop
+        finally:
+            # One step for all of them: they may be every other message.
+            self._settling.expired(out, now_ms)
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
         if _is_unbroken(run):
@@ -422,11 +435,13 @@ class Dispatching:
     ) -> int:
         """Returns what is left of ``limit``."""
         number = view.partition.number
-        blocked = {
-            slot
-            for (partition, offset), slot in keys.slot_of.items()
-            if partition == number and self._waits(view, offset)
-        }
+        blocked: set[int] = set()
+        if view.state.waiting:
+            blocked = {
+                slot
+                for (partition, offset), slot in keys.slot_of.items()
+                if partition == number and self._waits(view, offset)
+            }
         # By offset, whatever their priority: the order of a key goes before it.
         lanes = [lane.ranges() for lane in view.state.lanes if lane is not None]
         for start, stop in lanes[0] if len(lanes) == 1 else sorted(chain(*lanes)):

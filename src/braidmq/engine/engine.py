@@ -5,7 +5,7 @@ to be done outside comes back as deliveries (``dispatch``) and effects (``take_e
 keeps durably goes through the store's journal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from braidmq.engine.core import DOOMED, TEMPLATES, Core
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
 from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
-from braidmq.engine.envelope import headers_of
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.graveyard import Graveyard
@@ -49,7 +48,7 @@ from braidmq.model.ids import SubscriptionId
 from braidmq.storage.disk import Disk
 from braidmq.storage.journal import Progress
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store
 
@@ -83,7 +82,9 @@ class Engine:
         self._recovery.administration = self._administration
         self.exchanges.alternate_of = self._administration.alternate_exchange
         self._settling.publishing = self._publishing
-        self._settling.targets = DeadLetterTargets(self._find_dead_letter_topics)
+        self._settling.targets = DeadLetterTargets(
+            self._find_dead_letter_topics, self._dead_letters_go_by_key
+        )
         self.graveyard = Graveyard(self.core, self._settling, self._publishing)
         self._clockwork = Clockwork(self.core, self._settling, self._administration)
         self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
@@ -601,8 +602,17 @@ class Engine:
 
     # --- dead letters ---
 
+    def _dead_letters_go_by_key(self, topic: Topic) -> bool:
+        exchange = topic.dead_letter.exchange
+        router = self.exchanges.router(topic.namespace)
+        return exchange is None or router.routes_by_key_only(exchange)
+
     def _find_dead_letter_topics(
-        self, topic: Topic, keys: list[bytes], record: Record, now_ms: int
+        self,
+        topic: Topic,
+        keys: list[bytes],
+        headers: Callable[[], Mapping[str, object]],
+        now_ms: int,
     ) -> list[Topic]:
         rule = topic.dead_letter
         if rule.exchange is not None:
@@ -610,7 +620,7 @@ class Engine:
             names: dict[str, None] = {}
             for key in keys:
                 try:
-                    route = router.resolve(rule.exchange, key, lambda: headers_of(record))
+                    route = router.resolve(rule.exchange, key, headers)
                 except ExchangeNotFound:
                     return []
                 names |= dict.fromkeys(route.topics)

@@ -5,9 +5,10 @@ than the native one register here how to write a death into theirs.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from braidmq.storage.record import Record
+from braidmq.wire.deaths import DeathWriter, NativeDeath
 from braidmq.wire.envelopes import (
     AMQP,
     MQTT,
@@ -34,8 +35,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(NamedTuple):
     """Why and where a message was given up."""
 
     reason: str
@@ -59,6 +59,9 @@ Deaths = list[tuple[str, str]]
 Annotator = Callable[[Record, Death], tuple[int, bytes, Deaths]]
 """Gives a dead record's envelope format, its new envelope, and all its deaths, the latest too."""
 
+WriterMaker = Callable[[Death], DeathWriter]
+"""Gives what writes a death into many envelopes of a format, as its annotator does into one."""
+
 KeyReader = Callable[[Record], list[bytes]]
 """Gives the routing keys a record was published with."""
 
@@ -74,6 +77,7 @@ _annotators: dict[int, Annotator] = {}
 _key_readers: dict[int, KeyReader] = {}
 _header_readers: dict[int, HeaderReader] = {}
 _id_readers: dict[int, IdReader] = {}
+_writer_makers: dict[int, WriterMaker] = {}
 
 
 def register_format(
@@ -82,9 +86,12 @@ def register_format(
     keys: KeyReader,
     headers: HeaderReader,
     message_id: IdReader,
+    writer: WriterMaker | None = None,
 ) -> None:
     """A protocol says how deaths are written into its envelopes, and what they say."""
     _annotators[envelope_format] = annotator
+    if writer is not None:
+        _writer_makers[envelope_format] = writer
     _key_readers[envelope_format] = keys
     _header_readers[envelope_format] = headers
     _id_readers[envelope_format] = message_id
@@ -92,6 +99,11 @@ def register_format(
 
 def annotate(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
     return _annotators.get(record.envelope_format, annotate_native)(record, death)
+
+
+def death_writers(death: Death) -> list[DeathWriter]:
+    """Of each format that has any; its time is said when it writes."""
+    return [make(death) for make in _writer_makers.values()]
 
 
 def routing_keys(record: Record) -> list[bytes]:
@@ -125,6 +137,8 @@ def is_cycle(topic: str, deaths: Deaths) -> bool:
 
 DEATH = "x-death-"
 PATH = "x-death-path"
+COUNT_BYTES, LENGTH_BYTES = 2, 4
+"""Of encoded headers: how many they are, and how long the value of one is."""
 
 
 def annotate_native(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
@@ -153,3 +167,19 @@ def annotate_native(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
         (PATH, encode_headers(path)),
     ]
     return NATIVE, encode_headers(written), [(topic, reason.decode()) for topic, reason in path]
+
+
+def native_writer(death: Death) -> DeathWriter:
+    """What ``annotate_native`` writes into a message that never died before."""
+    envelope = annotate_native(Record(0, 0, None, None), death._replace(at_ms=0))[1]
+    headers = decode_headers(envelope)
+    names = [name for name, _ in headers]
+    offset, time = names.index(f"{DEATH}offset"), names.index(f"{DEATH}time")
+    parts = [headers[:offset], headers[offset + 1 : time], headers[time + 1 :]]
+    before, between, after = [encode_headers(part)[COUNT_BYTES:] for part in parts]
+    before += encode_headers([(names[offset], b"")])[COUNT_BYTES:-LENGTH_BYTES]
+    between += encode_headers([(names[time], b"")])[COUNT_BYTES:-LENGTH_BYTES]
+    return NativeDeath(before, between, after, len(headers))
+
+
+_writer_makers[NATIVE] = native_writer

@@ -110,10 +110,14 @@ class Publishing:
         for topic in topics:
             self.check_size(topic, batch)
         for topic in topics:
-            fits = not topic.bounded or self.room(topic, batch) == batch.count
-            plain = fits and not topic.deduplicates and not topic.quarantined
-            if len(topic.partitions) == 1 and plain:
+            fitting = self.room(topic, batch) if topic.bounded else batch.count
+            plain = not topic.deduplicates and not topic.quarantined
+            if len(topic.partitions) == 1 and plain and fitting == batch.count:
                 targets.append(topic.partitions[0])
+                continue
+            if plain and not fitting:
+                self._refuse(topic, batch, 0, now_ms)
+                accepted = 0
                 continue
             # Its records part ways, or not all are written: it needs a batch of its own.
             try:
@@ -140,12 +144,11 @@ class Publishing:
 
     def room(self, topic: Topic, batch: RecordBatch) -> int:
         """How many records of the batch the topic takes, before it refuses."""
-        policy = topic.policy
-        if policy.overflow == "drop-head" or not topic.has_load:
+        if topic.drops_head or not topic.has_load:
             return batch.count
-        fitting = batch.count
+        policy, fitting = topic.policy, batch.count
         count, size = self._load(topic)
-        if policy.limits_count == "ready" and policy.max_messages != 0 and topic.subscriptions:
+        if topic.counts_ready and policy.max_messages != 0 and topic.subscriptions:
             awaited = min(each.awaited for each in topic.subscriptions.values())
             if awaited >= count + fitting:
                 return fitting  # all of it is as good as delivered
@@ -175,7 +178,7 @@ class Publishing:
     def is_full(self, topic: Topic) -> bool:
         """Whether a topic that refuses takes no more."""
         policy = topic.policy
-        if policy.overflow == "drop-head" or not topic.has_load:
+        if topic.drops_head or not topic.has_load:
             return False
         count, size = self._load(topic)
         return (policy.max_messages is not None and count >= policy.max_messages) or (
@@ -184,14 +187,18 @@ class Publishing:
 
     def _cut(self, topic: Topic, batch: RecordBatch, fitting: int, now_ms: int) -> RecordBatch:
         """Refuse what does not fit, by the topic's policy."""
-        if topic.policy.overflow == "dead-letter":
-            self._settling.dead_letter_unpublished(topic, batch, fitting, now_ms)
+        self._refuse(topic, batch, fitting, now_ms)
         if not fitting:
             raise TopicFull(
                 f"topic {topic.name!r} has {topic.load[0]} unsettled messages and takes no more"
             )
         head = bytes(memoryview(batch)[: batch.position_at(fitting)])
         return RecordBatch.scan(head, base_offset=0, verify=False)
+
+    def _refuse(self, topic: Topic, batch: RecordBatch, first: int, now_ms: int) -> None:
+        """Records of a batch from ``first`` on: dead letters of who wants them."""
+        if topic.policy.overflow == "dead-letter":
+            self._settling.dead_letter_unpublished(topic, batch, first, now_ms)
 
     def split(
         self, topic: Topic, batch: RecordBatch, partition: int | None = None

@@ -13,7 +13,6 @@ from braidmq.engine.effects import ConsumerFailed
 from braidmq.engine.recovery import Recovery
 from braidmq.engine.retention import Retainer
 from braidmq.engine.settling import Settling
-from braidmq.engine.states import State
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import PartitionLog
@@ -71,8 +70,7 @@ class Quarantine:
         """As after a restart: whoever had messages has to get them again."""
         state = view.state
         notes = self._recovery.kept_notes(view) or state.notes()
-        for start, stop in state.in_state(State.IN_FLIGHT):
-            self._retainer.take_back(view, start, stop)
+        self._retainer.take_back(view, 0, state.end)
         state.rewind(max(state.cursor, state.settled.floor))
         state.nonce = (now_ms << 8) & 0xFFFFFFFF
         if view.subscription.keys is not None:

@@ -145,8 +145,7 @@ class Retainer:
     def _leave_behind(self, view: PartitionView, start: int) -> None:
         state, log = view.state, view.log
         low = max(state.settled.floor, log.start_offset)
-        for first, stop in state.in_state(State.IN_FLIGHT):
-            self.take_back(view, first, min(stop, start))
+        self.take_back(view, 0, start)
         try:
             for run in self._settling.runs(view.partition, low, start):
                 state.take_out(Event.DROP, run.batch, run.first, run.stop)
@@ -157,16 +156,35 @@ class Retainer:
             self._settling.settle(view, [(low, start)])
 
     def take_back(self, view: PartitionView, start: int, stop: int) -> None:
-        """Nobody may answer for a message that is no longer there."""
-        for offset in range(start, stop):
-            found = view.state.look(offset)
-            if found is None:
-                continue
-            _, count, size = view.state.apply(Event.ACK, offset, offset + 1)
-            holder = self._core.consumers.get(found[2])
-            if holder is not None:
-                self._settling.give_back(holder, count, size)
-                self._core.touch(holder.subscription)
+        """Nobody may answer for messages that are no longer there: one step for each consumer that
+        has any."""
+        for consumer in view.subscription.consumers:
+            if consumer.in_flight and view.state.in_flight:
+                self._take_from(view, consumer.id, start, stop)
+        # Consumers that pull, or that were cancelled and may still answer: who has the first of a
+        # range is asked for all, until nobody has any.
+        while ranges := self._in_flight(view, start, stop):
+            for low, _ in ranges:
+                found = view.state.look(low)
+                if found is not None and found[0] == State.IN_FLIGHT:
+                    self._take_from(view, found[2], start, stop)
+
+    def _in_flight(self, view: PartitionView, start: int, stop: int) -> list[tuple[int, int]]:
+        if not view.state.in_flight:
+            return []
+        ranges = view.state.in_state(State.IN_FLIGHT)
+        return [
+            (max(low, start), min(high, stop))
+            for low, high in ranges
+            if low < stop and start < high
+        ]
+
+    def _take_from(self, view: PartitionView, holder: int, start: int, stop: int) -> None:
+        _, count, size = view.state.apply(Event.ACK, start, stop, holder)
+        consumer = self._core.consumers.get(holder)
+        if count and consumer is not None:
+            self._settling.give_back(consumer, count, size)
+            self._core.touch(consumer.subscription)
 
     # --- moving a subscription ---
 
@@ -181,8 +199,7 @@ class Retainer:
         The caller counts the messages again.
         """
         self._settling.finish_burials(view)
-        for first, stop in view.state.in_state(State.IN_FLIGHT):
-            self.take_back(view, first, stop)
+        self.take_back(view, 0, view.state.end)
         if view.subscription.durable:
             self._core.store.reset_offsets(view.subscription.id, view.partition_id, offset)
             self._settling.note(view, offset, offset, 0, RESET_NOTE, 0)

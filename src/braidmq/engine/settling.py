@@ -54,7 +54,6 @@ Head = tuple[int, int, int, int, int]
 """What is first to go of a view: lane, time, partition, offsets from and to."""
 
 OFFSET_MAX = (1 << 63) - 1
-EVERY_OFFSET: Final = ((0, OFFSET_MAX, 0),)
 
 
 class Settling:
@@ -288,17 +287,27 @@ class Settling:
         self._core.touch(view.subscription)
         return count
 
-    def expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
+    def expire(self, view: PartitionView, run: Run, now_ms: int) -> None:
         """Records that outlived their time, in so far as nobody has them."""
-        if view.subscription.keeps_sent:
-            return sum(self._expire(view, one, now_ms) for one in _never_sent(view, run))
-        return self._expire(view, run, now_ms)
+        out = self.expiring(view)
+        self.expire_into(out, run)
+        self.expired(out, now_ms)
 
-    def _expire(self, view: PartitionView, run: Run, now_ms: int) -> int:
-        wanted = view.partition.topic.policy.dead_letter.expired
-        count = self._take_out(view, EXPIRE, run, now_ms, "expired", dead_letter=wanted)
-        view.subscription.expired += count
-        return count
+    def expiring(self, view: PartitionView) -> "TakenOut":
+        """For records that ``expire_into`` it one after the other, and ``expired`` settles."""
+        return TakenOut(view, dead_letter=view.partition.topic.policy.dead_letter.expired)
+
+    def expire_into(self, out: "TakenOut", run: Run) -> None:
+        """They are out of the view at once, but not settled yet."""
+        if out.view.subscription.keeps_sent:
+            for one in _never_sent(out.view, run):
+                out.take(EXPIRE, one)
+        else:
+            out.take(EXPIRE, run)
+
+    def expired(self, out: "TakenOut", now_ms: int) -> None:
+        out.view.subscription.expired += out.count
+        self._put_away(out, "expired", now_ms)
 
     def drop(
         self, view: PartitionView, run: Run, now_ms: int, reason: str, *, dead_letter: bool
@@ -393,14 +402,15 @@ class Settling:
             error=burial.error,
         )
         settled = (view.subscription.id, view.partition_id, start, stop)
-        records = list(self.records(view.partition, start, stop))
-        if not self.move_dead(topic, records, death, burial.now_ms, [settled], view):
-            self._give_away(burial, len(records))
+        runs = list(self.runs(view.partition, start, stop))
+        count = sum([run.stop - run.first for run in runs])
+        if not self.move_dead(topic, runs, death, burial.now_ms, [settled], view):
+            self._give_away(burial, count)
             return
         if logger.isEnabledFor(logging.DEBUG):
             _log_deaths(view, start, stop, reason, buried=True)
-        view.subscription.dead_lettered += len(records)
-        self._core.totals.of(topic.namespace).buried[reason] += len(records)
+        view.subscription.dead_lettered += count
+        self._core.totals.of(topic.namespace).buried[reason] += count
         if not view.subscription.durable:
             view.state.settled.add(start, stop)
         self.release(view.partition)
@@ -418,7 +428,7 @@ class Settling:
     def move_dead(
         self,
         topic: Topic,
-        records: Sequence[Record],
+        runs: Sequence[Run],
         death: Death,
         now_ms: int,
         settled: Sequence[Settled],
@@ -426,7 +436,7 @@ class Settling:
     ) -> bool:
         """Publish dead copies; False when there is nowhere to put them."""
         durable = view is None or view.subscription.durable
-        groups = self.targets.group(topic, records, death, now_ms)
+        groups = self.targets.group(topic, runs, death, now_ms)
         if not groups:
             return False
         # Each settles its own share: a crash between two of them repeats neither.
@@ -457,9 +467,9 @@ class Settling:
             subscription="",
             at_ms=self._core.wall_ms(now_ms),
         )
-        records = [batch.record(index) for index in range(first, batch.count)]
-        if self.move_dead(topic, records, death, now_ms, [], None):
-            self._core.totals.of(topic.namespace).buried[death.reason] += len(records)
+        if self.move_dead(topic, [Run(batch, first, batch.count)], death, now_ms, [], None):
+            buried = self._core.totals.of(topic.namespace).buried
+            buried[death.reason] += batch.count - first
 
     def records(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Record]:
         for run in self.runs(partition, start, stop):
@@ -486,33 +496,52 @@ class Settling:
         Where only ready messages count, ``arriving`` ones are first offered to the consumers that
         wait for them: the limit is for what those leave, and waits for the next dispatch.
         """
-        policy = topic.policy
-        if policy.overflow != "drop-head":
+        if not topic.drops_head:
             return
         for subscription in topic.subscriptions.values():
-            if arriving and policy.limits_count == "ready" and subscription.awaited:
+            if arriving and topic.counts_ready and subscription.awaited:
                 self._core.crowded[subscription] = None
             else:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
         """Nothing of a topic that is quarantined: nobody knows what its oldest messages are."""
-        if subscription.topic.quarantined:
+        topic, policy = subscription.topic, subscription.topic.policy
+        count, size = subscription.load
+        most, most_bytes = policy.max_messages, policy.max_bytes
+        is_within = (most is None or count <= most) and (most_bytes is None or size <= most_bytes)
+        if is_within or topic.quarantined:
             return
+        excess = Excess(subscription)
         try:
-            self._drop_beyond_limits(subscription, now_ms)
+            if len(subscription.views) == 1:
+                self._drop_oldest(subscription.views[0], excess, now_ms)
+            else:
+                self._drop_oldest_of_all(subscription, excess, now_ms)
         except PartitionQuarantined:
             return
 
-    def _drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:
-        """Take out what is too much, oldest first, and settle it in one step a partition.
+    def _drop_oldest(self, view: PartitionView, excess: "Excess", now_ms: int) -> None:
+        """Take out what is too much, oldest first, and settle it in one step.
 
         Only what goes is looked at, so that what it costs does not grow with the queue: the heads
         are known by their offsets, and the log is read as far as has to be dropped.
         """
-        excess = Excess(subscription)
-        if not excess.remains:
-            return
+        out = TakenOut(view, dead_letter=view.partition.topic.policy.dead_letter.has_place)
+        try:
+            while excess.remains:
+                found = view.state.next_to_drop()
+                if found is None:
+                    return
+                self._drop_head(out, (0, 0, 0, found[1], found[2]), None, excess)
+        finally:
+            # Also what was taken out before a read failed: nobody else would settle it.
+            self._put_away(out, "maxlen", now_ms)
+
+    def _drop_oldest_of_all(
+        self, subscription: Subscription, excess: "Excess", now_ms: int
+    ) -> None:
+        """The same for several partitions, with one step for each."""
         policy, views = subscription.topic.policy, subscription.views
         out: dict[int, TakenOut] = {}
         heads = [head for view in views if (head := self._first_to_drop(view)) is not None]
@@ -529,7 +558,6 @@ class Settling:
                 if following is not None:
                     heappush(heads, following)
         finally:
-            # Also what was taken out before a read failed: nobody else would settle it.
             for each in out.values():
                 self._put_away(each, "maxlen", now_ms)
 
@@ -557,14 +585,19 @@ class Settling:
         _, _, _, start, stop = head
         stop = min(stop, start + excess.step())
         found = False
-        for run in self.runs(out.view.partition, start, stop):
+        # What is behind what one read brings comes with the next head.
+        for run in out.view.log.read(start, READ_BYTES, stop):
+            run.stop = min(run.stop, run.batch.find(stop))
+            if run.stop <= run.first:
+                break
             found = True
             end = excess.end_of(run)
             if following is not None:
                 clock = out.view.partition.clock_at(run.batch.offset_at(run.first))
                 end = min(end, _end_before(run, clock, head, following))
-            excess.dropped(*out.take(DROP, Run(run.batch, run.first, end)))
-            if end < run.stop or not excess.remains:
+            is_cut, run.stop = end < run.stop, end
+            excess.dropped(*out.take(DROP, run))
+            if is_cut or not excess.remains:
                 break
         if not found:
             self.skip(out.view, start, stop)
@@ -616,10 +649,14 @@ class TakenOut:
     def take(self, event: int, run: Run) -> tuple[int, int]:
         """Those of a run that nobody has; returns how many they were, and their bytes."""
         state, batch = self.view.state, run.batch
+        if not self.dead_letter:
+            ranges, count, size = state.take_out(event, batch, run.first, run.stop)
+            for start, stop in ranges:
+                self._add(start, stop, 0)
+            self.count += count
+            return count, size
         # Asked before they are out, because then nobody knows any more.
-        delivered = (
-            state.delivery_runs(batch, run.first, run.stop) if self.dead_letter else EVERY_OFFSET
-        )
+        delivered = state.delivery_runs(batch, run.first, run.stop)
         ranges, count, size = state.take_out(event, batch, run.first, run.stop)
         for start, stop in ranges:
             for low, high, attempts in delivered:
@@ -644,11 +681,13 @@ class Excess:
     Each for itself: one that keeps up loses nothing because another does not.
     """
 
-    __slots__ = ("_probe", "_subscription", "count", "size")
+    __slots__ = ("_probe", "_spread", "_subscription", "count", "size")
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._probe = 1
+        self._spread = (0, 1)
+        """Messages and bytes there are: what bytes come to is guessed by it."""
         self.count_again()
 
     def count_again(self) -> None:
@@ -656,6 +695,7 @@ class Excess:
         count, size = self._subscription.load
         self.count = count - policy.max_messages if policy.max_messages is not None else 0
         self.size = size - policy.max_bytes if policy.max_bytes is not None else 0
+        self._spread = (count, max(size, 1))
 
     @property
     def remains(self) -> bool:
@@ -666,12 +706,13 @@ class Excess:
         self.size -= size
 
     def step(self) -> int:
-        """How many messages to look at next. What bytes come to is found by doubling, so that the
-        last look is no longer than all before it."""
+        """How many messages to look at next. How many have the bytes is guessed, and where that is
+        too few found by doubling, so that the last look is no longer than all before it."""
         if self.count > 0:
             return self.count
+        count, size = self._spread
         probe, self._probe = self._probe, 2 * self._probe
-        return probe
+        return max(self.size * count // size, probe)
 
     def end_of(self, run: Run) -> int:
         """The index behind the records of a run that have to go."""
@@ -716,11 +757,16 @@ def _shares(settled: Sequence[Settled], cuts: Sequence[int]) -> Iterator[Sequenc
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:
     """Key-ordered delivery: a slot with nothing left in it may move to another consumer."""
-    keys = view.subscription.keys
+    keys, number = view.subscription.keys, view.partition.number
     assert keys is not None
     for start, stop in ranges:
-        for offset in range(start, stop):
-            keys.settled(view.partition.number, offset)
+        if stop - start > len(keys.slot_of):
+            for offset in [at for where, at in keys.slot_of if where == number]:
+                if start <= offset < stop:
+                    keys.settled(number, offset)
+        else:
+            for offset in range(start, stop):
+                keys.settled(number, offset)
 
 
 def leave_out(state: DeliveryState, start: int, stop: int) -> None:
@@ -732,8 +778,10 @@ def leave_out(state: DeliveryState, start: int, stop: int) -> None:
 
 
 def _never_sent(view: PartitionView, run: Run) -> Iterator[Run]:
-    """The records of a run that no consumer has had, one by one."""
-    for index in range(run.first, run.stop):
-        found = view.state.look(run.batch.offset_at(index))
-        if found is None or not found[1]:
-            yield Run(run.batch, index, index + 1)
+    """The records of a run that no consumer has had, those that stand together together."""
+    at = run.first
+    for start, stop, attempts in view.state.delivery_runs(run.batch, run.first, run.stop):
+        end = run.batch.find(stop)
+        if not attempts:
+            yield Run(run.batch, max(run.batch.find(start), at), end)
+        at = end

@@ -47,10 +47,12 @@ class Topic:
         "attributes",
         "bounded",
         "compaction_timer",
+        "counts_ready",
         "created_ms",
         "dead_letter",
         "deduplicates",
         "deleted",
+        "drops_head",
         "durable",
         "id",
         "idle_timer",
@@ -111,6 +113,8 @@ class Topic:
         """Where dead letters go now: not where the policy says, if whoever said so may not."""
         self.lane_of = lane_table(policy)
         # What every batch asks for, without going through the policy.
+        self.drops_head = policy.overflow == "drop-head"
+        self.counts_ready = policy.limits_count == "ready"
         self.bounded = policy.max_messages is not None or policy.max_bytes is not None
         self.journaled = self.durable and policy.durability != "memory"
         self.message_bytes_max = policy.message_bytes_max
@@ -433,10 +437,13 @@ class Subscription:
     @property
     def load(self) -> tuple[int, int]:
         """Messages and bytes that count towards the topic's limits."""
-        if self.topic.policy.limits_count == "unsettled":
-            if len(self.views) == 1:
-                state = self.views[0].state
-                return state.depth, state.depth_bytes
+        counts_ready = self.topic.counts_ready
+        if len(self.views) == 1:
+            state = self.views[0].state
+            if counts_ready:
+                return state.ready, state.ready_bytes
+            return state.depth, state.depth_bytes
+        if not counts_ready:
             return self.depth, self.depth_bytes
         return (
             sum(view.state.ready for view in self.views),
@@ -446,6 +453,8 @@ class Subscription:
     @property
     def awaited(self) -> int:
         """Messages that its consumers take as soon as they are dispatched."""
+        if not self.consumers:
+            return 0
         if self.mode is Mode.SINGLE_ACTIVE:
             return self.active.room if self.active is not None else 0
         return sum(max(0, consumer.room) for consumer in self.consumers)

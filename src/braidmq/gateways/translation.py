@@ -23,7 +23,8 @@ from braidmq.model.errors import BadRequest, BraidError
 from braidmq.storage.record import Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
-from braidmq.wire.amqp.tables import Long
+from braidmq.wire.amqp.tables import Long, encode_table
+from braidmq.wire.deaths import AmqpDeath, DeathWriter
 from braidmq.wire.envelopes import (
     AMQP,
     MQTT,
@@ -318,6 +319,7 @@ def mqtt_headers(record: Record) -> dict[str, Any]:
 
 # --- deaths as RabbitMQ writes them ---
 
+TABLE_SIZE_BYTES = 4
 REASONS = {"max-attempts": "delivery_limit", "max-age": "delivery_limit"}
 
 
@@ -367,6 +369,20 @@ def _annotated(record: Record, death: Death, reason: str) -> tuple[int, bytes, D
     properties = msgspec.structs.replace(properties, headers=headers, expiration=None)
     deaths = [(e["queue"], e["reason"]) for e in headers["x-death"]]
     return AMQP, amqp_envelope(exchange, key, properties), deaths
+
+
+def amqp_writer(death: Death) -> DeathWriter:
+    """What ``annotate_amqp`` writes into a message that never died before."""
+    reason = REASONS.get(death.reason, death.reason)
+    said = {"reason": reason, "queue": death.topic}
+    first = {"x-first-death-queue": death.topic, "x-first-death-reason": reason}
+    through = None if death.to_exchange is None else death.to_exchange.encode()
+    return AmqpDeath(
+        encode_table(said)[TABLE_SIZE_BYTES:],
+        encode_table(first)[TABLE_SIZE_BYTES:],
+        through,
+        death.to_key if death.new_key else None,
+    )
 
 
 def _deaths_in(header: object) -> list[dict[str, Any]]:
@@ -457,5 +473,5 @@ def message_id(record: Record) -> bytes | None:
     return dict(native_headers(record)).get(MESSAGE_ID)
 
 
-register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers, message_id)
+register_format(AMQP, annotate_amqp, amqp_routing_keys, amqp_headers, message_id, amqp_writer)
 register_format(MQTT, annotate_mqtt, mqtt_routing_keys, mqtt_headers, message_id)
