@@ -1,7 +1,9 @@
 """One AMQP connection: bytes in and out, heartbeats, channels."""
 
 import logging
+from collections.abc import Generator, Iterator
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
@@ -30,9 +32,10 @@ from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
+from braidmq.gateways.slicing import READ_S, Steps
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
-from braidmq.model.errors import BraidError
+from braidmq.model.errors import BraidError, StorageError
 from braidmq.model.limits import KIB
 from braidmq.security.permissions import Grants
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
@@ -70,7 +73,14 @@ logger = logging.getLogger(__name__)
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
+OUTPUT_FULL_BYTES = 4 * OUTPUT_HIGH_BYTES
+"""And with this much, which is answers then, it is not read from either. Deliveries stop well
+before: who consumes with one hand and answers with the other is heard."""
+
 CLIENT_LEFT = "the client closed it"
+
+RECEIVE_BYTES_MIN = 64 * KIB
+"""What is read at once of who sends small frames: thousands of them take long to tell apart."""
 
 LARGE_BYTES = 1 << 20
 LARGE_RECEIVE_BYTES = 256 * KIB
@@ -119,6 +129,13 @@ class AmqpConnection:
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
+        self._events: list[tuple[Any, ...]] = []
+        """What was read last, while some of it is not handled."""
+        self._events_at = 0
+        self._steps: Steps | None = None
+        """The rest of a method that takes long."""
+        self._steps_of: tuple[Any, ...] = ()
+        self._is_put_off = False
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
@@ -178,6 +195,7 @@ class AmqpConnection:
 
     def _release(self, *, left: bool = False) -> None:
         """Give back everything that is tied to this connection."""
+        self._forget_events()
         self._drop_input()
         self.broker.settle()
         channels = list(self.channels.values())
@@ -196,6 +214,11 @@ class AmqpConnection:
             self._log(logging.WARNING, "publishes dropped", waiting=len(self._parking))
             self._parking.clear()
             self._parking = None
+
+    def refuse_output(self, text: str) -> None:
+        """It does not read, and others need the room."""
+        self._log(logging.WARNING, "connection cut off", reason=text)
+        self._end = text
 
     def refuse_input(self, text: str) -> None:
         """It holds too much that is not complete."""
@@ -236,7 +259,7 @@ class AmqpConnection:
             return size
         fast = self.opened and not self._contents
         at = start + self._scan(data, start, size, fast)
-        if fast and self._contents and not self._closing and at < size:
+        if fast and self._contents and not self._is_behind and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
             at += self._scan(data, at, size, fast=False)
         return size if self._closing or self._deaf else at
@@ -252,14 +275,125 @@ class AmqpConnection:
             fast,
             self.routes.known,
         )
-        last = len(events) - 1
-        for index, event in enumerate(events):
-            if index < last and self._is_overtaken(event, events[index + 1]):
-                continue
-            self.handle(event)
-            if self._closing or self._deaf:
-                break
+        self._events, self._events_at = events, 0
+        self._handle_some(monotonic() + READ_S)
+        if self._is_behind:
+            self.transport.receive_bytes = RECEIVE_BYTES_MIN
+            self._put_off()
+        elif size >= self.transport.receive_bytes and self._may_send_more:
+            receive_bytes = min(2 * self.transport.receive_bytes, RECEIVE_BYTES_MAX)
+            self.transport.receive_bytes = receive_bytes
         return used
+
+    @property
+    def _may_send_more(self) -> bool:
+        """Whether as much may be read at once as there is, if it is not late with that."""
+        return self.opened and not self._contents and not self.holds & Hold.BLOCKED
+
+    # --- what takes longer than its share ---
+
+    def _handle_some(self, until: float) -> None:
+        """Handle events in their order, until it is time for others or somebody has to wait."""
+        events, last = self._events, len(self._events) - 1
+        while self._events_at <= last:
+            at = self._events_at
+            self._events_at = at + 1
+            if at < last and self._is_overtaken(events[at], events[at + 1]):
+                continue
+            self.handle(events[at])
+            if self._is_unheard:
+                self._events_at = last + 1
+            elif self._steps is not None or self._must_be_read() or monotonic() >= until:
+                break
+        if self._events_at > last:
+            self._events = []
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether something that it sent is not done."""
+        return bool(self._events) or self._steps is not None
+
+    def do(self, steps: Steps) -> None:
+        """Have the method that is handled done in steps; what comes after it waits."""
+        self._steps = steps
+        self._steps_of = self._events[self._events_at - 1]
+
+    def _must_be_read(self) -> bool:
+        """Whether so much is unsent that nothing may be done that would have to be answered."""
+        if self._out_bytes + self.held_bytes + self.transport.unsent_bytes <= OUTPUT_FULL_BYTES:
+            return False
+        self.flush()
+        if self._socket_full and self.transport.unsent_bytes > OUTPUT_FULL_BYTES:
+            self._hold(Hold.UNSENT)
+            return True
+        return self.held_bytes > OUTPUT_FULL_BYTES
+
+    def _put_off(self) -> None:
+        """Go on with it a slice at a time, and read no more until it is done."""
+        if not self._hold(Hold.BUSY) or self._is_put_off or self.holds & Hold.UNSENT:
+            return
+        lsn = self.broker.pending_lsn() if self.held_bytes > OUTPUT_FULL_BYTES else None
+        self._is_put_off = True
+        if lsn is None:
+            self.broker.work_unawaited(self._catch_up(), f"what {self.peer} asked for")
+        else:
+            # What it is to be told first waits for the disk.
+            self.broker.when_durable(lsn, self._put_off_again)
+
+    def _put_off_again(self, _failure: StorageError | None = None) -> None:
+        self._is_put_off = False
+        if self._is_behind:
+            self._put_off()
+
+    def _catch_up(self) -> Iterator[None]:
+        try:
+            while self._is_behind and not self._is_unheard:
+                if self.holds & Hold.UNSENT or self.held_bytes > OUTPUT_FULL_BYTES:
+                    break
+                self._catch_up_some()
+                yield
+        except Exception:
+            self.abort("what it sent could not be handled")
+            raise
+        finally:
+            self._is_put_off = False
+        if self._is_unheard:
+            self._forget_events()
+        if self._is_behind:
+            self._put_off()
+        else:
+            self._release_hold(Hold.BUSY)
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Whether nothing that it sent counts any more."""
+        return self._lost or self._closing or self._deaf
+
+    def _catch_up_some(self) -> None:
+        try:
+            if self._steps is None:
+                self._handle_some(0.0)
+            else:
+                self._step(self._steps)
+        except HandshakeBroken:
+            self.drop("the peer does not follow the handshake")
+        except AmqpError as error:
+            self.close(error.with_traceback(None))
+
+    def _step(self, steps: Steps) -> None:
+        try:
+            next(steps)
+        except StopIteration:
+            self._steps = None
+        except BraidError as error:
+            self._steps = None
+            self.answer_error(translate(error), self._steps_of[2], self._steps_of)
+
+    def _forget_events(self) -> None:
+        self._events = []
+        steps, self._steps = self._steps, None
+        if isinstance(steps, Generator):
+            steps.close()
 
     def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
         """Whether the next acknowledgement says all that this one does."""
@@ -490,7 +624,7 @@ class AmqpConnection:
         self._handshake = None
         self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
-        self.transport.receive_bytes = RECEIVE_BYTES_MAX
+        self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
         self.send_method(0, ConnectionOpenOk())
@@ -643,7 +777,9 @@ class AmqpConnection:
         self._out_bytes += len(data)
         self.broker.flush_later(self)
         if self._out_bytes > OUTPUT_HIGH_BYTES:
+            # What waits for the end of the turn is memory as well, and the socket may take it.
             self._pause_consumers()
+            self.flush()
 
     def hold_back(self, size: int) -> None:
         """A channel has more to send that waits for the disk."""
@@ -672,6 +808,9 @@ class AmqpConnection:
             self._pause_consumers()
         else:
             self._resume_consumers()
+            self._release_hold(Hold.UNSENT)
+            if self._is_behind:
+                self._put_off()
 
     def _pause_consumers(self) -> None:
         if not self._write_paused:
