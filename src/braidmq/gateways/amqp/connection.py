@@ -31,6 +31,7 @@ from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
+from braidmq.gateways.batches import single
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
 from braidmq.gateways.slicing import READ_S, Steps
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
@@ -61,6 +62,7 @@ from braidmq.wire.amqp.scan import (
     EVENT_ERROR,
     EVENT_FRAME,
     EVENT_PUBLISH,
+    FLAG_HEADERS,
     describe_octets,
     scan,
 )
@@ -135,7 +137,7 @@ class AmqpConnection:
         self._steps: Steps | None = None
         """The rest of a method that takes long."""
         self._steps_of: tuple[Any, ...] = ()
-        self._is_put_off = False
+        self._is_put_off = self._is_handling = False
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
@@ -300,7 +302,11 @@ class AmqpConnection:
             self._events_at = at + 1
             if at < last and self._is_overtaken(events[at], events[at + 1]):
                 continue
-            self.handle(events[at])
+            self._is_handling = True
+            try:
+                self.handle(events[at])
+            finally:
+                self._is_handling = False
             if self._is_unheard:
                 self._events_at = last + 1
             elif self._steps is not None or self._must_be_read() or monotonic() >= until:
@@ -387,7 +393,9 @@ class AmqpConnection:
             self._steps = None
         except BraidError as error:
             self._steps = None
-            self.answer_error(translate(error), self._steps_of[2], self._steps_of)
+            event = self._steps_of
+            number = event[2] if event[0] == EVENT_FRAME else event[1]
+            self.answer_error(translate(error), number, event)
 
     def _forget_events(self) -> None:
         self._events = []
@@ -469,12 +477,24 @@ class AmqpConnection:
         channel = self._channel(number)
         if channel is None:
             return
-        if self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
+        if self._is_handling and batch.count > 1 and destination is None and flags & FLAG_HEADERS:
+            # Each may have to be looked into, and that may take long.
+            self.do(self._publishing_each(event))
+        elif self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
             channel.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
             self.set_blocked(self.broker.engine.pressure.reason)
             self._park(event, number)
+
+    def _publishing_each(self, event: tuple[Any, ...]) -> Iterator[None]:
+        kind, number, flags, exchange, key, batch, destination = event
+        for index in range(batch.count):
+            if number not in self.channels:
+                return
+            one = single(batch, index)
+            self._handle_publish((kind, number, flags, exchange, key, one, destination))
+            yield
 
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
