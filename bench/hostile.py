@@ -9,14 +9,11 @@ An attack is a function of the node's ports and of how long it may take; add it 
 
 import contextlib
 import itertools
-import json
 import resource
-import selectors
 import socket
 import struct
 import threading
 import time
-import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,13 +22,22 @@ from pathlib import Path
 
 from bench.connections import Publisher, resident_bytes
 from bench.harness import Benchmark, Context, Measure, at_most, main
-from braidmq.client.address import parse_address
-from braidmq.loadgen.amqp_client import Client
+from bench.hostile_protocols import PROTOCOL_ATTACKS
+from bench.hostile_wire import (
+    Attack,
+    Ports,
+    amqp,
+    frame_head,
+    message_frames,
+    mqtt,
+    pour,
+    request,
+    tcp,
+    websocket,
+)
 from braidmq.model.limits import KIB, MIB
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
-from braidmq.wire.amqp.constants import FrameKind
-from braidmq.wire.amqp.properties import Properties, content_header_payload, encode_properties
 from braidmq.wire.mqtt.constants import Version
 from braidmq.wire.mqtt.packets import Connect, Publish, encode
 
@@ -44,87 +50,6 @@ LEFT_MAX = 1.2
 LEFT_AFTER_S = 60
 ATTACK_S = 20.0
 SAMPLE_S = 0.02
-FRAME = 128 * KIB - 8
-
-Ports = dict[str, int]
-Attack = Callable[[Ports, float], None]
-
-
-# --- what attackers share ---
-
-
-def pour(pieces: list[tuple[socket.socket, memoryview]], seconds: float) -> None:
-    """Send each socket its bytes, as fast as it takes them, and then keep it open: until the time
-    is over, or everybody is hung up on."""
-    deadline = time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector:
-        for sock, data in pieces:
-            sock.setblocking(False)
-            selector.register(sock, selectors.EVENT_WRITE, data)
-        while selector.get_map() and time.monotonic() < deadline:
-            for key, _ in selector.select(0.1):
-                sock = key.fileobj  # type: ignore[assignment]
-                try:
-                    rest = key.data[sock.send(key.data[: 1 << 18]) :]
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    selector.unregister(sock)
-                    continue
-                if len(rest):
-                    selector.modify(sock, selectors.EVENT_WRITE, rest)
-                else:
-                    selector.unregister(sock)
-    for sock, _ in pieces:
-        sock.close()
-
-
-def amqp(ports: Ports, user: str = "guest") -> socket.socket:
-    address = parse_address(f"amqp://{user}:{user}@127.0.0.1:{ports['amqp_port']}")
-    return Client(address).socket
-
-
-def tcp(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), 20)
-
-
-def mqtt(ports: Ports, name: str) -> socket.socket:
-    sock = tcp(ports["mqtt_port"])
-    sock.sendall(encode(Connect(Version.V3_1_1, name), Version.V3_1_1))
-    assert sock.recv(4) == b"\x20\2\0\0"
-    return sock
-
-
-SWITCH = (
-    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-)
-
-
-def frame_head(size: int) -> bytes:
-    """Of a binary frame of a WebSocket, with a mask of zeros."""
-    length = bytes([0x80 | size]) if size < 126 else b"\xff" + size.to_bytes(8)
-    return b"\x82" + length + bytes(4)
-
-
-def websocket(ports: Ports) -> socket.socket:
-    sock = tcp(ports["ws_port"])
-    sock.sendall(SWITCH)
-    heard = b""
-    while not heard.endswith(b"\r\n\r\n"):
-        heard += sock.recv(4096)
-    return sock
-
-
-def message_frames(size: int, sent: int, exchange: str = "", channel: int = 1) -> bytes:
-    """A message of ``size`` bytes, as far as its first ``sent``."""
-    head = m.method_frame(channel, m.BasicPublish(exchange, "hostile")) + m.frame(
-        FrameKind.HEADER, channel, content_header_payload(size, encode_properties(Properties()))
-    )
-    pieces = (min(FRAME, sent - at) for at in range(0, sent, FRAME))
-    return head + b"".join(m.frame(FrameKind.BODY, channel, bytes(each)) for each in pieces)
-
 
 # --- the attacks ---
 
@@ -149,16 +74,7 @@ def amqp_without_right(ports: Ports, seconds: float) -> None:
         ("users/nobody", {"password": "nobody", "tags": []}),
         ("permissions/%2F/nobody", {"configure": "^$", "write": "^$", "read": "^$"}),
     ):
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{ports['http_port']}/v1/{path}",
-            json.dumps(body).encode(),
-            {
-                "Authorization": f"Basic {b64encode(b'guest:guest').decode()}",
-                "Content-Type": "application/json",
-            },
-            method="PUT",
-        )
-        urllib.request.urlopen(request).close()
+        request(ports, "PUT", f"/v1/{path}", body)
     data = memoryview(message_frames(120 * MIB, 115 * MIB, "amq.topic"))
     pour([(amqp(ports, "nobody"), data) for _ in range(20)], seconds)
 
@@ -268,6 +184,7 @@ ATTACKS: dict[str, Attack] = {
     "unfinished WebSocket frames": websocket_packets,
     "unfinished HTTP bodies": http_bodies,
     "MQTT churn": mqtt_churn,
+    **PROTOCOL_ATTACKS,
 }
 
 

@@ -28,6 +28,7 @@ from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
 from braidmq.gateways.http.app import App
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.listening import ListenerProtocol
 from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.web import WebCallers
@@ -382,7 +383,7 @@ class HttpListener:
             access_log=False,
             lifespan="off",
             http=PatientProtocol,
-            ws="websockets-sansio",
+            ws=ListenerProtocol,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=BACKLOG_CONNECTIONS,

@@ -587,6 +587,7 @@ class Engine:
 
     def check_pressure(self, disk_free_bytes: int) -> None:
         held_bytes = self.store.memory.resident + self.pressure.input_bytes()
+        held_bytes += self.pressure.unsent_bytes()
         changed = self.pressure.update(held_bytes, disk_free_bytes)
         if changed is not None:
             self.core.effects.append(changed)

@@ -24,16 +24,19 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            description="Records and unfinished input in memory at which publishers are slowed.",
+            description="Records, unfinished input and unsent output in memory at which publishers"
+            " are slowed.",
         ),
     ] = 768 * MIB
     memory_block_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="Records and unfinished input in memory at which publishers are blocked;"
-            " not below `memory_slow_bytes`. Unfinished input may be half of it, and at least"
-            " 64 MiB; of one connection half of that.",
+            description="Records, unfinished input and unsent output in memory at which publishers"
+            " are blocked; not below `memory_slow_bytes`. Unfinished input may be half of it, and"
+            " at least 64 MiB; of one connection half of that. Output that clients do not read may"
+            " be an eighth of it, and at least 64 MiB: above that, those are cut off who have read"
+            " nothing for longest.",
         ),
     ] = 1 * GIB
     disk_slow_bytes: Annotated[
@@ -62,6 +65,8 @@ class Pressure:
         self.reason = ""
         self.input_bytes: Callable[[], int] = _none
         """Input that is not complete: memory too, and only who reads sockets knows of it."""
+        self.unsent_bytes: Callable[[], int] = _none
+        """The same of output that peers do not take."""
         # Each has its own: low disk space must not make memory wait for its lower mark.
         self._memory = self._disk = Level.NORMAL
 

@@ -19,7 +19,7 @@ BACKLOG_CONNECTIONS = 4096
 STORAGE_FILES = 256
 """Twice what a flush has open at once, for reading, snapshots and the rest."""
 
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 16
 """Then those who are connected have their turn."""
 
 ACCEPT_AGAIN_S = 1.0

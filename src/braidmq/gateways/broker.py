@@ -25,6 +25,7 @@ from braidmq.gateways.slicing import SlicedWork, Steps
 from braidmq.gateways.tcp import Poller
 from braidmq.gateways.trimming import Trimming
 from braidmq.gateways.turns import Turns
+from braidmq.gateways.unsent import Unsent
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
@@ -83,8 +84,12 @@ class Broker:
         self.intake = Intake(loop.call_soon, engine.pressure.marks.memory_block_bytes)
         """Input that is not complete, of all connections."""
         engine.pressure.input_bytes = self._input_bytes
+        engine.pressure.unsent_bytes = self._unsent_bytes
         self.lingering = Lingering(loop)
         self.poller = Poller(loop)
+        self.unsent = Unsent(engine.pressure.marks.memory_block_bytes)
+        """Output that peers do not take, of all connections."""
+        self.poller.unsent = self.unsent
         self._trimming = Trimming()
         self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
@@ -270,6 +275,7 @@ class Broker:
                 self._take_notes()
             pressure = engine.pressure
             held_bytes = engine.store.memory.resident + self.intake.held_bytes
+            held_bytes += self.unsent.held_bytes
             if pressure.level or held_bytes >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
             engine.advance(now_ms)
@@ -358,6 +364,9 @@ class Broker:
 
     def _input_bytes(self) -> int:
         return self.intake.held_bytes
+
+    def _unsent_bytes(self) -> int:
+        return self.unsent.held_bytes
 
     def is_blocked(self) -> bool:
         """Whether nothing more may be published, by how things are now."""

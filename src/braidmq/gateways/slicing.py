@@ -14,6 +14,10 @@ logger = logging.getLogger(__name__)
 SLICE_S = 0.005
 """Of each turn, for all such work together: what others wait for it at most, but for one step."""
 
+READ_S = 0.002
+"""What was read of one connection is worked on for so long at once: the rest is such work, too.
+Whoever sends no more than that is never put off."""
+
 Steps = Iterator[object]
 Done = Callable[[Exception | None], None]
 

@@ -7,8 +7,13 @@ cdef class Shortcut:
 
 cdef class Poller:
     cdef readonly object loop
+    cdef public object unsent
     cdef int fd
 
+    cdef object ended
+
+    cdef int serve(self, int count_max) except -1
+    cdef int lose(self, TcpLink link) except -1
     cdef int watch(self, TcpLink link, int wanted) except -1
 
 
@@ -29,7 +34,7 @@ cdef class TcpLink:
     cdef Py_ssize_t kept_bytes, large_bytes, large_wanted, first_sent, output_high_bytes
     cdef Poller poller
     cdef int fd, watched
-    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over, is_deaf
+    cdef bint is_receiving, is_resumed, is_output_paused, is_finishing, is_over, is_deaf, is_noted
 
     cdef int watch_input(self, bint wanted) except -1
     cdef int watch_output(self, bint wanted) except -1
@@ -43,7 +48,9 @@ cdef class TcpLink:
     cdef int keep(self, view, Py_ssize_t used, Py_ssize_t size) except -1
     cdef int put(self, const char *data, Py_ssize_t size) except -1
     cdef bint send_more(self) except *
+    cdef int note_unsent(self) except -1
     cdef int end(self) except -1
+    cdef int lost(self) except -1
 
 
 cdef double monotonic_s() noexcept

@@ -53,11 +53,17 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     RECEIVED_MAX = 1 << 20
-    READY_MAX = 128
+    READY_MAX = 128  # connections that are served before others have their turn
+    SERVED_TOGETHER = 4
+    NOTED = 64 << 10  # as gateways/unsent has it
     INPUT = 1
     OUTPUT = 2
 
 RECEIVE_BYTES_MAX = RECEIVED_MAX
+
+cdef double SERVE_S = 0.005
+"""So long are connections served before the loop goes on: what they asked for has to be done, and
+those who come next must not wait for all of a crowd."""
 
 _received = bytearray(RECEIVE_BYTES_MAX)
 _view = memoryview(_received)
@@ -94,6 +100,7 @@ cdef class Poller:
         if self.fd < 0:
             raise OSError(errno, "epoll_create1")
         self.loop = loop
+        self.ended = deque()
         loop.add_reader(self.fd, self._ready)
 
     def __dealloc__(self):
@@ -105,6 +112,31 @@ cdef class Poller:
             self.loop.remove_reader(self.fd)
             close_file(self.fd)
             self.fd = -1
+
+    cdef int lose(self, TcpLink link) except -1:
+        """Its receiver is told later: it may be just doing something else. Of a crowd that goes at
+        once not all are told at once, because each may leave much to be done."""
+        self.ended.append(link)
+        if len(self.ended) == 1:
+            self.loop.call_soon(self._tell_ended)
+        return 0
+
+    def _tell_ended(self):
+        cdef double until_s = monotonic_s() + SERVE_S
+        cdef TcpLink link
+        try:
+            while self.ended:
+                link = self.ended[0]
+                link.lost()
+                self.ended.popleft()
+                if monotonic_s() > until_s:
+                    break
+        except Exception:
+            self.ended.popleft()
+            raise
+        finally:
+            if self.ended:
+                self.loop.call_soon(self._tell_ended)
 
     cdef int watch(self, TcpLink link, int wanted) except -1:
         """Tell it when it can read or write; a link that is watched stays alive."""
@@ -129,8 +161,17 @@ cdef class Poller:
         return 0
 
     def _ready(self):
-        cdef epoll_event events[READY_MAX]
-        cdef int count = epoll_wait(self.fd, events, READY_MAX, 0), i
+        """Who is not served now is first the next time: the kernel has them in that order."""
+        cdef double until_s = monotonic_s() + SERVE_S
+        cdef int left = READY_MAX
+        while left > 0 and self.fd >= 0:
+            if self.serve(SERVED_TOGETHER) < SERVED_TOGETHER or monotonic_s() > until_s:
+                return
+            left -= SERVED_TOGETHER
+
+    cdef int serve(self, int count_max) except -1:
+        cdef epoll_event events[SERVED_TOGETHER]
+        cdef int count = max(epoll_wait(self.fd, events, count_max, 0), 0), i
         cdef TcpLink link
         # What one does may end another that is ready as well: they are all kept until the end.
         cdef list links = [<TcpLink>events[i].data.ptr for i in range(count)]
@@ -143,6 +184,7 @@ cdef class Poller:
                     link.readable()
             except Exception as error:
                 link.fail(error)
+        return count
 
 
 cdef class TcpLink:
@@ -353,11 +395,26 @@ cdef class TcpLink:
         if self.unsent_bytes > self.output_high_bytes and not self.is_output_paused:
             self.is_output_paused = True
             self.receiver.pause_output(True)
+        self.note_unsent()
+
+    cdef int note_unsent(self) except -1:
+        """Have it counted what the peer does not take."""
+        if self.poller.unsent is not None and (self.is_noted or self.unsent_bytes >= NOTED):
+            self.is_noted = self.unsent_bytes >= NOTED
+            self.poller.unsent.note(self, self.unsent_bytes)
+        return 0
+
+    def refuse_output(self, text):
+        """Too much is unsent on all connections, and its peer has taken nothing for longest."""
+        if self.receiver is not None:
+            self.receiver.refuse_output(text)
+        self.abort()
 
     cdef int writable(self) except -1:
         if not self.send_more():
             self.abort()
             return 0
+        self.note_unsent()
         if not self.unsent_bytes:
             self.watch_output(False)
             if self.is_closing:
@@ -422,15 +479,15 @@ cdef class TcpLink:
             self.watch_output(False)
             self.unsent.clear()
             self.unsent_bytes = 0
+            self.note_unsent()
         self.end()
 
     cdef int end(self) except -1:
-        """The receiver is told later: it may be just doing something else."""
         if not self.is_over:
             self.is_over = True
-            self.loop.call_soon(self._lost)
+            self.poller.lose(self)
 
-    def _lost(self):
+    cdef int lost(self) except -1:
         receiver, self.receiver = self.receiver, None
         self.drop_input()
         close_file(self.fd)

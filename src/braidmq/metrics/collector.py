@@ -378,6 +378,11 @@ class NodeCollector(Collector):
             pressure.input_bytes(),
         )
         yield _gauge(
+            "braid_unsent_bytes",
+            "Output in memory that clients do not read: it counts with the records.",
+            pressure.unsent_bytes(),
+        )
+        yield _gauge(
             "braid_memory_unflushed_bytes",
             "Records in memory that are in no segment yet.",
             memory.unflushed,

@@ -22,6 +22,9 @@ DEFAULT_EXCHANGE = "amq.default"
 NAMES_MAX = 4096
 """Answers remembered for each user and namespace, of each of the three sorts."""
 
+NAME_CHARACTERS_MAX = 1024
+"""Those of longer names are not: clients choose how long a topic is."""
+
 NOTHING = PermissionRecord("", "", "")
 EVERYTHING = PermissionRecord(".*", ".*", ".*")
 
@@ -105,7 +108,8 @@ class Grants:
             # administrator may look and clear up, and not forge.
             is_kept_out = answers is self._write or not self._is_administrator(self.user)
             answer = answer and not is_kept_out
-        answers[name] = answer
+        if len(name) <= NAME_CHARACTERS_MAX:
+            answers[name] = answer
         return answer
 
     def may(self, verb: Verb, name: str) -> bool:

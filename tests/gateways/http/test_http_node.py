@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import pika
 import pika.exceptions
 import pytest
 from http_api import GUEST, Api
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from braidmq.engine.engine import Engine
@@ -19,6 +20,7 @@ from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.broker import Broker
 from braidmq.gateways.http.api import make_api
 from braidmq.gateways.http.health import Health
+from braidmq.gateways.http.listening import ListenerProtocol
 from braidmq.gateways.web import WebCallers
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import SystemClock
@@ -205,6 +207,19 @@ def test_figures_come_as_an_answer_and_as_a_stream(api: Api) -> None:
             connect(wrong, additional_headers=given)
         assert refused.value.response.status_code == status
         assert refused.value.response.headers["content-type"] == "application/problem+json"
+
+
+def test_a_listener_that_speaks_without_end_is_cut_off(api: Api) -> None:
+    url = api.node.http_url.replace("http", "ws") + "/v1/stream/metrics?interval_ms=100"
+    token = base64.b64encode(":".join(GUEST).encode()).decode()
+    with connect(url, additional_headers={"Authorization": f"Basic {token}"}) as socket:
+        socket.recv(20)
+        with suppress(ConnectionClosed):
+            socket.send(bytes(2 * ListenerProtocol.HEARD_BYTES))
+            while True:
+                socket.recv(20)
+        assert socket.close_code == 1006  # without a word
+    api.ok("GET", "/v1/overview")
 
 
 # --- without a process of its own: what a test can't bring about from outside ---

@@ -679,8 +679,7 @@ class Channel:
         transaction that is not committed. ``left``: the client wants it, and is done with it."""
         self.closing = True
         if self._transaction is not None:
-            for _, runs in self._transaction.answers:
-                self.unacked.put_back(runs)
+            self.unacked.put_back(self._transaction.answered())
             self._transaction = Buffered()
             self._hold_buffered(-self._buffered_bytes)
         self.connection.gateway.replies.forget(self)

@@ -1,7 +1,7 @@
 """What each method of a channel does. One short function a method."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.errors import ExclusiveConsumer
@@ -50,6 +50,8 @@ UNLIMITED = 1 << 62
 RESERVED = "amq."
 OWN_PLACE = frozenset({"x-group", "x-stream-offset"})
 """Consumers with one of these have a place of their own in any topic, also one that is no queue."""
+COMMITTED_AT_ONCE = 32
+"""Publishes and answers of a transaction, beyond which it is committed in slices."""
 RETRY_MS_MAX = 1 << 53
 """As in a topic's policy."""
 
@@ -613,15 +615,22 @@ class Commands:
 
     def tx_commit(self, channel: Channel, method: m.TxCommit) -> None:
         buffered = self._buffered(channel)
+        steps = self._committing(channel, buffered)
+        if len(buffered) > COMMITTED_AT_ONCE:
+            self._connection.do(steps)
+        else:
+            for _ in steps:
+                pass
+
+    def _committing(self, channel: Channel, buffered: Buffered) -> Iterator[None]:
+        yield from transactions.committing(channel, buffered)
+        # Not before: a channel that is closed on the way gives back what was answered on it.
         channel.transaction = Buffered()
-        if not transactions.commit_buffered(channel, buffered):
-            raise precondition_failed("partial tx completion")
         self._reply(channel, m.TxCommitOk())
 
     def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
         buffered = self._buffered(channel)
-        for _, runs in buffered.answers:
-            channel.unacked.put_back(runs)
+        channel.unacked.put_back(buffered.answered())
         channel.transaction = Buffered()
         channel.reply(m.TxRollbackOk())
 

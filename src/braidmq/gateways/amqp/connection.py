@@ -1,7 +1,9 @@
 """One AMQP connection: bytes in and out, heartbeats, channels."""
 
 import logging
+from collections.abc import Generator, Iterator
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
@@ -29,10 +31,12 @@ from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
+from braidmq.gateways.batches import single
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
+from braidmq.gateways.slicing import READ_S, Steps
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
-from braidmq.model.errors import BraidError
+from braidmq.model.errors import BraidError, StorageError
 from braidmq.model.limits import KIB
 from braidmq.security.permissions import Grants
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
@@ -58,6 +62,7 @@ from braidmq.wire.amqp.scan import (
     EVENT_ERROR,
     EVENT_FRAME,
     EVENT_PUBLISH,
+    FLAG_HEADERS,
     describe_octets,
     scan,
 )
@@ -70,10 +75,17 @@ logger = logging.getLogger(__name__)
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
+OUTPUT_FULL_BYTES = 4 * OUTPUT_HIGH_BYTES
+"""And with this much, which is answers then, it is not read from either. Deliveries stop well
+before: who consumes with one hand and answers with the other is heard."""
+
 CLIENT_LEFT = "the client closed it"
 
 CLOSE, CLOSE_OK = b"\0\x0a\0\x32", b"\0\x0a\0\x33"
 """How methods of the connection begin that count after the end."""
+
+RECEIVE_BYTES_MIN = 64 * KIB
+"""What is read at once of who sends small frames: thousands of them take long to tell apart."""
 
 LARGE_BYTES = 1 << 20
 LARGE_RECEIVE_BYTES = 256 * KIB
@@ -122,6 +134,13 @@ class AmqpConnection:
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
+        self._events: list[tuple[Any, ...]] = []
+        """What was read last, while some of it is not handled."""
+        self._events_at = 0
+        self._steps: Steps | None = None
+        """The rest of a method that takes long."""
+        self._steps_of: tuple[Any, ...] = ()
+        self._is_put_off = self._is_handling = False
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
@@ -181,6 +200,7 @@ class AmqpConnection:
 
     def _release(self, *, left: bool = False) -> None:
         """Give back everything that is tied to this connection."""
+        self._forget_events()
         self._drop_input()
         self.broker.settle()
         channels = list(self.channels.values())
@@ -199,6 +219,11 @@ class AmqpConnection:
             self._log(logging.WARNING, "publishes dropped", waiting=len(self._parking))
             self._parking.clear()
             self._parking = None
+
+    def refuse_output(self, text: str) -> None:
+        """It does not read, and others need the room."""
+        self._log(logging.WARNING, "connection cut off", reason=text)
+        self._end = text
 
     def refuse_input(self, text: str) -> None:
         """It holds too much that is not complete."""
@@ -239,7 +264,7 @@ class AmqpConnection:
             return size
         fast = self.opened and not self._contents
         at = start + self._scan(data, start, size, fast)
-        if fast and self._contents and not self._closing and at < size:
+        if fast and self._contents and not self._is_behind and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
             at += self._scan(data, at, size, fast=False)
         return size if self._deaf else at
@@ -255,20 +280,148 @@ class AmqpConnection:
             fast,
             self.routes.known,
         )
-        index, last = -1, len(events) - 1
+        self._events, self._events_at = events, 0
+        is_readable = self._handle_some(monotonic() + READ_S)
+        if self._is_behind:
+            self.transport.receive_bytes = RECEIVE_BYTES_MIN
+            self._put_off()
+        elif size >= self.transport.receive_bytes and self._may_send_more:
+            receive_bytes = min(2 * self.transport.receive_bytes, RECEIVE_BYTES_MAX)
+            self.transport.receive_bytes = receive_bytes
+        if not is_readable:
+            return size - start
+        return used
+
+    @property
+    def _may_send_more(self) -> bool:
+        """Whether as much may be read at once as there is, if it is not late with that."""
+        return self.opened and not self._contents and not self.holds & Hold.BLOCKED
+
+    # --- what takes longer than its share ---
+
+    def _handle_some(self, until: float) -> bool:
+        """Handle events in their order, until it is time for others or somebody has to wait. False
+        if the connection is over and what follows can't be read."""
+        events, last = self._events, len(self._events) - 1
+        is_readable = True
+        while self._events_at <= last:
+            at = self._events_at
+            self._events_at = at + 1
+            if at < last and self._is_overtaken(events[at], events[at + 1]):
+                continue
+            self._handle_one(events[at])
+            if self._is_unheard:
+                self._events_at = last + 1
+                is_readable = not self._closing or self._hear_end(events, at + 1)
+            elif self._steps is not None or self._must_be_read() or monotonic() >= until:
+                break
+        if self._events_at > last:
+            self._events = []
+        return is_readable
+
+    def _handle_one(self, event: tuple[Any, ...]) -> None:
+        self._is_handling = True
         try:
-            for index, event in enumerate(events):
-                if index < last and self._is_overtaken(event, events[index + 1]):
-                    continue
-                self.handle(event)
-                if self._closing or self._deaf:
-                    break
+            self.handle(event)
         except AmqpError as error:
             # Frames of a traceback may know the error, which would be garbage to be collected.
             self.close(error.with_traceback(None))
-        if self._closing and not self._hear_end(events, index + 1):
-            return size - start
-        return used
+        finally:
+            self._is_handling = False
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether something that it sent is not done."""
+        return bool(self._events) or self._steps is not None
+
+    def do(self, steps: Steps) -> None:
+        """Have the method that is handled done in steps; what comes after it waits."""
+        self._steps = steps
+        self._steps_of = self._events[self._events_at - 1]
+
+    def _must_be_read(self) -> bool:
+        """Whether so much is unsent that nothing may be done that would have to be answered."""
+        if self._out_bytes + self.held_bytes + self.transport.unsent_bytes <= OUTPUT_FULL_BYTES:
+            return False
+        self.flush()
+        if self._socket_full and self.transport.unsent_bytes > OUTPUT_FULL_BYTES:
+            self._hold(Hold.UNSENT)
+            return True
+        return self.held_bytes > OUTPUT_FULL_BYTES
+
+    def _put_off(self) -> None:
+        """Go on with it a slice at a time, and read no more until it is done."""
+        if not self._hold(Hold.BUSY) or self._is_put_off or self.holds & Hold.UNSENT:
+            return
+        lsn = self.broker.pending_lsn() if self.held_bytes > OUTPUT_FULL_BYTES else None
+        self._is_put_off = True
+        if lsn is None:
+            self.broker.work_unawaited(self._catch_up(), f"what {self.peer} asked for")
+        else:
+            # What it is to be told first waits for the disk.
+            self.broker.when_durable(lsn, self._put_off_again)
+
+    def _put_off_again(self, _failure: StorageError | None = None) -> None:
+        self._is_put_off = False
+        if self._is_behind:
+            self._put_off()
+
+    def _catch_up(self) -> Iterator[None]:
+        try:
+            while self._is_behind and not self._is_unheard:
+                if self.holds & Hold.UNSENT or self.held_bytes > OUTPUT_FULL_BYTES:
+                    break
+                self._catch_up_some()
+                yield
+        except Exception:
+            self.abort("what it sent could not be handled")
+            raise
+        finally:
+            self._is_put_off = False
+        if self._is_unheard:
+            self._forget_events()
+        if self._is_behind:
+            self._put_off()
+        else:
+            self._release_hold(Hold.BUSY)
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Whether nothing that it sent counts any more."""
+        return self._lost or self._closing or self._deaf
+
+    def _catch_up_some(self) -> None:
+        try:
+            if self._steps is None:
+                self._handle_some(0.0)
+            else:
+                self._step(self._steps)
+        except HandshakeBroken:
+            self.drop("the peer does not follow the handshake")
+        except AmqpError as error:
+            self.close(error.with_traceback(None))
+
+    def _step(self, steps: Steps) -> None:
+        self._is_stepping = True
+        try:
+            next(steps)
+        except StopIteration:
+            self._steps = None
+        except BraidError as error:
+            self._steps = None
+            event = self._steps_of
+            number = event[2] if event[0] == EVENT_FRAME else event[1]
+            self.answer_error(translate(error), number, event)
+        finally:
+            self._is_stepping = False
+
+    def _forget_events(self) -> None:
+        self._events = []
+        if self._is_stepping:
+            return  # a step that ended the connection is left first: ``_catch_up`` comes back here
+        steps, self._steps = self._steps, None
+        if isinstance(steps, Generator):
+            steps.close()
 
     def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
         """Whether the next acknowledgement says all that this one does."""
@@ -345,12 +498,24 @@ class AmqpConnection:
         channel = self._channel(number)
         if channel is None:
             return
-        if self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
+        if self._is_handling and batch.count > 1 and destination is None and flags & FLAG_HEADERS:
+            # Each may have to be looked into, and that may take long.
+            self.do(self._publishing_each(event))
+        elif self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
             channel.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
             self.set_blocked(self.broker.engine.pressure.reason)
             self._park(event, number)
+
+    def _publishing_each(self, event: tuple[Any, ...]) -> Iterator[None]:
+        kind, number, flags, exchange, key, batch, destination = event
+        for index in range(batch.count):
+            if number not in self.channels:
+                return
+            one = single(batch, index)
+            self._handle_publish((kind, number, flags, exchange, key, one, destination))
+            yield
 
     def _channel(self, number: int) -> Channel | None:
         """The open channel, None for one we are closing."""
@@ -503,7 +668,7 @@ class AmqpConnection:
         self._handshake = None
         self.opened = True
         self.broker.sessions.add(self.session_id, AmqpSession(self))
-        self.transport.receive_bytes = RECEIVE_BYTES_MAX
+        self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
         self.send_method(0, ConnectionOpenOk())
@@ -657,7 +822,9 @@ class AmqpConnection:
         self._out_bytes += len(data)
         self.broker.flush_later(self)
         if self._out_bytes > OUTPUT_HIGH_BYTES:
+            # What waits for the end of the turn is memory as well, and the socket may take it.
             self._pause_consumers()
+            self.flush()
 
     def hold_back(self, size: int) -> None:
         """A channel has more to send that waits for the disk."""
@@ -686,6 +853,9 @@ class AmqpConnection:
             self._pause_consumers()
         else:
             self._resume_consumers()
+            self._release_hold(Hold.UNSENT)
+            if self._is_behind:
+                self._put_off()
 
     def _pause_consumers(self) -> None:
         if not self._write_paused:

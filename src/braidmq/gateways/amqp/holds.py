@@ -15,7 +15,11 @@ class Hold(IntFlag):
     """Too much that it published is not confirmed yet."""
     PARKED = 8
     """It is blocked, and has nothing to answer for or too many publishes that wait."""
+    BUSY = 16
+    """What it sent last is not done yet."""
+    UNSENT = 32
+    """It does not read what it is sent."""
 
 
-UNREAD = Hold.SLOW | Hold.UNCONFIRMED | Hold.PARKED
+UNREAD = Hold.SLOW | Hold.UNCONFIRMED | Hold.PARKED | Hold.BUSY | Hold.UNSENT
 """With any of these it is not read from."""

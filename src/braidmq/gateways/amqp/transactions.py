@@ -6,6 +6,7 @@ known by its name, or as a producer that numbers its messages, through the same 
 """
 
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.engine.errors import TopicFull
@@ -41,8 +42,15 @@ class Buffered:
         self.publishes: list[Publish] = []
         self.answers: list[tuple[str, list[UnackedRun]]] = []
 
+    def __len__(self) -> int:
+        return len(self.publishes) + len(self.answers)
+
     def acknowledged(self) -> list[UnackedRun]:
         return [run for verb, runs in self.answers if verb == "ack" for run in runs]
+
+    def answered(self) -> list[UnackedRun]:
+        """Whatever the answer was."""
+        return [run for _, runs in self.answers for run in runs]
 
 
 class Numbered:
@@ -66,8 +74,10 @@ class Numbered:
 # --- AMQP's own ---
 
 
-def commit_buffered(channel: "Channel", buffered: Buffered) -> bool:
-    """All of it at once. False when a queue was full and refused some: then the rest counts."""
+def committing(channel: "Channel", buffered: Buffered) -> Iterator[None]:
+    """All of it at once, as others see it, however many steps that takes: a client decides how much
+    it is. Raises ``precondition_failed`` when a queue was full and refused some: then the rest
+    counts."""
     engine, now_ms = channel.broker.engine, channel.broker.now_ms()
     acknowledged, whole = buffered.acknowledged(), True
     for exchange in {publish[1] for publish in buffered.publishes}:
@@ -80,17 +90,22 @@ def commit_buffered(channel: "Channel", buffered: Buffered) -> bool:
         try:
             for run in acknowledged:
                 _acknowledge_if_there(channel, transaction, run)
+                yield
             origin = Origin(transactions.branch(transaction))
             for publish in buffered.publishes:
                 whole &= _publish(channel, publish, origin)
-        except BraidError:
-            transactions.abort(transaction, now_ms=now_ms)
+                yield
+        except (BraidError, GeneratorExit):
+            # The connection may be over before the last step.
+            transactions.abort(transaction, now_ms=channel.broker.now_ms())
             raise
-        transactions.commit(transaction, now_ms=now_ms)
+        transactions.commit(transaction, now_ms=channel.broker.now_ms())
     for verb, runs in buffered.answers:
         if verb != "ack":
             channel.answer(verb, runs)
-    return whole
+            yield
+    if not whole:
+        raise precondition_failed("partial tx completion")
 
 
 def _acknowledge_if_there(channel: "Channel", transaction: Transaction, run: UnackedRun) -> None:

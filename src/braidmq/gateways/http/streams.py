@@ -14,7 +14,11 @@ from braidmq.gateways.http.operations import query_from
 from braidmq.model.errors import BraidError, Kind
 
 LISTENERS_MAX = 100
-"""Each looks at all topics every so often."""
+"""Each is sent something every so often."""
+
+SHARED_S = 0.09
+"""All topics are looked at, so not anew for each listener; a little less than the shortest
+interval there is."""
 
 SEND_S_MAX = 10
 """A listener that does not read for so long is let go."""
@@ -38,6 +42,8 @@ class MetricsStream:
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._listeners: set[asyncio.Event] = set()
+        self._text = ""
+        self._looked_s = -SHARED_S
 
     async def serve(self, socket: WebSocket, caller: Caller) -> None:
         """Until the listener goes, or the node does."""
@@ -55,8 +61,7 @@ class MetricsStream:
                 and self._figures.may_see(caller.user.name)
             ):
                 async with asyncio.timeout(SEND_S_MAX):
-                    text = msgspec.json.encode(self._figures.look()).decode()
-                    await socket.send_text(text)
+                    await socket.send_text(self._look())
                 with suppress(TimeoutError):
                     await asyncio.wait_for(over.wait(), query.interval_ms / 1000)
             await socket.close(GOING_AWAY)
@@ -65,6 +70,14 @@ class MetricsStream:
         finally:
             gone.cancel()
             self._listeners.discard(over)
+
+    def _look(self) -> str:
+        """Whoever asks at about the same time gets the same."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._looked_s + SHARED_S:
+            self._text = msgspec.json.encode(self._figures.look()).decode()
+            self._looked_s = now_s
+        return self._text
 
     def stop(self) -> None:
         for over in self._listeners:

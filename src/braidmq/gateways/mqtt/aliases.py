@@ -4,12 +4,18 @@ First come, first served: a topic keeps its number as long as the connection las
 on to newer topics would cost more than it saves where there are more topics than numbers.
 """
 
+ALIASES_MAX = 1024
+"""For one client, whatever it offers to remember: we have to remember them, too."""
+
+ALIASED_BYTES_MAX = 1024
+"""Longer topics get none."""
+
 
 class Aliases:
     __slots__ = ("_maximum", "_numbers")
 
     def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
+        self._maximum = min(maximum, ALIASES_MAX)
         self._numbers: dict[bytes, int] = {}
 
     def look(self, topic: bytes) -> tuple[int, bool]:
@@ -17,7 +23,7 @@ class Aliases:
         known = self._numbers.get(topic)
         if known is not None:
             return known, True
-        room = len(self._numbers) < self._maximum
+        room = len(self._numbers) < self._maximum and len(topic) <= ALIASED_BYTES_MAX
         return (len(self._numbers) + 1 if room else 0), False
 
     def sent(self, topic: bytes, number: int) -> None:

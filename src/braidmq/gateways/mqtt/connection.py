@@ -2,7 +2,10 @@
 
 import logging
 from array import array
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
@@ -25,6 +28,7 @@ from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
+from braidmq.gateways.slicing import READ_S, Steps
 from braidmq.gateways.tcp import TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
@@ -80,6 +84,17 @@ counts as unsent."""
 
 OUTPUT_HIGH_BYTES = 1 << 20
 """A session whose socket has this much unsent gets nothing more from its queue until it reads."""
+
+NOTHING = memoryview(b"")
+
+RUN_AT_ONCE = 64
+"""Messages of a run that are taken one by one, before others have their turn."""
+
+LONG_READ_S = 0.01
+"""A read that took longer is followed by smaller ones."""
+
+RECEIVE_BYTES_MIN = 4 * KIB
+"""What is read at once of who sends small packets: thousands of them take long to tell apart."""
 
 Telling = ConnAck | Disconnect | SubAck | UnsubAck
 """Packets that may have a reason string."""
@@ -158,12 +173,19 @@ class MqttConnection:
         transport.share = self.share
         transport.receive_bytes = STRANGER_BYTES
         self._scanner = Scanner(SERVER, 0, gateway.settings.connect_bytes_max)
+        self._alias_bytes = 0
         self._skipped_bytes = 0
         """What is still to come of a packet that was refused."""
         self._parked: Parked[tuple[Arrival, array[int] | None]] | None = None
         """Publishes that wait for room, while there are any."""
         self._deaf_since_s = 0.0
         """When too many of them waited for more to be read."""
+        self._late: deque[tuple[Any, ...]] = deque()
+        """What was read last and is not handled yet."""
+        self._steps: Steps | None = None
+        """The rest of a packet that takes long."""
+        self._is_late = False
+        """There is some of either, or will be: what comes now comes after it."""
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -277,6 +299,8 @@ class MqttConnection:
             return size
         if not self._established and self._handshake is not None and self._handshake.is_known:
             return 0
+        if self._is_late:
+            return 0
         if self._skipped_bytes:
             skipped = min(self._skipped_bytes, size)
             self._skipped_bytes -= skipped
@@ -301,10 +325,21 @@ class MqttConnection:
         events, used = self._scanner.scan(view, size, self.quota())
         if self._trace is not None:
             self._trace.received(bytes(view[:used]))
+        until = monotonic() + READ_S
         for event in events:
+            if self._is_late:
+                self._put_off(event, view)
+                continue
             self._handle(event, view)
             if self._closed:
                 return size
+            self._is_late = self._steps is not None or monotonic() >= until
+        self._is_late = bool(self._late) or self._steps is not None
+        self._set_receive_bytes(size, monotonic() - until + READ_S)
+        self._note_aliases()
+        if self._is_late:
+            self.transport.pause()
+            self.broker.work_unawaited(self._catch_up(), f"what {self.transport.peer} asked for")
         if self._scanner.wanted_bytes > LARGE_BYTES and self._is_refused(view[used:size]):
             self._skipped_bytes = self._scanner.wanted_bytes - (size - used)
             return size
@@ -318,6 +353,11 @@ class MqttConnection:
             return False
         topic, qos, packet_id = found
         return self._publisher.refuse_early(topic, qos, packet_id)
+
+    def refuse_output(self, text: str) -> None:
+        """It does not read, and others need the room."""
+        self.log(logging.WARNING, "connection cut off", reason=text)
+        self._end = text
 
     def refuse_input(self, text: str) -> None:
         """It holds too much that is not complete."""
@@ -343,10 +383,7 @@ class MqttConnection:
         if kind == EVENT_PUBLISH:
             run = event[1]
             arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
-            if self.must_wait() and not self._publisher.is_answered_now(arrival):
-                self._park(arrival, run.packet_ids)
-            else:
-                self._publisher.publish(arrival, run.packet_ids)
+            self._take(arrival, run.packet_ids)
         elif kind == EVENT_ACKS:
             self._handle_acks(*event[1:])
         elif kind == EVENT_ERROR:
@@ -358,6 +395,84 @@ class MqttConnection:
                 self._handle_packet(decode(self.version, *event[1:]))
             finally:
                 about.set(None)
+
+    def _take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+        if arrival.count > RUN_AT_ONCE and not self._publisher.takes_runs(arrival):
+            self.do(self._taking(arrival.kept(), packet_ids))
+        elif self.must_wait() and not self._publisher.is_answered_now(arrival):
+            self._park(arrival, packet_ids)
+        else:
+            self._publisher.publish(arrival, packet_ids)
+
+    def _taking(self, arrival: Arrival, packet_ids: "array[int] | None") -> Iterator[None]:
+        """A run that has to be taken one by one."""
+        for index in range(arrival.count):
+            ids = None if packet_ids is None else packet_ids[index : index + 1]
+            self._take(arrival.part(index), ids)
+            yield
+
+    # --- what takes longer than its share ---
+
+    def do(self, steps: Steps) -> None:
+        """Have the packet that is handled done in steps; what comes after it waits."""
+        self._steps = steps
+
+    def _set_receive_bytes(self, size: int, took_s: float) -> None:
+        """Who has sent as much as was read may send more at once, if that did not take long."""
+        receive_bytes = self.transport.receive_bytes
+        if self._is_late or took_s > LONG_READ_S:
+            self.transport.receive_bytes = min(max(size // 2, RECEIVE_BYTES_MIN), receive_bytes)
+        elif size >= receive_bytes and took_s < READ_S and self._established and not self._parked:
+            self.transport.receive_bytes = min(2 * receive_bytes, RECEIVE_BYTES)
+
+    def _note_aliases(self) -> None:
+        """Topics that the client has given numbers to are kept as long as it likes."""
+        alias_bytes = self._scanner.alias_bytes
+        if alias_bytes != self._alias_bytes:
+            self.share.hold(alias_bytes - self._alias_bytes)
+            self._alias_bytes = alias_bytes
+
+    def _put_off(self, event: tuple[Any, ...], view: memoryview) -> None:
+        """Keep it, for when those before it are done."""
+        if event[0] == EVENT_PUBLISH:
+            run = event[1]
+            arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
+            event = (EVENT_PUBLISH, arrival.kept(), run.packet_ids)
+        self._late.append(event)
+
+    def _catch_up(self) -> Iterator[None]:
+        """A slice at a time; nothing more is read until it is done."""
+        try:
+            while (self._late or self._steps is not None) and not self._closed:
+                self._catch_up_some()
+                yield
+        except Exception:
+            self.transport.abort()
+            raise
+        self._late.clear()
+        self._steps = None
+        self._is_late = False
+        self._resumed_s = self.broker.loop.time()
+        self._read_on()
+
+    def _catch_up_some(self) -> None:
+        try:
+            if self._steps is not None:
+                if next(self._steps, self) is self:
+                    self._steps = None
+                return
+            event = self._late.popleft()
+            if event[0] == EVENT_PUBLISH:
+                self._take(event[1], event[2])
+            else:
+                self._handle(event, NOTHING)
+        except BraidError as error:
+            self.fail(translate(error.with_traceback(None)))
+
+    def _read_on(self) -> None:
+        """Unless there is a reason not to."""
+        if self._is_heard and not self._read_paused and not self._is_late and not self._closed:
+            self.transport.resume()
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
         if self._queues is not None and kind != Kind.PUBREL:
@@ -413,12 +528,11 @@ class MqttConnection:
         """It is on disk: the client is told, and read from."""
         self._handshake = None
         self._held = False
-        self.transport.receive_bytes = RECEIVE_BYTES
+        self.transport.receive_bytes = 4 * RECEIVE_BYTES_MIN
         self.session.tree.moves += 1
         self.broker.flush_later(self)
         self._subscriber.resume()
-        if not self._read_paused:
-            self.transport.resume()
+        self._read_on()
 
     # --- the end ---
 
@@ -505,6 +619,8 @@ class MqttConnection:
     def _drop_input(self) -> None:
         """What it has not completed never will be."""
         self._skipped_bytes = 0
+        self._late.clear()
+        self._steps = None
         if self._parked is not None:
             self.log(logging.WARNING, "publishes dropped", waiting=len(self._parked))
             self._parked.clear()
@@ -658,8 +774,7 @@ class MqttConnection:
         if not paused and not self._is_heard:
             self._is_heard = True
             self._resumed_s = self.broker.loop.time()
-            if not self._read_paused:
-                self.transport.resume()
+            self._read_on()
         if not paused and not self._closed:
             self._subscriber.catch_up()
 
@@ -755,8 +870,7 @@ class MqttConnection:
         if self._read_paused:
             self._read_paused = False
             self._resumed_s = self.broker.loop.time()
-            if self._is_heard:
-                self.transport.resume()
+            self._read_on()
 
     def check_parked(self, now: float) -> None:
         """Called about once a second: others get what it has not answered for, if it could not be
@@ -770,6 +884,8 @@ class MqttConnection:
     def beat(self, now: float) -> None:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
         if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
+            return
+        if self._is_late:
             return
         if now - max(self.transport.heard_s, self._resumed_s) > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

@@ -10,6 +10,7 @@ from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
+from braidmq.gateways.mqtt.tree import REMEMBERED_BYTES_MAX
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -104,7 +105,7 @@ class Publisher:
 
     def _publish_all(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         ids = packet_ids if packet_ids is not None else array("H")
-        if arrival.count == 1 or self._takes_runs(arrival):
+        if arrival.count == 1 or self.takes_runs(arrival):
             self._publish_run(arrival, ids)
             return
         for index in range(arrival.count):
@@ -114,7 +115,8 @@ class Publisher:
         connection = self._connection
         return connection.hub.pass_on(connection.namespace, arrival, connection.session)
 
-    def _takes_runs(self, arrival: Arrival) -> bool:
+    def takes_runs(self, arrival: Arrival) -> bool:
+        """Whether all messages of a run go the same way."""
         connection = self._connection
         if arrival.topic.startswith(QUEUE_BYTES):
             return connection.gateway.queues.takes_runs(connection.namespace, arrival)
@@ -163,7 +165,8 @@ class Publisher:
         if generation != self.checked_at or len(self.checked) >= CHECKED_MAX:
             self.checked.clear()
             self.checked_at = generation
-        self.checked.add(arrival.topic)
+        if len(arrival.topic) <= REMEMBERED_BYTES_MAX:
+            self.checked.add(arrival.topic)
 
     def route(
         self,
@@ -278,16 +281,18 @@ class Publisher:
         would be taken for this one after a crash."""
         connection = self._connection
         inbound = connection.session.inbound
-        unknown: list[int] = []
+        unknown = array("H")
+        known = ids
         if not all(inbound.covers(*run) for run in id_runs(ids)):
-            unknown = [number for number in ids if number not in inbound]
+            known = array("H")
+            for number in ids:
+                (known if number in inbound else unknown).append(number)
         lsn = self._forget(ids)
-        known = array("H", [number for number in ids if number not in unknown]) if unknown else ids
 
         data = render_acks(Kind.PUBCOMP, known, connection.version) if known else b""
         if unknown:
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
-            data += render_acks(Kind.PUBCOMP, array("H", unknown), connection.version, reason)
+            data += render_acks(Kind.PUBCOMP, unknown, connection.version, reason)
         connection.answers.reply(data, lsn)
 
 

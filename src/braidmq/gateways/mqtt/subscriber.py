@@ -1,7 +1,8 @@
 """What a client subscribes to and receives: SUBSCRIBE, retained messages, the answers of QoS 2."""
 
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
@@ -10,6 +11,7 @@ from braidmq.gateways.mqtt.queue_names import is_queue_filter
 from braidmq.gateways.mqtt.queue_record import QueueRecord
 from braidmq.gateways.mqtt.retained_sending import RetainedSending, is_made_up
 from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.gateways.slicing import Steps
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -35,6 +37,17 @@ SYS = "$SYS"
 ADMIN = "$admin"
 
 
+FILTERS_AT_ONCE = 32
+"""Of one packet. More are subscribed to in slices."""
+
+T = TypeVar("T")
+
+
+def _parts(all_of_them: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    for at in range(0, len(all_of_them), FILTERS_AT_ONCE):
+        yield all_of_them[at : at + FILTERS_AT_ONCE]
+
+
 class Subscriber:
     def __init__(self, connection: "MqttConnection") -> None:
         self._connection = connection
@@ -43,29 +56,53 @@ class Subscriber:
     # --- subscriptions ---
 
     def subscribe(self, packet: Subscribe) -> None:
+        self._do(self._subscribing(packet), len(packet.requests))
+
+    def unsubscribe(self, packet: Unsubscribe) -> None:
+        self._do(self._unsubscribing(packet), len(packet.filters))
+
+    def _do(self, steps: Steps, filters: int) -> None:
+        """A client decides how many filters are in one packet."""
+        if filters > FILTERS_AT_ONCE:
+            self._connection.do(steps)
+        else:
+            for _ in steps:
+                pass
+
+    def _subscribing(self, packet: Subscribe) -> Iterator[None]:
         connection = self._connection
         identifiers = packet.properties.subscription_identifiers
         wanted: list[Subscription] = []
         queues: list[QueueRecord] = []
         texts: list[str] = []
-        reasons = [
-            self._subscribe_to_queue(request, packet.properties, queues, texts)
-            if is_queue_filter(request.filter)
-            else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
-            for request in packet.requests
-        ]
-
-        for each in wanted:
-            self._retained.want(each)
+        reasons: list[int] = []
+        known = 0
+        lsn: Lsn | None = None
+        for requests in _parts(packet.requests):
+            reasons += [
+                self._subscribe_to_queue(request, packet.properties, queues, texts)
+                if is_queue_filter(request.filter)
+                else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
+                for request in requests
+            ]
+            for each in wanted[known:]:
+                self._retained.want(each)
+            known = len(wanted)
+            changed = [each.filter for each in requests]
+            lsn = connection.sessions.save_subscriptions(connection.session, changed) or lsn
+            yield
 
         def answered() -> None:
-            for each in wanted:
-                self._send_retained(each)
+            if len(wanted) > FILTERS_AT_ONCE:
+                connection.broker.work_unawaited(
+                    self._sending_retained(wanted), "looking for retained messages"
+                )
+            else:
+                for each in wanted:
+                    self._send_retained(each)
             if queues:
                 connection.queue_client().attach_all(queues)
 
-        changed = [each.filter for each in packet.requests]
-        lsn = connection.sessions.save_subscriptions(connection.session, changed)
         if queues:
             connection.sessions.save(connection.session)
             # A queue or group that was made for it is there for good, too.
@@ -115,20 +152,25 @@ class Subscriber:
             wanted.append(new)
         return new.qos
 
-    def unsubscribe(self, packet: Unsubscribe) -> None:
+    def _unsubscribing(self, packet: Unsubscribe) -> Iterator[None]:
         connection = self._connection
-        reasons = tuple(
-            Reason.SUCCESS
-            if connection.sessions.unsubscribe(connection.session, each)
-            or (each in connection.session.queues and connection.queue_client().unsubscribe(each))
-            else Reason.NO_SUBSCRIPTION_EXISTED
-            for each in packet.filters
-        )
-
-        lsn = connection.sessions.save_subscriptions(connection.session, packet.filters)
+        session = connection.session
+        reasons: list[int] = []
+        lsn: Lsn | None = None
+        for filters in _parts(packet.filters):
+            reasons += [
+                Reason.SUCCESS
+                if connection.sessions.unsubscribe(session, each)
+                or (each in session.queues and connection.queue_client().unsubscribe(each))
+                else Reason.NO_SUBSCRIPTION_EXISTED
+                for each in filters
+            ]
+            lsn = connection.sessions.save_subscriptions(session, filters) or lsn
+            yield
         if any(is_queue_filter(each) for each in packet.filters):
-            lsn = connection.sessions.save(connection.session) or lsn
-        connection.answers.reply(connection.encoded(UnsubAck(packet.packet_id, reasons)), lsn)
+            lsn = connection.sessions.save(session) or lsn
+        answer = UnsubAck(packet.packet_id, tuple(reasons))
+        connection.answers.reply(connection.encoded(answer), lsn)
 
     # --- retained messages ---
 
@@ -139,6 +181,13 @@ class Subscriber:
     def resume(self) -> None:
         """The client is back: what its last connection has not sent is this one's to send."""
         self._retained.resume()
+
+    def _sending_retained(self, wanted: list[Subscription]) -> Iterator[None]:
+        for each in wanted:
+            if self._connection.is_closed:
+                return
+            self._send_retained(each)
+            yield
 
     def _send_retained(self, new: Subscription) -> None:
         connection = self._connection

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from braidmq.security.accounts import Accounts
 
 PLANS_MAX = 65_536
-"""Topics whose subscribers are remembered."""
+"""Topics with one subscriber that are remembered: those with many count for as many, and clients
+choose both how many there are and how long a topic is."""
+
+REMEMBERED_BYTES_MAX = 1024
+"""Topics longer than this are not remembered."""
 
 
 class Subscription:
@@ -157,6 +161,11 @@ class Plan:
         self.route: Route | None = None
         """The short way there, once somebody looked for it."""
 
+    @property
+    def weight(self) -> int:
+        """How much it remembers."""
+        return max(len(self.sessions) + sum([len(each) for each in self._barred.values()]), 1)
+
     def _add_group(self, group: ShareGroup) -> None:
         barred = {each for each in group.members if not self.may_read(each)}
         if len(barred) < len(group.members):
@@ -197,6 +206,7 @@ class Tree:
         """Grows when anybody gets a message who did not, or no more, or in another way."""
         self.plans: dict[bytes, Plan] = {}
         """What was found last for a topic: emptied when a subscription or a permission changes."""
+        self._plans_weight = 0
         self._index = FilterIndex()
         self._found: dict[int, Subscription | ShareGroup] = {}
         self._groups: dict[tuple[str, str], ShareGroup] = {}
@@ -238,6 +248,7 @@ class Tree:
 
     def _changed(self) -> None:
         self.plans.clear()
+        self._plans_weight = 0
         self.moves += 1
 
     def _leave(self, number: int) -> None:
@@ -250,8 +261,14 @@ class Tree:
             self._changed()
         plan = self.plans.get(topic)
         if plan is None:
-            if len(self.plans) >= PLANS_MAX:
-                self.plans.clear()
             plan = Plan(topic, [self._found[number] for number in self._index.match(topic)])
-            self.plans[topic] = plan
+            if len(topic) <= REMEMBERED_BYTES_MAX:
+                self._remember(topic, plan)
         return plan
+
+    def _remember(self, topic: bytes, plan: Plan) -> None:
+        if self._plans_weight + plan.weight > PLANS_MAX:
+            self.plans.clear()
+            self._plans_weight = 0
+        self._plans_weight += plan.weight
+        self.plans[topic] = plan

@@ -1,7 +1,8 @@
 """MQTT over WebSocket (over TCP: ``gateways/tcp``)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from websockets.datastructures import Headers
@@ -14,12 +15,17 @@ from websockets.typing import Origin, Subprotocol
 
 from braidmq.gateways.intake import Share
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
+from braidmq.gateways.slicing import READ_S
 from braidmq.gateways.web import origin_allowed
+from braidmq.model.limits import KIB
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
 
 SUBPROTOCOL = Subprotocol("mqtt")
+PIECE_BYTES_MIN, PIECE_BYTES_MAX = 512, 256 * KIB
+"""What is told apart at once, of small frames and of large ones."""
+
 CONTROL_BYTES_MAX = 256
 """More than a closing frame has."""
 
@@ -38,11 +44,16 @@ class WebSocketTransport(asyncio.Protocol):
             subprotocols=[SUBPROTOCOL],
             max_size=gateway.settings.packet_bytes_max + 16,
         )
+        self._raw = bytearray()
+        """What came, before it is told apart."""
+        self._is_late = False
+        """There is some of that left."""
+        self._piece_bytes = PIECE_BYTES_MIN
         self._pending = bytearray()
         self._receiving = False
         self._deaf = False
         self._kept_bytes = 0
-        self._is_paused = self._waits = False
+        self._is_paused = self._waits = self._is_full = False
         self.share: Share | None = None
         self.receive_bytes = 0  # the loop's transport reads as much as it likes
         self.received_bytes = self.sent_bytes = 0
@@ -59,6 +70,7 @@ class WebSocketTransport(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self.drop_input()
         self.share = None
+        self._gateway.broker.unsent.note(self, 0)
         self.connection.lost()
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._protocol.parser.close()
@@ -68,6 +80,9 @@ class WebSocketTransport(asyncio.Protocol):
         self.connection.pause_output(True)
 
     def resume_writing(self) -> None:
+        self._note_unsent()
+        self._is_full = False
+        self._resume_reading()
         self.connection.pause_output(False)
 
     @property
@@ -81,8 +96,7 @@ class WebSocketTransport(asyncio.Protocol):
     def resume(self) -> None:
         self._is_paused = False
         if not self.transport.is_closing():
-            if not self._waits:
-                self.transport.resume_reading()
+            self._resume_reading()
             self._read_rest()
 
     def _wait(self) -> None:
@@ -93,10 +107,63 @@ class WebSocketTransport(asyncio.Protocol):
 
     def _read_on(self) -> None:
         self._waits = False
-        if not self._is_paused and not self.transport.is_closing():
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        is_held = self._is_paused or self._waits or self._is_full or self._is_late
+        if not is_held and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def _note_unsent(self) -> None:
+        """Have it counted what the peer does not take. Answers to pings are bounded, too: above
+        what a connection may have unsent nothing is read that would have to be answered."""
+        unsent_bytes = self.unsent_bytes
+        self._gateway.broker.unsent.note(self, unsent_bytes)
+        if unsent_bytes > self._gateway.settings.output_bytes_max and not self._is_full:
+            self._is_full = True
+            self.transport.pause_reading()
+
+    def refuse_output(self, text: str) -> None:
+        self.connection.refuse_output(text)
+        self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
+        self._raw += data
+        self._read(monotonic() + READ_S)
+        if self._raw and not self._is_late:
+            self._is_late = True
+            self.transport.pause_reading()
+            self._gateway.broker.work_unawaited(self._catch_up(), f"frames of {self.peer}")
+
+    def _catch_up(self) -> Iterator[None]:
+        """Frames are told apart a slice at a time: of small ones there are thousands in a read."""
+        try:
+            while self._raw and not self.transport.is_closing():
+                self._read(0.0)
+                yield
+        except Exception:
+            self.transport.abort()
+            raise
+        self._raw.clear()
+        self._is_late = False
+        self._resume_reading()
+
+    def _read(self, until: float) -> None:
+        """As large a piece at once as does not take long."""
+        while self._raw:
+            piece = bytes(self._raw[: self._piece_bytes])
+            del self._raw[: self._piece_bytes]
+            began = monotonic()
+            self._read_piece(piece)
+            now = monotonic()
+            if now - began > READ_S:
+                self._piece_bytes = max(self._piece_bytes // 4, PIECE_BYTES_MIN)
+            elif now - began < READ_S / 8:
+                self._piece_bytes = min(self._piece_bytes * 2, PIECE_BYTES_MAX)
+            if now >= until:
+                return
+
+    def _read_piece(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -110,7 +177,7 @@ class WebSocketTransport(asyncio.Protocol):
 
     def _note_kept(self) -> None:
         """Have it counted what is kept of frames and packets that are not whole."""
-        kept_bytes = len(self._pending) + len(self._protocol.reader.buffer)
+        kept_bytes = len(self._raw) + len(self._pending) + len(self._protocol.reader.buffer)
         if self.share is not None:
             self.share.hold(kept_bytes - self._kept_bytes)
             self._kept_bytes = kept_bytes
@@ -155,6 +222,7 @@ class WebSocketTransport(asyncio.Protocol):
                 self.transport.write(data)
             elif self.transport.can_write_eof():
                 self.transport.write_eof()
+        self._note_unsent()
         if self._protocol.close_expected() and self._protocol.state is State.CLOSED:
             self.transport.close()
 

@@ -41,6 +41,7 @@ from braidmq.wire.mqtt.constants import (
 from braidmq.wire.mqtt.errors import (
     ClientIdInvalid,
     MalformedPacket,
+    PacketTooLarge,
     ProtocolError,
     UnsupportedVersion,
 )
@@ -62,6 +63,9 @@ from braidmq.wire.mqtt.text import (
 
 CLEAN_START, HAS_WILL, WILL_QOS_SHIFT, WILL_RETAIN, HAS_PASSWORD, HAS_USER = 2, 4, 3, 32, 64, 128
 RETAIN, QOS_SHIFT, DUP = 1, 1, 8
+FILTERS_MAX = 16_384
+"""In one SUBSCRIBE or UNSUBSCRIBE: four bytes of wire become objects of hundreds, and millions of
+them take seconds to read. Who has more sends another packet."""
 NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT = 4, 8, 4
 
 
@@ -294,9 +298,15 @@ def _subscribe(reader: Reader, version: int, _flags: int) -> Subscribe:
     requests = []
     while reader.left:
         requests.append(_request(reader, version))
+        _check_count(requests)
     if not requests:
         raise ProtocolError("a SUBSCRIBE without filters")
     return Subscribe(packet_id, tuple(requests), properties)
+
+
+def _check_count(filters: list[Any]) -> None:
+    if len(filters) > FILTERS_MAX:
+        raise PacketTooLarge(f"more than {FILTERS_MAX} filters in one packet")
 
 
 def _request(reader: Reader, version: int) -> Request:
@@ -336,6 +346,7 @@ def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
     while reader.left:
         filters.append(reader.string())
         check_subscription(filters[-1])
+        _check_count(filters)
     if not filters:
         raise ProtocolError("an UNSUBSCRIBE without filters")
     return Unsubscribe(packet_id, tuple(filters), properties)

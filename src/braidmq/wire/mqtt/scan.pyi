@@ -19,6 +19,10 @@ class Scanner:
     def role(self) -> int: ...
     @property
     def wanted_bytes(self) -> int: ...
+    @property
+    def alias_bytes(self) -> int:
+        """Of topics that the peer has set aliases for."""
+
     def __init__(
         self,
         role: int,

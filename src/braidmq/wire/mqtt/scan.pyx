@@ -145,6 +145,7 @@ cdef class Scanner:
     cdef public uint32_t packet_bytes_max
     cdef public uint16_t topic_alias_max
     cdef readonly Py_ssize_t wanted_bytes
+    cdef readonly Py_ssize_t alias_bytes
     cdef list aliases
     # The run that is being gathered: publishes, or acknowledgements of one kind.
     cdef PublishRun run
@@ -356,11 +357,14 @@ cdef class Scanner:
         return self.aliases[number - 1]
 
     cdef int set_alias(self, uint16_t number, bytes topic) except -1:
+        cdef bytes before
         if self.aliases is None:
             self.aliases = []
         while len(self.aliases) < number:
             self.aliases.append(None)
-        if self.aliases[number - 1] is not topic:
+        before = self.aliases[number - 1]
+        if before is not topic:
+            self.alias_bytes += len(topic) - (0 if before is None else len(before))
             self.aliases[number - 1] = topic
         return 0
 

@@ -1,0 +1,151 @@
+"""Clients that ask for much and read nothing, or send much that is long to do: it is their own
+connection that waits."""
+
+from collections.abc import Iterator
+
+import pytest
+from in_process import HeldDisk, Port, amqp_port
+from raw_client import RawClient, content_frames
+from test_amqp_unfinished import until
+
+from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp import connection as amqp_connection
+from braidmq.gateways.amqp.commands import COMMITTED_AT_ONCE
+from braidmq.gateways.amqp.connection import OUTPUT_FULL_BYTES, AmqpConnection
+from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.model.limits import MIB
+from braidmq.wire.amqp import methods as m
+
+SLACK_BYTES = 2 * MIB
+"""One message more than fits, and what it is made of."""
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    with amqp_port(HeldDisk(), Watermarks(64 * MIB, 128 * MIB, 0, 0)) as port:
+        yield port
+
+
+def only(gateway: AmqpGateway) -> AmqpConnection:
+    (connection,) = gateway.connections
+    return connection
+
+
+def is_stopped(gateway: AmqpGateway) -> bool:
+    return not only(gateway).transport.is_reading
+
+
+def test_who_does_not_read_its_answers_is_not_read_either(port: Port) -> None:
+    with RawClient(port, 4096) as client:
+        client.open(1)
+        client.declare("q")
+        client.publish(1, "q", bytes(MIB))
+        asked = 64
+        client.method(1, *[m.BasicGet("q"), m.BasicRecover(True)] * asked)
+        until(lambda: port.ask(is_stopped))
+        assert (
+            port.ask(lambda gateway: only(gateway).transport.unsent_bytes)
+            < OUTPUT_FULL_BYTES + SLACK_BYTES
+        )
+        # It reads after all, and gets everything in its order.
+        for _ in range(asked):
+            client.expect(m.BasicGetOk)
+            assert len(client.content()[1]) == MIB
+            client.expect(m.BasicRecoverOk)
+        until(lambda: not port.ask(is_stopped))
+
+
+def test_many_commands_of_one_read_are_done_in_slices(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqp_connection, "READ_S", 0.0)
+    with RawClient(port) as client:
+        client.open(1)
+        client.declare("q")
+        before = port.ask(lambda gateway: gateway.broker.turns.count)
+        bodies = [b"%d" % number for number in range(300)]
+        data = b"".join(
+            content_frames(1, m.BasicPublish("", "q"), body)
+            + m.method_frame(1, m.BasicGet("q", no_ack=True))
+            for body in bodies
+        )
+        client.send(data)
+        got = []
+        for _ in bodies:
+            client.expect(m.BasicGetOk)
+            got.append(client.content()[1])
+        assert got == bodies
+        assert port.ask(lambda gateway: gateway.broker.turns.count) > before
+
+
+def test_a_large_transaction_is_committed_in_slices_and_whole(port: Port) -> None:
+    with RawClient(port) as client, RawClient(port) as other:
+        for each in (client, other):
+            each.open(1)
+        for name in ("a", "b"):
+            client.declare(name)
+        client.ask(1, m.TxSelect(), m.TxSelectOk)
+        many = 20 * COMMITTED_AT_ONCE
+        pair = [content_frames(1, m.BasicPublish("", name), b"x") for name in ("a", "b")]
+        client.send(b"".join(pair) * many)
+        client.method(1, m.TxCommit(), m.QueueDeclare("a", passive=True))
+        client.expect(m.TxCommitOk)
+        assert client.expect(m.QueueDeclareOk).message_count == many
+        assert other.declare("b", passive=True).message_count == many
+
+
+def test_a_connection_that_goes_in_the_middle_of_a_commit_leaves_nothing(port: Port) -> None:
+    with RawClient(port) as watcher:
+        watcher.open(1)
+        for name in ("a", "b"):
+            watcher.declare(name)
+
+        with RawClient(port) as client:
+            client.open(1)
+            client.ask(1, m.TxSelect(), m.TxSelectOk)
+            pair = [content_frames(1, m.BasicPublish("", name), b"x") for name in ("a", "b")]
+            client.send(b"".join(pair) * 100)
+            client.ask(1, m.QueueDeclare("a", passive=True), m.QueueDeclareOk)
+
+            def commit_and_cut(gateway: AmqpGateway) -> None:
+                (connection,) = [
+                    each
+                    for each in gateway.connections
+                    if each.channels and each.channels[1].transaction is not None
+                ]
+                channel = connection.channels[1]
+                assert channel.transaction is not None
+                steps = connection._commands._committing(channel, channel.transaction)
+                connection._steps = steps
+                for _ in range(50):
+                    next(steps)
+                connection.abort("cut")
+
+            port.ask(commit_and_cut)
+        until(lambda: port.ask(lambda gateway: len(gateway.connections)) == 1)
+        for name in ("a", "b"):
+            assert watcher.declare(name, passive=True).message_count == 0
+        watcher.publish(1, "a", b"y")
+        # Nothing undecided is in front of it.
+        watcher.method(1, m.BasicGet("a", no_ack=True))
+        watcher.expect(m.BasicGetOk)
+        assert watcher.content()[1] == b"y"
+
+
+def test_a_rollback_of_many_answers_puts_them_back_once(port: Port) -> None:
+    with RawClient(port) as client:
+        client.open(1)
+        client.declare("q")
+        many = 2000
+        client.send(content_frames(1, m.BasicPublish("", "q"), b"x") * many)
+        client.ask(1, m.TxSelect(), m.TxSelectOk)
+        client.ask(1, m.BasicConsume("q"), m.BasicConsumeOk)
+        for _ in range(many):
+            client.expect(m.BasicDeliver)
+            client.content()
+        client.method(1, *[m.BasicAck(tag) for tag in range(2, many + 1, 2)])
+        client.ask(1, m.TxRollback(), m.TxRollbackOk)
+        assert port.ask(lambda gateway: len(only(gateway).channels[1].unacked)) == many
+        client.method(1, m.BasicAck(0, multiple=True))
+        client.ask(1, m.TxCommit(), m.TxCommitOk)
+        assert port.ask(lambda gateway: len(only(gateway).channels[1].unacked)) == 0
