@@ -140,7 +140,7 @@ class AmqpConnection:
         self._steps: Steps | None = None
         """The rest of a method that takes long."""
         self._steps_of: tuple[Any, ...] = ()
-        self._is_put_off = self._is_handling = False
+        self._is_put_off = self._is_handling = self._is_stepping = False
         self._write_paused = False
         self._socket_full = False
         self.holds = Hold(0)
