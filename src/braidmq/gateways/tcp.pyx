@@ -54,14 +54,14 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     RECEIVED_MAX = 1 << 20
     READY_MAX = 128  # connections that are served before others have their turn
-    SERVED_TOGETHER = 4
+    SERVED_TOGETHER = 32
     NOTED = 64 << 10  # as gateways/unsent has it
     INPUT = 1
     OUTPUT = 2
 
 RECEIVE_BYTES_MAX = RECEIVED_MAX
 
-cdef double SERVE_S = 0.005
+cdef double SERVE_S = 0.02
 """So long are connections served before the loop goes on: what they asked for has to be done, and
 those who come next must not wait for all of a crowd."""
 
