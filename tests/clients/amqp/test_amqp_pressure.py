@@ -14,6 +14,7 @@ from pika.exceptions import NackError
 from raw_client import RawClient, content_frames
 
 from braidmq.engine.pressure import Watermarks
+from braidmq.gateways.amqp import upkeep
 from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
@@ -229,7 +230,7 @@ def test_who_has_too_much_waiting_and_does_not_answer_is_closed_in_the_end() -> 
         def check(after_s: float) -> Callable[[AmqpGateway], None]:
             def later(gateway: AmqpGateway) -> None:
                 for each in list(gateway.connections):
-                    each.check_parked(gateway.broker.loop.time() + after_s)
+                    upkeep.check_parked(each, gateway.broker.loop.time() + after_s)
 
             return later
 

@@ -617,7 +617,7 @@ class Commands:
         buffered = self._buffered(channel)
         steps = self._committing(channel, buffered)
         if len(buffered) > COMMITTED_AT_ONCE:
-            self._connection.do(steps)
+            self._connection.input.do(steps)
         else:
             for _ in steps:
                 pass

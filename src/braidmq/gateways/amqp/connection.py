@@ -1,7 +1,7 @@
 """One AMQP connection: bytes in and out, heartbeats, channels."""
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.content import Content
 from braidmq.gateways.amqp.errors import (
-    access_refused,
     blamed,
     translate,
     unknown_frame,
@@ -26,23 +25,23 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import UNREAD, Hold
+from braidmq.gateways.amqp.input_events import InputEvents
 from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.gateways.amqp.parking import Parking
+from braidmq.gateways.amqp.permission_checks import PermissionChecks
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
 from braidmq.gateways.batches import single
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
-from braidmq.gateways.slicing import READ_S, Steps
+from braidmq.gateways.slicing import READ_S
 from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
-from braidmq.model.errors import BraidError, StorageError
+from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
-from braidmq.security.permissions import Grants
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
-    HEARTBEAT_FRAME,
     BasicPublish,
     ChannelClose,
     ChannelCloseOk,
@@ -75,10 +74,6 @@ logger = logging.getLogger(__name__)
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
-OUTPUT_FULL_BYTES = 4 * OUTPUT_HIGH_BYTES
-"""And with this much, which is answers then, it is not read from either. Deliveries stop well
-before: who consumes with one hand and answers with the other is heard."""
-
 CLIENT_LEFT = "the client closed it"
 
 CLOSE, CLOSE_OK = b"\0\x0a\0\x32", b"\0\x0a\0\x33"
@@ -95,8 +90,8 @@ SLOW_S = 0.02
 """How long a publisher waits after each piece it sent while memory or disk is getting low."""
 
 
-class AmqpConnection:
-    __deletable__ = ("_commands",)
+class AmqpConnection(PermissionChecks):
+    __deletable__ = ("_commands", "input")
 
     wanted_bytes = 0
     """No frame is so large that it needs a buffer of its own."""
@@ -110,7 +105,6 @@ class AmqpConnection:
         self.vhost = "/"
         self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
         self.user = ""
-        self.grants: Grants
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
@@ -134,17 +128,11 @@ class AmqpConnection:
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
-        self._events: list[tuple[Any, ...]] = []
-        """What was read last, while some of it is not handled."""
-        self._events_at = 0
-        self._steps: Steps | None = None
-        """The rest of a method that takes long."""
-        self._steps_of: tuple[Any, ...] = ()
-        self._is_put_off = self._is_handling = self._is_stepping = False
+        self.input = InputEvents(self)
         self._write_paused = False
-        self._socket_full = False
+        self.is_socket_full = False
         self.holds = Hold(0)
-        self._parking: Parking | None = None
+        self.parking: Parking | None = None
         """While something waits in it."""
         self._awaiting: set[Channel] = set()
         self._lost = False
@@ -177,7 +165,7 @@ class AmqpConnection:
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._handshake = self._trace = None
         self._awaiting.clear()
-        del self._commands
+        del self._commands, self.input
 
     def _log(self, level: int, what: str, **facts: object) -> None:
         if logger.isEnabledFor(level):
@@ -200,7 +188,7 @@ class AmqpConnection:
 
     def _release(self, *, left: bool = False) -> None:
         """Give back everything that is tied to this connection."""
-        self._forget_events()
+        self.input.forget()
         self._drop_input()
         self.broker.settle()
         channels = list(self.channels.values())
@@ -215,10 +203,10 @@ class AmqpConnection:
         """What it has not completed never will be."""
         for number in list(self._contents):
             self._forget_content(number)
-        if self._parking is not None:
-            self._log(logging.WARNING, "publishes dropped", waiting=len(self._parking))
-            self._parking.clear()
-            self._parking = None
+        if self.parking is not None:
+            self._log(logging.WARNING, "publishes dropped", waiting=len(self.parking))
+            self.parking.clear()
+            self.parking = None
 
     def refuse_output(self, text: str) -> None:
         """It does not read, and others need the room."""
@@ -264,7 +252,7 @@ class AmqpConnection:
             return size
         fast = self.opened and not self._contents
         at = start + self._scan(data, start, size, fast)
-        if fast and self._contents and not self._is_behind and not self._closing and at < size:
+        if fast and self._contents and not self.input.is_behind and not self._closing and at < size:
             # What looked like the start of a whole publish may be out of order by now.
             at += self._scan(data, at, size, fast=False)
         return size if self._deaf else at
@@ -280,11 +268,9 @@ class AmqpConnection:
             fast,
             self.routes.known,
         )
-        self._events, self._events_at = events, 0
-        is_readable = self._handle_some(monotonic() + READ_S)
-        if self._is_behind:
+        is_readable = self.input.handle(events, monotonic() + READ_S)
+        if self.input.is_behind:
             self.transport.receive_bytes = RECEIVE_BYTES_MIN
-            self._put_off()
         elif size >= self.transport.receive_bytes and self._may_send_more:
             receive_bytes = min(2 * self.transport.receive_bytes, RECEIVE_BYTES_MAX)
             self.transport.receive_bytes = receive_bytes
@@ -297,148 +283,11 @@ class AmqpConnection:
         """Whether as much may be read at once as there is, if it is not late with that."""
         return self.opened and not self._contents and not self.holds & Hold.BLOCKED
 
-    # --- what takes longer than its share ---
-
-    def _handle_some(self, until: float) -> bool:
-        """Handle events in their order, until it is time for others or somebody has to wait. False
-        if the connection is over and what follows can't be read."""
-        events, last = self._events, len(self._events) - 1
-        is_readable = True
-        while self._events_at <= last:
-            at = self._events_at
-            self._events_at = at + 1
-            if at < last and self._is_overtaken(events[at], events[at + 1]):
-                continue
-            self._handle_one(events[at])
-            if self._is_unheard:
-                self._events_at = last + 1
-                is_readable = not self._closing or self._hear_end(events, at + 1)
-            elif self._steps is not None or self._must_be_read() or monotonic() >= until:
-                break
-        if self._events_at > last:
-            self._events = []
-        return is_readable
-
-    def _handle_one(self, event: tuple[Any, ...]) -> None:
-        self._is_handling = True
-        try:
-            self.handle(event)
-        except AmqpError as error:
-            # Frames of a traceback may know the error, which would be garbage to be collected.
-            self.close(error.with_traceback(None))
-        finally:
-            self._is_handling = False
-
-    @property
-    def _is_behind(self) -> bool:
-        """Whether something that it sent is not done."""
-        return bool(self._events) or self._steps is not None
-
-    def do(self, steps: Steps) -> None:
-        """Have the method that is handled done in steps; what comes after it waits."""
-        self._steps = steps
-        self._steps_of = self._events[self._events_at - 1]
-
-    def _must_be_read(self) -> bool:
-        """Whether so much is unsent that nothing may be done that would have to be answered."""
-        if self._out_bytes + self.held_bytes + self.transport.unsent_bytes <= OUTPUT_FULL_BYTES:
-            return False
-        self.flush()
-        if self._socket_full and self.transport.unsent_bytes > OUTPUT_FULL_BYTES:
-            self._hold(Hold.UNSENT)
-            return True
-        return self.held_bytes > OUTPUT_FULL_BYTES
-
-    def _put_off(self) -> None:
-        """Go on with it a slice at a time, and read no more until it is done."""
-        if not self._hold(Hold.BUSY) or self._is_put_off or self.holds & Hold.UNSENT:
-            return
-        lsn = self.broker.pending_lsn() if self.held_bytes > OUTPUT_FULL_BYTES else None
-        self._is_put_off = True
-        if lsn is None:
-            self.broker.work_unawaited(self._catch_up(), f"what {self.peer} asked for")
-        else:
-            # What it is to be told first waits for the disk.
-            self.broker.when_durable(lsn, self._put_off_again)
-
-    def _put_off_again(self, _failure: StorageError | None = None) -> None:
-        self._is_put_off = False
-        if self._is_behind:
-            self._put_off()
-
-    def _catch_up(self) -> Iterator[None]:
-        try:
-            while self._is_behind and not self._is_unheard:
-                if self.holds & Hold.UNSENT or self.held_bytes > OUTPUT_FULL_BYTES:
-                    break
-                self._catch_up_some()
-                yield
-        except Exception:
-            self.abort("what it sent could not be handled")
-            raise
-        finally:
-            self._is_put_off = False
-        if self._is_unheard:
-            self._forget_events()
-        if self._is_behind:
-            self._put_off()
-        else:
-            self._release_hold(Hold.BUSY)
-
-    @property
-    def _is_unheard(self) -> bool:
-        """Whether nothing that it sent counts any more."""
-        return self._lost or self._closing or self._deaf
-
-    def _catch_up_some(self) -> None:
-        try:
-            if self._steps is None:
-                self._handle_some(0.0)
-            else:
-                self._step(self._steps)
-        except HandshakeBroken:
-            self.drop("the peer does not follow the handshake")
-        except AmqpError as error:
-            self.close(error.with_traceback(None))
-
-    def _step(self, steps: Steps) -> None:
-        self._is_stepping = True
-        try:
-            next(steps)
-        except StopIteration:
-            self._steps = None
-        except BraidError as error:
-            self._steps = None
-            event = self._steps_of
-            number = event[2] if event[0] == EVENT_FRAME else event[1]
-            self.answer_error(translate(error), number, event)
-        finally:
-            self._is_stepping = False
-
-    def _forget_events(self) -> None:
-        self._events = []
-        if self._is_stepping:
-            return  # a step that ended the connection is left first: ``_catch_up`` comes back here
-        steps, self._steps = self._steps, None
-        if isinstance(steps, Generator):
-            steps.close()
-
-    def _is_overtaken(self, event: tuple[Any, ...], following: tuple[Any, ...]) -> bool:
-        """Whether the next acknowledgement says all that this one does."""
-        if event[0] != EVENT_ACK or following[0] != EVENT_ACK or not (event[4] and following[4]):
-            return False
-        channel = self.channels.get(event[1])
-        return (
-            channel is not None
-            and event[1] == following[1]
-            and channel.unacked.are_together(event[3], following[3])
-        )
-
     def _read_while_closing(self, data: memoryview, start: int, size: int) -> int:
         events, used = scan(data[start:], size - start, self.settings.frame_bytes_max, 0, False)
-        return start + used if self._hear_end(events, 0) else size
+        return start + used if self.hear_end(events, 0) else size
 
-    def _hear_end(self, events: list[tuple[Any, ...]], first: int) -> bool:
+    def hear_end(self, events: list[tuple[Any, ...]], first: int) -> bool:
         """After either side's connection.close only another one counts, and its answer. False if
         what follows can't be read: it must not pile up until we are rid of it."""
         for event in events[first:]:
@@ -464,7 +313,7 @@ class AmqpConnection:
                 raise self._not_content(channel_number)
             if kind == EVENT_PUBLISH:
                 self._handle_publish(event)
-            elif self._parking is not None and self._parking.must_wait(event):
+            elif self.parking is not None and self.parking.must_wait(event):
                 self._park(event, channel_number)
             elif kind == EVENT_ACK:
                 channel = self._channel(channel_number)
@@ -498,10 +347,15 @@ class AmqpConnection:
         channel = self._channel(number)
         if channel is None:
             return
-        if self._is_handling and batch.count > 1 and destination is None and flags & FLAG_HEADERS:
+        if (
+            self.input.is_handling
+            and batch.count > 1
+            and destination is None
+            and flags & FLAG_HEADERS
+        ):
             # Each may have to be looked into, and that may take long.
-            self.do(self._publishing_each(event))
-        elif self._parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
+            self.input.do(self._publishing_each(event))
+        elif self.parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
             channel.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
@@ -652,7 +506,7 @@ class AmqpConnection:
         if isinstance(method, ConnectionClose):
             self._closing = True
             self._end = CLIENT_LEFT
-            self._release_hold(self.holds)
+            self.release_hold(self.holds)
             self._release(left=True)
             self._answer_close()
             self.flush()
@@ -673,24 +527,7 @@ class AmqpConnection:
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
         self.send_method(0, ConnectionOpenOk())
 
-    # --- permissions and routing, asked by channels ---
-
-    def require_write(self, name: str, kind: str = "exchange") -> None:
-        if not self.grants.may_write(name or "amq.default"):
-            raise self.refusal(kind, name or "amq.default")
-
-    def require_read(self, name: str, kind: str = "queue") -> None:
-        if not self.grants.may_read(name or "amq.default"):
-            raise self.refusal(kind, name or "amq.default")
-
-    def require_configure(self, kind: str, name: str) -> None:
-        if not self.grants.may_configure(name):
-            raise self.refusal(kind, name)
-
-    def refusal(self, kind: str, name: str) -> ChannelError:
-        return access_refused(
-            f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'"
-        )
+    # --- asked by channels ---
 
     @property
     def wants_cancel_notify(self) -> bool:
@@ -706,20 +543,20 @@ class AmqpConnection:
         if level is Level.BLOCKED:
             self.set_blocked(self.broker.engine.pressure.reason)
         elif level is Level.SLOW and not self.holds & Hold.SLOW:
-            self._hold(Hold.SLOW)
+            self.hold(Hold.SLOW)
             self.gateway.publishers_slowed += 1
-            self.broker.loop.call_later(SLOW_S, self._release_hold, Hold.SLOW)
+            self.broker.loop.call_later(SLOW_S, self.release_hold, Hold.SLOW)
 
     def wait_for_confirms(self, channel: Channel) -> None:
         """A publisher is too far ahead of its confirms."""
         self._awaiting.add(channel)
-        self._hold(Hold.UNCONFIRMED)
+        self.hold(Hold.UNCONFIRMED)
 
     def has_confirms(self, channel: Channel) -> None:
         if self._awaiting:
             self._awaiting.discard(channel)
             if not self._awaiting:
-                self._release_hold(Hold.UNCONFIRMED)
+                self.release_hold(Hold.UNCONFIRMED)
 
     # --- closing ---
 
@@ -744,7 +581,7 @@ class AmqpConnection:
         if not self._end:
             self._end = f"{error.reply_code} {error.logged_text}"
             self._log(logging.WARNING, "connection error", reason=self._end)
-        self._release_hold(self.holds)  # its close-ok has to be heard
+        self.release_hold(self.holds)  # its close-ok has to be heard
         self._release()
         self.send_method(
             0,
@@ -757,7 +594,7 @@ class AmqpConnection:
         """The socket is the peer's to close. It may have more under way, as amqplib's acks, and
         with input unread the socket would be reset and the answer lost; and amqp091-go takes an
         end that comes from us, once it has asked a second time, for a failure."""
-        if self._hung_up and self._socket_full:
+        if self._hung_up and self.is_socket_full:
             return  # it asks and asks, and does not read
         self._hung_up = True
         self._out.append(method_frame(0, ConnectionCloseOk()))
@@ -798,6 +635,11 @@ class AmqpConnection:
         return self._closing
 
     @property
+    def is_unheard(self) -> bool:
+        """Whether nothing that it sent counts any more."""
+        return self._lost or self._closing or self._deaf
+
+    @property
     def is_lost(self) -> bool:
         return self._lost
 
@@ -832,6 +674,11 @@ class AmqpConnection:
         if self.held_bytes > OUTPUT_HIGH_BYTES:
             self._pause_consumers()
 
+    @property
+    def output_bytes(self) -> int:
+        """All that it is still to read."""
+        return self._out_bytes + self.held_bytes + self.transport.unsent_bytes
+
     def flush(self) -> None:
         if not self._out or self._lost:
             return
@@ -843,19 +690,19 @@ class AmqpConnection:
         if self._trace is not None:
             self._trace.sent(data)
         self.transport.write(data)
-        if not self._socket_full and self.held_bytes <= OUTPUT_HIGH_BYTES:
+        if not self.is_socket_full and self.held_bytes <= OUTPUT_HIGH_BYTES:
             # What is left unsent is below the mark: the transport will not say that it drained.
             self._resume_consumers()
 
     def pause_output(self, paused: bool) -> None:
-        self._socket_full = paused
+        self.is_socket_full = paused
         if paused:
             self._pause_consumers()
         else:
             self._resume_consumers()
-            self._release_hold(Hold.UNSENT)
-            if self._is_behind:
-                self._put_off()
+            self.release_hold(Hold.UNSENT)
+            if self.input.is_behind:
+                self.input.put_off()
 
     def _pause_consumers(self) -> None:
         if not self._write_paused:
@@ -880,11 +727,11 @@ class AmqpConnection:
         read from either."""
         if self.holds & Hold.BLOCKED or not self.opened or not self._publishes:
             return
-        if not self._hold(Hold.BLOCKED):
+        if not self.hold(Hold.BLOCKED):
             return
         self.transport.receive_bytes = PARKED_RECEIVE_BYTES
         if not self.has_to_answer():
-            self._hold(Hold.PARKED)
+            self.hold(Hold.PARKED)
         if self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
 
@@ -892,7 +739,7 @@ class AmqpConnection:
         if not self.holds & Hold.BLOCKED or not self._unpark():
             return
         self.transport.receive_bytes = RECEIVE_BYTES_MAX
-        self._release_hold(Hold.BLOCKED | Hold.PARKED)
+        self.release_hold(Hold.BLOCKED | Hold.PARKED)
         if self.wants_blocked:
             self.send_method(0, ConnectionUnblocked())
 
@@ -901,22 +748,22 @@ class AmqpConnection:
         return any(channel.consumers or channel.unacked for channel in self.channels.values())
 
     def _park(self, event: tuple[Any, ...], number: int) -> None:
-        if self._parking is None:
-            self._parking = Parking(self)
-        self._parking.add(event, number)
-        if self._parking.is_full and not self.holds & Hold.PARKED:
-            self._parking.since_s = self.broker.loop.time()
-            self._hold(Hold.PARKED)
+        if self.parking is None:
+            self.parking = Parking(self)
+        self.parking.add(event, number)
+        if self.parking.is_full and not self.holds & Hold.PARKED:
+            self.parking.since_s = self.broker.loop.time()
+            self.hold(Hold.PARKED)
 
     def _unpark(self) -> bool:
         """Take what waited, as far as there is room; whether nothing waits any more."""
-        parking, self._parking = self._parking, None
+        parking, self.parking = self.parking, None
         if parking is None or parking.empty():
             return True
-        self._parking = parking
+        self.parking = parking
         return False
 
-    def _hold(self, reason: "Hold") -> bool:
+    def hold(self, reason: "Hold") -> bool:
         """Read nothing more while a reason for that holds. False for a connection that ends
         anyway: what it still says is read."""
         if self._closing or self._lost or self.transport.is_closing:
@@ -926,7 +773,7 @@ class AmqpConnection:
         self.holds |= reason
         return True
 
-    def _release_hold(self, reason: "Hold") -> None:
+    def release_hold(self, reason: "Hold") -> None:
         was_unread = self.holds & UNREAD
         self.holds &= ~reason
         if not was_unread or self.holds & UNREAD:
@@ -938,30 +785,3 @@ class AmqpConnection:
     @property
     def wants_blocked(self) -> bool:
         return is_capable(self.client_properties, "connection.blocked")
-
-    def check_consumers(self, now_ms: int) -> None:
-        """Close channels that hold a delivery unanswered for too long: a stuck consumer would keep
-        its messages for ever."""
-        timeout_ms = int(self.settings.consumer_timeout_s * 1000)
-        for channel in list(self.channels.values()) if timeout_ms else ():
-            overdue = channel.overdue(now_ms, timeout_ms)
-            if overdue is not None:
-                self.close_channel(channel, overdue)
-
-    def beat(self, now: float) -> None:
-        """Called about once a second: send a heartbeat when due, hang up on a silent peer."""
-        if not self.heartbeat_s or not self.opened:
-            return
-        if now - self.last_sent >= self.heartbeat_s / 2:
-            self.send(HEARTBEAT_FRAME)
-        # Two missed ones, and the time until anybody looks: RabbitMQ gives as much.
-        if now - self.last_received > 3 * self.heartbeat_s and not self.holds & UNREAD:
-            self.abort("heartbeats were missed")
-
-    def check_parked(self, now: float) -> None:
-        """The same: somebody else gets what it has, if it could not be heard for too long because
-        too many of its publishes wait."""
-        if self._parking is not None and self.holds & Hold.PARKED:
-            overdue = self._parking.overdue(now)
-            if overdue is not None:
-                self.close(overdue)

@@ -6,6 +6,7 @@ import socket
 
 from braidmq.engine.effects import Level, PressureChanged
 from braidmq.gateways.admission import Listening
+from braidmq.gateways.amqp import upkeep
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
@@ -122,13 +123,13 @@ class AmqpGateway:
     def _beats(self) -> None:
         now = self.broker.loop.time()
         for connection in list(self.connections):
-            connection.beat(now)
-            connection.check_parked(now)
+            upkeep.beat(connection, now)
+            upkeep.check_parked(connection, now)
         timeout_s = self.settings.consumer_timeout_s
         if timeout_s and now >= self._consumers_checked + min(CONSUMERS_EVERY_S, timeout_s / 2):
             self._consumers_checked = now
             for connection in list(self.connections):
-                connection.check_consumers(self.broker.now_ms())
+                upkeep.check_consumers(connection, self.broker.now_ms())
         self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:

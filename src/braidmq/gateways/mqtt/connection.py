@@ -2,23 +2,22 @@
 
 import logging
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
-from braidmq.gateways.intake import Share
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.answers import MqttAnswers, PublishAnswer
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.express import Express
 from braidmq.gateways.mqtt.handshake import Handshake
 from braidmq.gateways.mqtt.hub import Routed
+from braidmq.gateways.mqtt.input_events import InputEvents
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import Publisher
@@ -28,8 +27,9 @@ from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
 from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.gateways.sessions import ChannelInfo, SessionInfo
-from braidmq.gateways.slicing import READ_S, Steps
+from braidmq.gateways.slicing import READ_S
 from braidmq.gateways.tcp import TcpLink
+from braidmq.gateways.transport import Transport
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
@@ -85,8 +85,6 @@ counts as unsent."""
 OUTPUT_HIGH_BYTES = 1 << 20
 """A session whose socket has this much unsent gets nothing more from its queue until it reads."""
 
-NOTHING = memoryview(b"")
-
 RUN_AT_ONCE = 64
 """Messages of a run that are taken one by one, before others have their turn."""
 
@@ -100,49 +98,8 @@ Telling = ConnAck | Disconnect | SubAck | UnsubAck
 """Packets that may have a reason string."""
 
 
-class Transport(Protocol):
-    """What carries the bytes: TCP, or WebSocket over it."""
-
-    host: str
-    """The peer's address."""
-    peer: str
-    """The same with its port."""
-    share: Share | None
-    """Where it has counted what it keeps of a packet that is not whole."""
-    receive_bytes: int
-    """What is read at once."""
-
-    @property
-    def unsent_bytes(self) -> int: ...
-    @property
-    def received_bytes(self) -> int: ...
-    @property
-    def sent_bytes(self) -> int: ...
-    @property
-    def heard_s(self) -> float:
-        """When something came last, by the loop's clock."""
-
-    def write(self, data: bytes) -> None: ...
-    def pause(self) -> None:
-        """Read no more until ``resume``."""
-
-    def resume(self) -> None:
-        """Read on, first what was left unread."""
-
-    def drop_input(self) -> None:
-        """Take no notice of anything that comes from now on, or came and is not taken yet."""
-
-    def finish(self) -> None:
-        """Say goodbye; the peer closes, or is cut off after a while."""
-
-    def close(self) -> None:
-        """Once everything is sent."""
-
-    def abort(self) -> None: ...
-
-
 class MqttConnection:
-    __deletable__ = ("_publisher", "_subscriber", "answers")
+    __deletable__ = ("_publisher", "_subscriber", "answers", "input")
 
     def __init__(self, gateway: "MqttGateway", transport: Transport) -> None:
         self.gateway = gateway
@@ -180,12 +137,7 @@ class MqttConnection:
         """Publishes that wait for room, while there are any."""
         self._deaf_since_s = 0.0
         """When too many of them waited for more to be read."""
-        self._late: deque[tuple[Any, ...]] = deque()
-        """What was read last and is not handled yet."""
-        self._steps: Steps | None = None
-        """The rest of a packet that takes long."""
-        self._is_late = False
-        """There is some of either, or will be: what comes now comes after it."""
+        self.input = InputEvents(self)
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -299,7 +251,7 @@ class MqttConnection:
             return size
         if not self._established and self._handshake is not None and self._handshake.is_known:
             return 0
-        if self._is_late:
+        if self.input.is_late:
             return 0
         if self._skipped_bytes:
             skipped = min(self._skipped_bytes, size)
@@ -325,21 +277,12 @@ class MqttConnection:
         events, used = self._scanner.scan(view, size, self.quota())
         if self._trace is not None:
             self._trace.received(bytes(view[:used]))
-        until = monotonic() + READ_S
-        for event in events:
-            if self._is_late:
-                self._put_off(event, view)
-                continue
-            self._handle(event, view)
-            if self._closed:
-                return size
-            self._is_late = self._steps is not None or monotonic() >= until
-        self._is_late = bool(self._late) or self._steps is not None
-        self._set_receive_bytes(size, monotonic() - until + READ_S)
+        began = monotonic()
+        self.input.handle(events, view, began + READ_S)
+        if self._closed:
+            return size
+        self._set_receive_bytes(size, monotonic() - began)
         self._note_aliases()
-        if self._is_late:
-            self.transport.pause()
-            self.broker.work_unawaited(self._catch_up(), f"what {self.transport.peer} asked for")
         if self._scanner.wanted_bytes > LARGE_BYTES and self._is_refused(view[used:size]):
             self._skipped_bytes = self._scanner.wanted_bytes - (size - used)
             return size
@@ -376,14 +319,14 @@ class MqttConnection:
         used = self.answers.open_acks + len(self._publisher.open_ids)
         return self.settings.receive_maximum - used
 
-    def _handle(self, event: tuple[Any, ...], view: memoryview) -> None:
+    def handle(self, event: tuple[Any, ...], view: memoryview) -> None:
         kind = event[0]
         if kind != EVENT_PUBLISH:
             self.broker.settle()
         if kind == EVENT_PUBLISH:
             run = event[1]
             arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
-            self._take(arrival, run.packet_ids)
+            self.take(arrival, run.packet_ids)
         elif kind == EVENT_ACKS:
             self._handle_acks(*event[1:])
         elif kind == EVENT_ERROR:
@@ -396,9 +339,9 @@ class MqttConnection:
             finally:
                 about.set(None)
 
-    def _take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+    def take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         if arrival.count > RUN_AT_ONCE and not self._publisher.takes_runs(arrival):
-            self.do(self._taking(arrival.kept(), packet_ids))
+            self.input.do(self._taking(arrival.kept(), packet_ids))
         elif self.must_wait() and not self._publisher.is_answered_now(arrival):
             self._park(arrival, packet_ids)
         else:
@@ -408,22 +351,8 @@ class MqttConnection:
         """A run that has to be taken one by one."""
         for index in range(arrival.count):
             ids = None if packet_ids is None else packet_ids[index : index + 1]
-            self._take(arrival.part(index), ids)
+            self.take(arrival.part(index), ids)
             yield
-
-    # --- what takes longer than its share ---
-
-    def do(self, steps: Steps) -> None:
-        """Have the packet that is handled done in steps; what comes after it waits."""
-        self._steps = steps
-
-    def _set_receive_bytes(self, size: int, took_s: float) -> None:
-        """Who has sent as much as was read may send more at once, if that did not take long."""
-        receive_bytes = self.transport.receive_bytes
-        if self._is_late or took_s > LONG_READ_S:
-            self.transport.receive_bytes = min(max(size // 2, RECEIVE_BYTES_MIN), receive_bytes)
-        elif size >= receive_bytes and took_s < READ_S and self._established and not self._parked:
-            self.transport.receive_bytes = min(2 * receive_bytes, RECEIVE_BYTES)
 
     def _note_aliases(self) -> None:
         """Topics that the client has given numbers to are kept as long as it likes."""
@@ -432,47 +361,24 @@ class MqttConnection:
             self.share.hold(alias_bytes - self._alias_bytes)
             self._alias_bytes = alias_bytes
 
-    def _put_off(self, event: tuple[Any, ...], view: memoryview) -> None:
-        """Keep it, for when those before it are done."""
-        if event[0] == EVENT_PUBLISH:
-            run = event[1]
-            arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
-            event = (EVENT_PUBLISH, arrival.kept(), run.packet_ids)
-        self._late.append(event)
+    def _set_receive_bytes(self, size: int, took_s: float) -> None:
+        """Who has sent as much as was read may send more at once, if that did not take long."""
+        receive_bytes = self.transport.receive_bytes
+        if self.input.is_late or took_s > LONG_READ_S:
+            self.transport.receive_bytes = min(max(size // 2, RECEIVE_BYTES_MIN), receive_bytes)
+        elif size >= receive_bytes and took_s < READ_S and self._established and not self._parked:
+            self.transport.receive_bytes = min(2 * receive_bytes, RECEIVE_BYTES)
 
-    def _catch_up(self) -> Iterator[None]:
-        """A slice at a time; nothing more is read until it is done."""
-        try:
-            while (self._late or self._steps is not None) and not self._closed:
-                self._catch_up_some()
-                yield
-        except Exception:
-            self.transport.abort()
-            raise
-        self._late.clear()
-        self._steps = None
-        self._is_late = False
+    def caught_up(self) -> None:
+        """Everything it sent is done: it is heard again."""
         self._resumed_s = self.broker.loop.time()
-        self._read_on()
+        self.read_on()
 
-    def _catch_up_some(self) -> None:
-        try:
-            if self._steps is not None:
-                if next(self._steps, self) is self:
-                    self._steps = None
-                return
-            event = self._late.popleft()
-            if event[0] == EVENT_PUBLISH:
-                self._take(event[1], event[2])
-            else:
-                self._handle(event, NOTHING)
-        except BraidError as error:
-            self.fail(translate(error.with_traceback(None)))
-
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
         """Unless there is a reason not to."""
-        if self._is_heard and not self._read_paused and not self._is_late and not self._closed:
-            self.transport.resume()
+        if self._closed or not self._is_heard or self._read_paused or self.input.is_late:
+            return
+        self.transport.resume()
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
         if self._queues is not None and kind != Kind.PUBREL:
@@ -532,7 +438,7 @@ class MqttConnection:
         self.session.tree.moves += 1
         self.broker.flush_later(self)
         self._subscriber.resume()
-        self._read_on()
+        self.read_on()
 
     # --- the end ---
 
@@ -619,8 +525,7 @@ class MqttConnection:
     def _drop_input(self) -> None:
         """What it has not completed never will be."""
         self._skipped_bytes = 0
-        self._late.clear()
-        self._steps = None
+        self.input.forget()
         if self._parked is not None:
             self.log(logging.WARNING, "publishes dropped", waiting=len(self._parked))
             self._parked.clear()
@@ -664,7 +569,7 @@ class MqttConnection:
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._queues = self._trace = self._handshake = None
         self._noted = array("H")
-        del self._publisher, self._subscriber, self.answers
+        del self._publisher, self._subscriber, self.answers, self.input
 
     # --- out ---
 
@@ -774,7 +679,7 @@ class MqttConnection:
         if not paused and not self._is_heard:
             self._is_heard = True
             self._resumed_s = self.broker.loop.time()
-            self._read_on()
+            self.read_on()
         if not paused and not self._closed:
             self._subscriber.catch_up()
 
@@ -870,7 +775,7 @@ class MqttConnection:
         if self._read_paused:
             self._read_paused = False
             self._resumed_s = self.broker.loop.time()
-            self._read_on()
+            self.read_on()
 
     def check_parked(self, now: float) -> None:
         """Called about once a second: others get what it has not answered for, if it could not be
@@ -885,7 +790,7 @@ class MqttConnection:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
         if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
             return
-        if self._is_late:
+        if self.input.is_late:
             return
         if now - max(self.transport.heard_s, self._resumed_s) > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

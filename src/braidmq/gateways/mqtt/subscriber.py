@@ -64,7 +64,7 @@ class Subscriber:
     def _do(self, steps: Steps, filters: int) -> None:
         """A client decides how many filters are in one packet."""
         if filters > FILTERS_AT_ONCE:
-            self._connection.do(steps)
+            self._connection.input.do(steps)
         else:
             for _ in steps:
                 pass
