@@ -45,7 +45,7 @@ SOURCES := setup.py compiled.txt \
 
 # What we need is downloaded while what is ours is compiled.
 setup:
-	@$(MAKE) --no-print-directory --jobs=2 $(INSTALLED) $(DEVELOPMENT)
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(INSTALLED) $(DEVELOPMENT)
 
 $(RUNTIME): pyproject.toml scripts/install.py
 	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
