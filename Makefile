@@ -4,10 +4,16 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-STAMP  := $(VENV)/.ready
-BUILT  := $(VENV)/.built
-SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+# What it takes to run a node; what it takes to work on it, besides; what is ours, compiled and installed.
+RUNTIME     := $(VENV)/.runtime
+DEVELOPMENT := $(VENV)/.development
+BUILT       := $(VENV)/.built
+INSTALLED   := $(VENV)/.installed
+
+SOURCES := setup.py compiled.txt \
+  $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
 .PHONY: \
   bench-amqp \
@@ -21,6 +27,7 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   bench-transactions \
   churn \
   clean \
+  compare \
   crash \
   damage \
   foreign \
@@ -36,28 +43,39 @@ SOURCES := compiled.txt $(shell find src -name '*.py' -o -name '*.pyi' -o -name 
   steady \
   test
 
-setup: $(BUILT)
+# What we need is downloaded while what is ours is compiled.
+setup:
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(INSTALLED) $(DEVELOPMENT)
 
-$(STAMP): pyproject.toml setup.py
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade "pip>=24" "setuptools>=75" "Cython>=3.1" "mypy>=1.15" "msgspec>=0.19"
-	$(BIN)/python scripts/dependencies.py dev spark > $(VENV)/dependencies.txt
-	# What we need is downloaded while what is ours is compiled.
-	$(PIP) install --requirement $(VENV)/dependencies.txt & downloading=$$!; \
-	$(PIP) install --no-build-isolation --no-deps --editable .; compiled=$$?; \
-	wait $$downloading && exit $$compiled
-	touch $(STAMP) $(BUILT)
+$(RUNTIME): pyproject.toml scripts/install.py
+	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python scripts/install.py
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@$(BIN)/python scripts/install.py arrow spark dev
+	@touch $@
 
 # Whatever changed: setup.py compiles just that, by the contents of files and not by their dates.
-$(BUILT): $(STAMP) $(SOURCES)
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	touch $(BUILT)
+$(BUILT): $(RUNTIME) $(SOURCES)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
 
-serve: setup
-	$(BIN)/braid serve
+# Names and commands; everything else is used where it stands.
+$(INSTALLED): pyproject.toml | $(BUILT)
+	@echo "installing braidmq …"
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+serve: $(INSTALLED)
+	@$(BIN)/braid serve
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Against a live RabbitMQ and Mosquitto, all there is; CI runs the quick part. Needs root the first time.
+compare: setup
+	$(BIN)/python -m bench.rabbitmq $(BIN)/python -m pytest -q tests/differential tests/clients/go tests/clients/node/test_amqplib.py
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -149,4 +167,3 @@ bench-spark: setup
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src -name '*.so' -delete
-	find src -name '*.pyx' | sed 's/pyx$$/c/' | xargs rm -f

@@ -9,18 +9,19 @@ sources compiles nothing, and a file that is out of date can't be taken for a ne
 
 import ast
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from Cython.Build import cythonize
-from mypyc.build import mypycify
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -30,7 +31,10 @@ GROUP = "braidmq"
 LIBRARY = f"{GROUP}__mypyc"
 """The library that mypyc puts all modules into; each has an empty one of its own beside it."""
 
+CORES = os.cpu_count() or 1
 KEPT_S = 30 * 24 * 3600
+GENERATED = Path("build/generated")
+"""C that Cython and mypyc write: never beside the sources, where a package would take it along."""
 
 KERNELS = {
     "braidmq.storage.crc32c": [f"{STORAGE}/crc32c.h"],
@@ -76,6 +80,9 @@ KERNELS = {
     "braidmq.gateways.mqtt.express": [],
 }
 
+SHARED = "braidmq.cython_shared"
+"""What Cython needs for views of memory: once for all kernels, where each would compile its own."""
+
 # Warnings are about C that Cython wrote; debug information takes a third of the time.
 FLAGS = ["-O3", "-g0", "-fno-strict-aliasing", "-w"]
 
@@ -91,13 +98,17 @@ DIRECTIVES = {
 
 # Types were checked before (make lint); here missing stubs must not stop an installation.
 MYPYC_OPTIONS = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-MYPYC_LEVELS = {"opt_level": "2", "debug_level": "0"}
+# A C file for each module compiles on all cores; one for all takes as long, on a single one. With
+# -O2 it is half as long again for no gain that could be measured (docs/adr/0008).
+MYPYC_SETTINGS = {"opt_level": "1", "debug_level": "0", "multi_file": True}
+# Calls between these files need no detour through the table of exported names.
+MYPYC_FLAGS = ["-fvisibility=hidden"]
 
 
 def compiled_modules():
     if os.environ.get("BRAIDMQ_COMPILE") == "0":
         return []
-    lines = Path(__file__).with_name("compiled.txt").read_text().splitlines()
+    lines = Path("compiled.txt").read_text().splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
@@ -117,6 +128,8 @@ def declared_extensions():
         )
         for name, headers in KERNELS.items()
     ]
+    shared = f"src/{SHARED.replace('.', '/')}.c"  # cythonize writes it, under GENERATED
+    kernels.append(Extension(SHARED, [shared], extra_compile_args=FLAGS))
     modules = compiled_modules()
     if not modules:
         return kernels
@@ -149,18 +162,41 @@ def toolchain():
     return [sys.version, said.stdout, *settings, os.environ.get("CFLAGS", "")]
 
 
+def key_of(extension):
+    return kernel_key(extension) if extension.sources else library_key()
+
+
 def kernel_key(extension):
     """Declarations are few and seldom changed: each kernel may depend on all of them."""
     shared = [str(path) for end in ("pxd", "h") for path in SOURCES.rglob(f"*.{end}")]
-    words = [*toolchain(), version("Cython"), repr(DIRECTIVES), repr(FLAGS), extension.name]
-    return digest_of(words, [*extension.sources, *shared])
+    words = [*toolchain(), version("Cython"), repr(DIRECTIVES), repr(FLAGS), extension.name, SHARED]
+    own = [] if extension.name == SHARED else extension.sources
+    return digest_of(words, [*own, *shared])
 
 
 @cache
 def library_key():
-    words = [*toolchain(), version("mypy"), repr(MYPYC_OPTIONS), repr(MYPYC_LEVELS)]
+    how = [repr(each) for each in (MYPYC_OPTIONS, MYPYC_SETTINGS, MYPYC_FLAGS)]
     modules = compiled_modules()
-    return digest_of([*words, *modules], files_behind(modules))
+    return digest_of([*toolchain(), version("mypy"), *how, *modules], files_behind(modules))
+
+
+def object_key(source, options):
+    """Of one C file: a change to one of many modules compiles that module's file and links."""
+    headers = [*SOURCES.rglob("*.h"), *Path(source).parent.glob("*.h")]
+    how = sorted((name, str(value)) for name, value in options.items())
+    words = [*toolchain(), version("Cython"), version("mypy"), repr(how)]
+    return digest_of(words, [source, *map(str, headers)])
+
+
+def make_object(made, key, compile_it):
+    """Unless it was made from just this."""
+    key_file = Path(f"{made}.key")
+    if Path(made).exists() and key_file.exists() and key_file.read_text() == key:
+        return
+    key_file.unlink(missing_ok=True)  # before: what is left of a broken run belongs to no key
+    compile_it()
+    key_file.write_text(key)
 
 
 def files_behind(modules):
@@ -195,44 +231,107 @@ def forget_unused():
             kept.unlink(missing_ok=True)
 
 
+def remove_strays(declared):
+    """Of the libraries beside the sources, what is not built any more.
+
+    Python imports a library before the module beside it: one that compiled.txt lists no longer
+    would go on running as it was on the day it was compiled.
+    """
+    for found in SOURCES.absolute().rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+        if found not in declared:
+            found.unlink()
+
+
+def described(kernels, modules):
+    parts = [(len(kernels), "kernels"), (len(set(modules) - {LIBRARY}), "Python modules")]
+    return " and ".join(f"{count} {what}" for count, what in parts if count)
+
+
+def translate_kernels(kernels):
+    from Cython.Build import cythonize
+
+    return cythonize(
+        kernels,
+        nthreads=CORES,
+        compiler_directives=DIRECTIVES,
+        build_dir=str(GENERATED),
+        shared_utility_qualified_name=SHARED,
+        quiet=True,
+    )
+
+
+def translate_modules(names):
+    from mypyc.build import mypycify
+
+    remarks = io.StringIO()  # on how it compiles what is right; worth reading when it is not
+    try:
+        with redirect_stdout(remarks):
+            found = mypycify(
+                MYPYC_OPTIONS + compiled_modules(),
+                group_name=GROUP,
+                target_dir=str(GENERATED),
+                **MYPYC_SETTINGS,
+            )
+    except SystemExit:
+        print(remarks.getvalue())
+        raise
+    for each in found:
+        each.extra_compile_args += MYPYC_FLAGS
+    return [each for each in found if each.name in names]
+
+
 class BuildExtensions(build_ext):
     """Compiles what the cache does not have, and keeps it there."""
 
+    def run(self):
+        super().run()
+        if self.inplace:
+            remove_strays({Path(self.get_ext_fullpath(each.name)) for each in self.extensions})
+
     def build_extensions(self):
         missing = [each for each in self.extensions if not self._take_from_cache(each)]
-        kernels = [each for each in missing if each.sources]
-        modules = {each.name for each in missing} - {each.name for each in kernels}
-        declared, self.extensions = self.extensions, self._translated(kernels, modules)
-        self.force = True  # by content it is new, whatever the dates of files say
-        super().build_extensions()
-        self.extensions = declared
+        if missing:
+            self._build(missing)
         for each in missing:
             self._put_into_cache(each)
         forget_unused()
 
-    def _translated(self, kernels, modules):
-        """The large library first: the other cores compile the rest meanwhile."""
-        translated = []
-        if modules:
-            all_of_it = mypycify(
-                MYPYC_OPTIONS + compiled_modules(), group_name=GROUP, **MYPYC_LEVELS
-            )
-            translated = sorted(
-                (each for each in all_of_it if each.name in modules),
-                key=lambda each: each.name != LIBRARY,
-            )
-        if kernels:
-            translated += cythonize(
-                kernels, nthreads=os.cpu_count() or 1, compiler_directives=DIRECTIVES
-            )
-        for each in translated:
-            each._needs_stub = False
-        return translated
+    def _build(self, missing):
+        kernels = [each for each in missing if each.sources]
+        modules = {each.name for each in missing} - {each.name for each in kernels}
+        print(f"compiling {described(kernels, modules)} on {CORES} cores …", flush=True)
+        self.force = True  # by content it is new, whatever the dates of files say
+        with ThreadPoolExecutor(CORES) as compilers, ThreadPoolExecutor(2 * CORES) as libraries:
+            self._compile_in(compilers)
+            building = []
+            # mypyc translates on one core; the others compile kernels meanwhile.
+            for translate, wanted in ((translate_kernels, kernels), (translate_modules, modules)):
+                for each in translate(wanted) if wanted else ():
+                    each._needs_stub = False
+                    building.append(libraries.submit(self.build_extension, each))
+            for each in building:
+                each.result()
+
+    def _compile_in(self, compilers):
+        """Each file by itself, those of one library too; the largest first."""
+        compile_all = self.compiler.compile
+
+        def compile_one(source, output_dir, **options):
+            [made] = self.compiler.object_filenames([source], output_dir=output_dir)
+            key = object_key(source, options)
+            make_object(made, key, lambda: compile_all([source], output_dir, **options))
+            return made
+
+        def compile_each(sources, **options):
+            largest_first = sorted(sources, key=lambda source: -Path(source).stat().st_size)
+            waiting = [compilers.submit(compile_one, each, **options) for each in largest_first]
+            return [each.result() for each in waiting]
+
+        self.compiler.compile = compile_each
 
     def _place(self, extension):
         file = Path(self.get_ext_fullpath(extension.name))
-        key = kernel_key(extension) if extension.sources else library_key()
-        return file, cache_directory() / f"{extension.name}-{key}.so"
+        return file, cache_directory() / f"{extension.name}-{key_of(extension)}.so"
 
     def _take_from_cache(self, extension):
         file, kept = self._place(extension)
@@ -255,11 +354,15 @@ class BuildExtensions(build_ext):
             print(f"not kept in the build cache: {error}", file=sys.stderr)
 
 
-# An installer asks for names and versions twice before it builds, and that needs no compiler.
-asked_for_metadata = {"egg_info", "dist_info"} & set(sys.argv)
+def main():
+    # An installer asks for names and versions twice before it builds, and that needs no compiler.
+    asked_for_metadata = {"egg_info", "dist_info"} & set(sys.argv)
+    setup(
+        cmdclass={"build_ext": BuildExtensions},
+        options={"build_ext": {"parallel": CORES}},
+        ext_modules=[] if asked_for_metadata else declared_extensions(),
+    )
 
-setup(
-    cmdclass={"build_ext": BuildExtensions},
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},
-    ext_modules=[] if asked_for_metadata else declared_extensions(),
-)
+
+if __name__ == "__main__":
+    main()

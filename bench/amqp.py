@@ -4,27 +4,19 @@ Both run on this machine at once, on ports and data of their own; only one is un
 in turns. What each promises differs and stands beside each figure: see ``PROMISES``.
 """
 
-import os
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.beside import Results, Rivalry, install, rate, stop_session
+from bench.beside import Results, Rivalry, rate
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
-from braidmq.client.address import parse_address
+from bench.rabbitmq import rabbitmq
 from braidmq.loadgen.amqp import run
-from braidmq.loadgen.amqp_client import Client
 from braidmq.loadgen.amqp_workloads import WORKLOADS
 from braidmq.loadgen.result import Result
-from braidmq.model.errors import BraidError
-from braidmq.testing.live import free_ports, live_node
-
-RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-START_S_MAX = 60.0
+from braidmq.testing.live import live_node
 
 PROMISES = {
     "persistent": "a confirm here: fdatasync of the message; there: synced in larger, rarer groups,"
@@ -34,54 +26,6 @@ PROMISES = {
 
 
 # --- the brokers ---
-
-
-@contextmanager
-def rabbitmq(root: Path) -> Iterator[str]:
-    """A node of its own: name, ports, cookie, data, and a port mapper that ends with it."""
-    install(RABBITMQ, "rabbitmq-server")
-    port, distribution, mapper = free_ports(3)
-    (root / "home").mkdir(parents=True)
-    (root / "plugins").write_text("[].\n")
-    settings = {
-        "HOME": root / "home",
-        "ERL_EPMD_PORT": mapper,
-        "RABBITMQ_NODENAME": "braidbench@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": port,
-        "RABBITMQ_DIST_PORT": distribution,
-        "RABBITMQ_MNESIA_BASE": root / "mnesia",
-        "RABBITMQ_LOG_BASE": root / "log",
-        "RABBITMQ_CONFIG_FILE": root / "none",
-        "RABBITMQ_ENABLED_PLUGINS_FILE": root / "plugins",
-        "RABBITMQ_PID_FILE": root / "pid",
-    }
-    environment = os.environ | {name: str(value) for name, value in settings.items()}
-    log = (root / "output").open("wb")
-    process = subprocess.Popen(
-        [str(RABBITMQ)], env=environment, stdout=log, stderr=log, start_new_session=True
-    )
-    url = f"amqp://guest:guest@127.0.0.1:{port}/"
-    try:
-        _wait_until_up(url, process)
-        yield url
-    finally:
-        stop_session(process)
-        log.close()
-        # Daemons of Erlang's outlive the node; this one is ours, by its port.
-        subprocess.run(["epmd", "-port", str(mapper), "-kill"], check=False, capture_output=True)
-
-
-def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S_MAX
-    while True:
-        try:
-            Client(parse_address(url)).close()
-            return
-        except BraidError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 @contextmanager

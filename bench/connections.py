@@ -392,9 +392,9 @@ def mqtt_logins(context: Context) -> Iterator[Measure]:
 
 
 def amqp_logins(context: Context) -> Iterator[Measure]:
-    from bench import amqp
+    from bench import amqp, rabbitmq
 
-    yield from log_in_rate(context, amqp.braidmq, amqp.rabbitmq, "AMQP", "RabbitMQ", 3)
+    yield from log_in_rate(context, amqp.braidmq, rabbitmq.rabbitmq, "AMQP", "RabbitMQ", 3)
 
 
 BENCHMARKS: dict[str, Benchmark] = {

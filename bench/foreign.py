@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from bench.amqp import RABBITMQ, rabbitmq
+from bench.rabbitmq import RABBITMQ, rabbitmq
 from braidmq.testing.live import live_node
 
 PACKAGES = Path("/usr/share/gocode")

@@ -5,8 +5,10 @@
 
 import os
 import signal
+from collections import Counter
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
@@ -35,3 +37,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneWorker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # First what takes longest in one piece: the other worker does the rest meanwhile.
     items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """What was not tested here, a line for each reason."""
+    for reason, count in skip_reasons(terminalreporter.stats.get("skipped", [])).most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
+
+def skip_reasons(reports: list[pytest.TestReport]) -> Counter[str]:
+    # Of a skipped test pytest keeps where, which line and "Skipped: why".
+    reasons = (each.longrepr[2] for each in reports if isinstance(each.longrepr, tuple))
+    return Counter(reason.removeprefix("Skipped: ") for reason in reasons)

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from braidmq.model.errors import CorruptData, NotFound
+from braidmq.model.errors import CorruptData, NotFound, SetupError
 from braidmq.model.limits import MIB
 from braidmq.storage import segment, snapshot
 from braidmq.storage.bodies import START, Fetch, check_header, resolve_all
@@ -28,6 +26,17 @@ from braidmq.storage.shared_body import is_reference
 
 if TYPE_CHECKING:
     from braidmq.storage.record_columns import Column  # a name for types alone: the kernel has none
+
+
+class ArrowMissing(SetupError):
+    code = "arrow-missing"
+    remedy = "pip install 'braidmq[arrow]'"
+
+
+try:
+    import pyarrow as pa  # 170 MB that a node has no use for
+except ImportError:
+    raise ArrowMissing("segments are read into Arrow, and pyarrow is not installed") from None
 
 COLUMNS = pa.schema(
     [
