@@ -126,7 +126,7 @@ foreign: setup
 
 # After a change to the HTTP API.
 openapi: setup
-	$(BIN)/python -c "from braidmq.gateways.http.api import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
+	$(BIN)/python -c "from braidmq.api.assembly import openapi_text; print(openapi_text(), end='')" > docs/openapi.json
 
 bench-connections: setup
 	$(BIN)/python -m bench.connections

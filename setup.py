@@ -25,7 +25,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-STORAGE = "src/braidmq/storage"
+RECORD = "src/braidmq/record"
 SOURCES = Path("src")
 GROUP = "braidmq"
 LIBRARY = f"{GROUP}__mypyc"
@@ -37,47 +37,47 @@ GENERATED = Path("build/generated")
 """C that Cython and mypyc write: never beside the sources, where a package would take it along."""
 
 KERNELS = {
-    "braidmq.storage.crc32c": [f"{STORAGE}/crc32c.h"],
-    "braidmq.storage.record": [
-        f"{STORAGE}/crc32c.h",
-        f"{STORAGE}/record_run.h",
-        f"{STORAGE}/record_scan.h",
+    "braidmq.record.crc32c": [f"{RECORD}/crc32c.h"],
+    "braidmq.record.batch": [
+        f"{RECORD}/crc32c.h",
+        f"{RECORD}/record_run.h",
+        f"{RECORD}/record_scan.h",
     ],
-    "braidmq.storage.record_columns": [],
-    "braidmq.storage.shared_body": [f"{STORAGE}/crc32c.h"],
-    "braidmq.storage.key_hash": [],
+    "braidmq.record.columns": [],
+    "braidmq.storage.shared_body": [f"{RECORD}/crc32c.h"],
+    "braidmq.record.key_hash": [],
     "braidmq.storage.key_filter": [],
-    "braidmq.storage.journal_entry": [f"{STORAGE}/crc32c.h"],
-    "braidmq.storage.open_record": [f"{STORAGE}/crc32c.h"],
-    "braidmq.storage.offset_set": [],
+    "braidmq.storage.journal_entry": [f"{RECORD}/crc32c.h"],
+    "braidmq.record.open_record": [f"{RECORD}/crc32c.h"],
+    "braidmq.record.offset_set": [],
     "braidmq.storage.copying": [],
     "braidmq.storage.writing": [],
     "braidmq.client.awaitables": [],
     "braidmq.wire.header_columns": [],
     "braidmq.wire.record_rows": [],
-    "braidmq.wire.arrivals": [],
+    "braidmq.loadgen.arrivals": [],
     "braidmq.wire.deaths": [],
     "braidmq.wire.amqp.client": [],
     "braidmq.wire.amqp.scan": [],
     "braidmq.wire.amqp.render": [],
-    "braidmq.wire.amqp.load": [],
+    "braidmq.loadgen.amqp_load": [],
     "braidmq.wire.mqtt.publish": [],
     "braidmq.wire.mqtt.scan": [],
     "braidmq.wire.mqtt.render": [],
-    "braidmq.wire.mqtt.load": [],
+    "braidmq.loadgen.mqtt_load": [],
     "braidmq.engine.compaction": [],
     "braidmq.engine.entries": [],
     "braidmq.engine.delivery": [],
     "braidmq.engine.partitioner": [],
     "braidmq.engine.timer_wheel": [],
-    "braidmq.engine.timing": [],
+    "braidmq.engine.record_times": [],
     "braidmq.engine.routing.rendezvous": [],
     "braidmq.engine.routing.topic_trie": [],
-    "braidmq.gateways.intake": [],
-    "braidmq.gateways.tcp": [],
-    "braidmq.gateways.turns": [],
+    "braidmq.net.input_budget": [],
+    "braidmq.net.tcp": [],
+    "braidmq.runtime.turns": [],
     "braidmq.gateways.mqtt.counters": [],
-    "braidmq.gateways.mqtt.express": [],
+    "braidmq.gateways.mqtt.fast_path": [],
 }
 
 SHARED = "braidmq.cython_shared"
@@ -123,7 +123,7 @@ def declared_extensions():
             name,
             [f"src/{name.replace('.', '/')}.pyx"],
             depends=headers,
-            include_dirs=[STORAGE],
+            include_dirs=[RECORD],
             extra_compile_args=FLAGS,
         )
         for name, headers in KERNELS.items()

@@ -24,13 +24,13 @@ from bench.harness import (
     main,
     paired_ratio,
 )
-from braidmq.engine.core import Timer
 from braidmq.engine.engine import Engine
+from braidmq.engine.state import Timer
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import Consumer, Credit, Topic
 from braidmq.model.limits import MIB
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import MemoryDisk, RealDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.recording_disk import RecordingDisk
 

@@ -15,8 +15,8 @@ from braidmq.engine.errors import TopicFull
 from braidmq.engine.routing.bindings import topic as topic_destination
 from braidmq.engine.topics import Topic
 from braidmq.gateways.translation import amqp_envelope
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.properties import Properties
 from braidmq.wire.envelopes import AMQP
 

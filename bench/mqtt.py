@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.beside import Rivalry, install, stop_session
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main
 from braidmq.gateways.mqtt.session import Session
-from braidmq.gateways.mqtt.tree import Subscription, Tree
+from braidmq.gateways.mqtt.subscription_index import Subscription, SubscriptionIndex
 from braidmq.loadgen.mqtt import run
 from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
 from braidmq.loadgen.mqtt_workloads import WORKLOADS
@@ -155,7 +155,7 @@ def many_subscriptions(context: Context) -> Iterator[Measure]:
     """A third each of filters without wildcards, with one level open, and with the rest open."""
     count = context.size(SUBSCRIPTIONS, 3000)
     accounts = Accounts(Store.open(MemoryDisk()), dev=True)
-    tree = Tree("/", accounts)
+    tree = SubscriptionIndex("/", accounts)
     devices = range(count // 3)
     filters = [
         pattern.format(n)

@@ -15,11 +15,11 @@ import time
 from itertools import product
 from pathlib import Path
 
+from braidmq.loadgen.arrivals import Histogram
 from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
+from braidmq.loadgen.mqtt_load import Publisher
 from braidmq.testing.live import LiveNode, live_node
-from braidmq.wire.arrivals import Histogram
 from braidmq.wire.mqtt.constants import Version
-from braidmq.wire.mqtt.load import Publisher
 from braidmq.wire.mqtt.packets import PingReq, Publish, Request, Subscribe, encode
 
 P99_MS_MAX = 250.0

@@ -32,8 +32,8 @@ from braidmq.loadgen.broker_process import BrokerProcess
 from braidmq.pipeline.options import parse_options
 from braidmq.pipeline.reading import SplitReader
 from braidmq.pipeline.source import BatchReader
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import RealDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.testing.live import LiveNode, live_node
 
 TOPIC = "bench"

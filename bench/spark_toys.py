@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 
 from braidmq.pipeline.columns import Rows
 from braidmq.pipeline.source import MESSAGES, BatchReader, BraidDataSource
+from braidmq.record.batch import RecordBatch
+from braidmq.record.columns import decode_columns
 from braidmq.storage.reader import EARLIEST, LATEST, ROWS_MAX
-from braidmq.storage.record import RecordBatch
-from braidmq.storage.record_columns import decode_columns
 
 VALUE_BYTES = 200
 BATCH_ROWS = ROWS_MAX

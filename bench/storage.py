@@ -30,11 +30,11 @@ from bench.harness import (
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.model.limits import GIB, KIB, MIB
+from braidmq.record.batch import RecordBatch
+from braidmq.record.crc32c import copy_and_crc32c, crc32c
 from braidmq.storage import journal
-from braidmq.storage.crc32c import copy_and_crc32c, crc32c
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Committer

@@ -15,17 +15,17 @@ import httpx
 import pytest
 
 from braidmq import __version__
+from braidmq.api.access import NOBODY, Caller
+from braidmq.api.app import App
+from braidmq.api.guard import Guard
+from braidmq.api.resources.health import Health
 from braidmq.config import Config
 from braidmq.engine.engine import Engine
-from braidmq.gateways.http.access import NOBODY, Caller
-from braidmq.gateways.http.app import App
-from braidmq.gateways.http.guard import Guard
-from braidmq.gateways.http.health import Health
-from braidmq.gateways.web import WebCallers
 from braidmq.model.errors import StorageFailed
+from braidmq.net.web_origins import WebCallers
+from braidmq.record.batch import RecordBatch
 from braidmq.server import Node, RecoveryProgress
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.live import free_ports, live_node, serve_command

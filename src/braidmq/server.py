@@ -19,23 +19,23 @@ import uvicorn
 import uvloop
 
 from braidmq import logs
+from braidmq.alerts.sending import Alerts
+from braidmq.api.app import App
+from braidmq.api.assembly import make_api
+from braidmq.api.http_timeouts import TimeoutProtocol
+from braidmq.api.resources.health import Health
+from braidmq.api.stream_protocol import ListenerProtocol
 from braidmq.config import Config, flag_of
 from braidmq.engine.engine import Engine
-from braidmq.gateways.admission import BACKLOG_CONNECTIONS
-from braidmq.gateways.alerts.sending import Alerts
 from braidmq.gateways.amqp.listener import AmqpGateway
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.http.api import make_api
-from braidmq.gateways.http.app import App
-from braidmq.gateways.http.health import Health
-from braidmq.gateways.http.listening import ListenerProtocol
-from braidmq.gateways.http.patience import PatientProtocol
 from braidmq.gateways.mqtt.listener import MqttGateway
-from braidmq.gateways.web import WebCallers
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.limits import MIB
+from braidmq.net.admission import BACKLOG_CONNECTIONS
+from braidmq.net.web_origins import WebCallers
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
@@ -96,26 +96,26 @@ class Node:
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
-    def _build_listeners(self, broker: Broker, alerts: Alerts) -> list[Listener]:
+    def _build_listeners(self, node_loop: NodeLoop, alerts: Alerts) -> list[Listener]:
         at = self._config.listeners
         config = self._config
         amqp = AmqpGateway(
-            broker, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
+            node_loop, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
         health = Health(self._store.failure, self.unready, lambda: len(self._store.quarantined()))
-        mqtt = MqttGateway(broker, self.accounts, self.logins, config.mqtt)
+        mqtt = MqttGateway(node_loop, self.accounts, self.logins, config.mqtt)
         metrics = Metrics(
             self._engine,
             {"amqp": amqp, "mqtt": mqtt},
             config.metrics,
-            lambda: broker.pipelines.list(None, broker.now_ms()),
+            lambda: node_loop.pipelines.list(None, node_loop.now_ms()),
             alerts.counts,
             self.accounts.failed_logins.counts,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(at.host, config.http.hosts, config.http.origins)
         http = make_api(
-            broker, self.accounts, self.logins, self.tokens, health, metrics, data_dir, web
+            node_loop, self.accounts, self.logins, self.tokens, health, metrics, data_dir, web
         )
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
@@ -155,12 +155,12 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        broker = Broker(self._engine, self._clock, loop)
+        node_loop = NodeLoop(self._engine, self._clock, loop)
         alerts = Alerts(self._config.alerts)
-        broker.listeners.append(alerts.hear)
+        node_loop.listeners.append(alerts.hear)
         started: list[Listener] = []
         try:
-            for listener in self._build_listeners(broker, alerts):
+            for listener in self._build_listeners(node_loop, alerts):
                 await listener.start()
                 started.append(listener)
                 say(f"{listener.name:<7} listening on {listener.url}")
@@ -175,7 +175,7 @@ class Node:
             await asyncio.gather(*(each.stop(deadline_s) for each in started))
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
-            broker.stop()
+            node_loop.stop()
 
     def failure(self) -> StorageError | None:
         return self._store.failure()
@@ -382,7 +382,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
-            http=PatientProtocol,
+            http=TimeoutProtocol,
             ws=ListenerProtocol,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,

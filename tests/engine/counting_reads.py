@@ -15,8 +15,8 @@ from engine_worlds import World  # noqa: E402
 from braidmq.engine import dead_letters  # noqa: E402
 from braidmq.engine.envelope import Death, Deaths  # noqa: E402
 from braidmq.engine.topics import Topic  # noqa: E402
+from braidmq.record.batch import Record  # noqa: E402
 from braidmq.storage.partition_log import PartitionLog, Run  # noqa: E402
-from braidmq.storage.record import Record  # noqa: E402
 from braidmq.storage.settings import StorageSettings  # noqa: E402
 
 HELD = 3000

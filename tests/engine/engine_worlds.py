@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from braidmq.engine.engine import Engine
 from braidmq.engine.envelope import decode_headers
 from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, PartitionView, Topic
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.disk import Disk, MemoryContent, MemoryDisk, Node
-from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import CrashChoice, FaultyDisk, KeepAll, LoseAll, Random
 

@@ -18,9 +18,9 @@ from engine_worlds import DAY, NOW, NS, SMALL, roomy
 from braidmq.engine.engine import Engine
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import BraidError, CorruptData, ForeignFile, PartitionQuarantined
+from braidmq.record.batch import RecordBatch
 from braidmq.storage import aside, journal, snapshot
 from braidmq.storage.disk import Disk
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.repair import Dropped, skip_damaged_entry
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll
 
@@ -304,7 +304,7 @@ class Checker:
         lost = {
             value
             for name in TOPICS
-            if (topic := engine.core.topics.get((NS, name))) is not None
+            if (topic := engine.state.topics.get((NS, name))) is not None
             for value in set(self.found.expected[name]) - set(read(engine, topic))
         } - self.found.acknowledged
         numbers = {self.found.lsns[value] for value in lost}

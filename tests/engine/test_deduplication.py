@@ -6,7 +6,7 @@ from engine_worlds import MINUTE, SECOND, World, all_records, values
 from braidmq.engine.envelope import encode_headers
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.transactions.publishing import Origin
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 
 
 def named(world: World, *names: str) -> RecordBatch:

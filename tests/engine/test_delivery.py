@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from braidmq.engine import states
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.states import TERMINAL, TRANSITIONS, Event, State
-from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetSet
 
 FOREVER = 1 << 62
 DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery-states.md"

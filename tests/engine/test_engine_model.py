@@ -25,7 +25,7 @@ from braidmq.engine.policy import QUEUE_SETTINGS, merge
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, PartitionView
 from braidmq.model.errors import NotFound
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
 from model import FOREVER, Cell, Message, Model, Sub, Topic, View
@@ -764,7 +764,7 @@ class EngineMachine(RuleBasedStateMachine):
         world.engine.set_template(HERE, "one", f"^{name}$", change, now_ms=world.now_ms)
         world.policies_changed()
 
-    @precondition(lambda self: self.world.engine.core.templates)
+    @precondition(lambda self: self.world.engine.state.templates)
     @rule()
     def delete_template(self) -> None:
         self.world.engine.delete_template(HERE, "one", now_ms=self.world.now_ms)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from braidmq.engine.effects import TopicDeleted
 from braidmq.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from braidmq.engine.topics import Topic
-from braidmq.storage.record import DATED_DUE, DATED_EXPIRY
+from braidmq.record.batch import DATED_DUE, DATED_EXPIRY
 
 STEPS = [
     sign * by

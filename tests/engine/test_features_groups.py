@@ -286,12 +286,12 @@ def test_idle_groups_need_one_timer() -> None:
     world.topic(partitions=4)
     members = [world.join(f"m{number}").membership.member_id for number in range(8)]
     generation = world.settle(*members)
-    before = len(world.engine.core.wheel)
+    before = len(world.engine.state.wheel)
     for _ in range(50):
         for member in members:
             world.beat(member, generation)
         world.advance(SECOND)
-    assert len(world.engine.core.wheel) <= before
+    assert len(world.engine.state.wheel) <= before
     assert len(world.engine.groups.group(NS, G).member_ids) == 8
 
 

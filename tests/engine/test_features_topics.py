@@ -12,8 +12,8 @@ from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, make_policy
 from braidmq.engine.pressure import Pressure, Watermarks
 from braidmq.engine.topics import Topic
+from braidmq.record.key_hash import partition_for
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.key_hash import partition_for
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.recording_disk import RecordingDisk
 
@@ -106,7 +106,7 @@ def test_an_illegal_template_changes_nothing(pattern: str, settings: dict[str, o
     with pytest.raises(IllegalPolicy):
         template(world, "bad", pattern, **settings)
     assert (topic.policy, world.lsn()) == (policy, before)
-    assert not world.engine.core.templates
+    assert not world.engine.state.templates
     with pytest.raises(UnknownTemplate):
         world.engine.delete_template(NS, "bad", now_ms=world.now_ms)
 
@@ -323,9 +323,9 @@ def test_ten_thousand_idle_topics_cost_little_and_do_nothing() -> None:
     assert used / 10_000 < 4096, used / 10_000
     world.advance(SECOND)
     # Nothing but the background sweep is due, however long one waits.
-    assert len(world.engine.core.wheel) == 1
+    assert len(world.engine.state.wheel) == 1
     handled = []
-    sweep = world.engine._clockwork._handlers
+    sweep = world.engine._timers._handlers
     for kind, handler in list(sweep.items()):
         sweep[kind] = lambda *a, kind=kind, handler=handler: (handled.append(kind), handler(*a))
     world.advance(4 * MINUTE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from engine_worlds import World, values
 
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 
 CHILD = Path(__file__).parent / "counting_reads.py"
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 from engine_worlds import NS, World, roomy, values
 
-from braidmq.engine.clockwork import TIMERS_PER_TURN
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import KEY_WINDOW, LOOKS_MAX
 from braidmq.engine.states import Event, State
+from braidmq.engine.timers import TIMERS_PER_TURN
 from braidmq.engine.topics import Consumer, Mode, Topic
-from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetSet
 
 MANY = 1000
 LANES = bytes(min(priority, 3) for priority in range(256))
@@ -242,9 +242,9 @@ def test_a_topic_goes_with_its_subscriptions_in_one_step_each() -> None:
         world.consumer(topic, f"s{number}")
     wanted = calls_of("set_wanted", lambda: world.engine.delete_topic(topic))
     assert wanted <= len(topic.partitions)
-    assert not world.engine.core.views
-    assert not world.engine.core.consumers
-    assert not world.engine.core.subscriptions
+    assert not world.engine.state.views
+    assert not world.engine.state.consumers
+    assert not world.engine.state.subscriptions
     assert [each.name for each in world.engine.topics(NS)] == []
 
 

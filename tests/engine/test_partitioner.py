@@ -17,8 +17,8 @@ from braidmq.engine.partitioner import (
     runs_by_slot_owner,
     split,
 )
-from braidmq.storage.key_hash import kafka_hash, partition_for
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.record.batch import Record, RecordBatch
+from braidmq.record.key_hash import kafka_hash, partition_for
 
 OFFSET_FIELD = slice(16, 24)
 HEADER_CRC = slice(0, 4)

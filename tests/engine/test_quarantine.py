@@ -113,7 +113,7 @@ def test_a_fan_out_reaches_all_topics_but_the_quarantined() -> None:
     )
     assert published.accepted == 0
     assert values(world.drain(world.find("b")))[-1] == b"to both"
-    assert world.engine.core.totals.of(NS).dropped["quarantined"] == 1
+    assert world.engine.state.totals.of(NS).dropped["quarantined"] == 1
 
 
 def test_a_checkpoint_that_seals_a_damaged_segment_goes_on() -> None:

@@ -25,7 +25,7 @@ from braidmq.engine.transactions.errors import (
 )
 from braidmq.engine.transactions.ledger import Producer, Transaction
 from braidmq.engine.transactions.publishing import Origin
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
 

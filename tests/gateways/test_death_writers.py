@@ -16,7 +16,7 @@ from braidmq.engine.envelope import (
     routing_keys,
 )
 from braidmq.gateways.translation import amqp_envelope, amqp_writer
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.wire.amqp.properties import Properties, decode_properties
 from braidmq.wire.deaths import GRAVE_SIZE, DeathWriter, alike, copy_as
 from braidmq.wire.envelopes import AMQP, split_amqp

@@ -30,7 +30,7 @@ from braidmq.gateways.translation import (
     pattern_of_filter,
     topic_of_key,
 )
-from braidmq.storage.record import Record
+from braidmq.record.batch import Record
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.envelopes import NAMED, key_of_topic, native_from_amqp, split_amqp, split_mqtt
 from braidmq.wire.mqtt.constants import Kind

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from braidmq.engine.engine import Engine
-from braidmq.engine.timing import AGE_BOUNDS_MS, Ages, RecordClock
+from braidmq.engine.record_times import AGE_BOUNDS_MS, Ages, RecordClock
 from braidmq.engine.topics import Topic
 from braidmq.metrics.collector import Metrics
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import SUBSCRIPTION_FAMILIES, TOPIC_FAMILIES
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]

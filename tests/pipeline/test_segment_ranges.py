@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from braid_topics import Topics, wait_until
 
-from braidmq.gateways.http.bulk import requested
+from braidmq.api.resources.bulk import requested
 from braidmq.model.errors import BadRequest
 
 

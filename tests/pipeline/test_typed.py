@@ -19,9 +19,9 @@ from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import parse_options
 from braidmq.pipeline.source import BatchReader
 from braidmq.pipeline.typed import TypedRows, register_decoder
+from braidmq.record.batch import RecordBatch
+from braidmq.record.columns import decode_columns
 from braidmq.storage.reader import EARLIEST, LATEST, ROWS_MAX
-from braidmq.storage.record import RecordBatch
-from braidmq.storage.record_columns import decode_columns
 
 SCHEMA = spark.StructType(
     [

@@ -13,13 +13,13 @@ from rights_users import Rights
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from braidmq.api.assembly import make_api
+from braidmq.api.resources.health import Health
 from braidmq.engine.engine import Engine
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.http.api import make_api
-from braidmq.gateways.http.health import Health
 from braidmq.metrics.collector import Metrics
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.model.clock import SystemClock
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
@@ -117,7 +117,7 @@ Inside = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 @asynccontextmanager
 async def from_afar(settings: MetricsSettings) -> AsyncIterator[tuple[httpx.AsyncClient, Accounts]]:
     engine = Engine.open(MemoryDisk(), SystemClock().now_ms())
-    broker = Broker(engine, SystemClock(), asyncio.get_running_loop())
+    broker = NodeLoop(engine, SystemClock(), asyncio.get_running_loop())
     accounts = Accounts(engine.store)
     logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from braidmq.model.limits import KIB, MIB
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from worlds import SMALL, World, files, random_batch, read_all, value_batch, view
 
 from braidmq.model.errors import CorruptData
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage import bodies, snapshot
 from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import Disk, MemoryDisk
 from braidmq.storage.flush import SegmentWriter
-from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment, bodies_path
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store

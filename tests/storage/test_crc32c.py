@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from oracles import crc32c as crc32c_by_table
 from oracles import crc32c_bitwise
 
-from braidmq.storage.crc32c import HARDWARE, copy_and_crc32c, crc32c, crc32c_portable
+from braidmq.record.crc32c import HARDWARE, copy_and_crc32c, crc32c, crc32c_portable
 
 # Three chains of 168 bytes, three of 2048, and both after one another.
 THRESHOLDS = (3 * 168, 3 * 2048, 3 * 168 + 3 * 2048)

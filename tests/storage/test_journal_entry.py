@@ -17,6 +17,7 @@ from oracles import (
     flip,
 )
 
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.journal_entry import (
     ENTRY_HEADER_SIZE,
     ENTRY_VERSION,
@@ -27,7 +28,6 @@ from braidmq.storage.journal_entry import (
     inspect_tail,
     scan_entries,
 )
-from braidmq.storage.record import RecordBatch
 
 EPOCH = 0x1122334455667788
 ROOM = 1 << 20

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import SMALL, World
 
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.key_filter import BLOCK_BYTES, KeyFilter, may_hold_key
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment
 from braidmq.storage.segment_keys import decode_keys, encode_keys
 from braidmq.storage.store import Store

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles import INT64_MAX, INT64_MIN, encode_offset_set, first_missing, ranges_of, varint
 
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 
 BLOCK = 4096
 SPAN_MAX = 2**24 * BLOCK  # offsets between the lowest and the highest block of one set

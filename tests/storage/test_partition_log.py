@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from worlds import SMALL, read_all, run_records, value_batch
 
 from braidmq.model.errors import OffsetOutOfRange
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import MemoryDisk
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import Record, RecordBatch
 from braidmq.storage.store import Store
 
 offsets = st.integers(0, 2**16)

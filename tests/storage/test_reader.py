@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from worlds import World, read_all, record_spans
 
 from braidmq.model.errors import CorruptData, ForeignFile, NotFound
+from braidmq.record.batch import Record
 from braidmq.storage import reader
 from braidmq.storage.bodies import START
 from braidmq.storage.disk import RealDisk
@@ -21,7 +22,6 @@ from braidmq.storage.reader import (
     read_directory,
     read_segment,
 )
-from braidmq.storage.record import Record
 
 
 def make(root: Path, *, partitions: int = 2, batches: int = 60, value_max: int = 60) -> World:

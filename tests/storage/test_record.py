@@ -26,10 +26,10 @@ from oracles import (
     select_rows,
 )
 
-from braidmq.storage import record as record_module
-from braidmq.storage.offset_set import OffsetSet
-from braidmq.storage.record import LEDGER_RESIDENT, BadRecord, RecordBatch
-from braidmq.storage.record_columns import decode_columns
+from braidmq.record import batch as record_module
+from braidmq.record.batch import LEDGER_RESIDENT, BadRecord, RecordBatch
+from braidmq.record.columns import decode_columns
+from braidmq.record.offset_set import OffsetSet
 
 FLAGS_BYTE = 10
 
@@ -95,8 +95,8 @@ def pieces(messages) -> list[bytes]:
 def python(code: str) -> subprocess.CompletedProcess[str]:
     """Run code that might bring the interpreter down; freed memory is overwritten there."""
     setup = (
-        "from braidmq.storage.record import RecordBatch\n"
-        "from braidmq.storage.record_columns import decode_columns\n"
+        "from braidmq.record.batch import RecordBatch\n"
+        "from braidmq.record.columns import decode_columns\n"
         "def refused(call, *kinds):\n"
         "    try:\n"
         "        call()\n"

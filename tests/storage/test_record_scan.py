@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import INT64_MAX, INT64_MIN, Message, crc32c, encode_batch, encode_record, scan_records
 
-from braidmq.storage.record import BadRecord, RecordBatch
+from braidmq.record.batch import BadRecord, RecordBatch
 
 # Bodies that end within a word, and those that are several chains by themselves.
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([120, 127, 128, 503, 504, 700]))

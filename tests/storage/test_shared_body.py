@@ -18,10 +18,10 @@ from oracles import (
     flip,
 )
 
+from braidmq.record.batch import BadRecord, RecordBatch
+from braidmq.record.columns import decode_columns
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage import shared_body
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
-from braidmq.storage.record import BadRecord, RecordBatch
-from braidmq.storage.record_columns import decode_columns
 from braidmq.storage.shared_body import (
     BadBody,
     References,

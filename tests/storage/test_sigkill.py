@@ -11,10 +11,10 @@ import pytest
 from sigkill_child import SETTINGS, checksum
 from worlds import read_all
 
+from braidmq.record.batch import Record
 from braidmq.storage import journal, snapshot
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import Record
 from braidmq.storage.store import Store
 
 KILLS = 30

@@ -14,12 +14,12 @@ import pytest
 from worlds import SMALL, World, files, random_batch, read_all, value_batch, view, view_log
 
 from braidmq.model.errors import DirectoryLocked, ForeignFile, NotFound, StorageFailed
+from braidmq.record.batch import RecordBatch
+from braidmq.record.crc32c import crc32c
+from braidmq.record.offset_set import OffsetSet
 from braidmq.storage import journal, snapshot
-from braidmq.storage.crc32c import crc32c
 from braidmq.storage.disk import MemoryDisk, RealDisk
-from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import TAIL_BATCH_BYTES
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import Segment
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store

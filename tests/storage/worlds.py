@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from braidmq.record.batch import FLAG_TIMED, HEADER_SIZE, Record, RecordBatch
 from braidmq.storage.checkpoint import Checkpoint
 from braidmq.storage.disk import Disk
 from braidmq.storage.partition_log import PartitionLog, Run
-from braidmq.storage.record import FLAG_TIMED, HEADER_SIZE, Record, RecordBatch
 from braidmq.storage.segment import Segment, read_header
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store

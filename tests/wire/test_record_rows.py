@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.storage.record import DATED_DUE, DATED_EXPIRY, FLAG_CONTROL, BadRecord, RecordBatch
+from braidmq.record.batch import DATED_DUE, DATED_EXPIRY, FLAG_CONTROL, BadRecord, RecordBatch
 from braidmq.wire.envelopes import encode_headers
 from braidmq.wire.record_rows import check_rows, encode_rows
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
+from braidmq.alerts.settings import AlertSettings
+from braidmq.api.settings import HttpSettings
 from braidmq.engine.pressure import Watermarks
-from braidmq.gateways.alerts.settings import AlertSettings
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
-from braidmq.gateways.http.settings import HttpSettings
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings

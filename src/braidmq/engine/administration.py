@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from braidmq.engine.core import SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.dispatching import Dispatching
 from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, TopicDeleted
@@ -32,6 +31,7 @@ from braidmq.engine.policy import (
 )
 from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settling import Settling
+from braidmq.engine.state import SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState, TimerKind
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
     QUEUE_SUBSCRIPTION,
@@ -44,8 +44,8 @@ from braidmq.engine.topics import (
     TopicPartition,
 )
 from braidmq.model.ids import SubscriptionId
+from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.catalogue import PARTITIONS
-from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -71,12 +71,12 @@ class Administration:
 
     def __init__(
         self,
-        core: Core,
+        state: EngineState,
         settling: Settling,
         dispatching: Dispatching,
         rebuild: Callable[[PartitionView, int], None],
     ) -> None:
-        self._core = core
+        self._state = state
         self._settling = settling
         self._dispatching = dispatching
         self._rebuild = rebuild
@@ -101,14 +101,14 @@ class Administration:
         attributes: dict[str, Any] | None = None,
         set_by: str = "",
     ) -> Topic:
-        if (namespace, name) in self._core.topics:
+        if (namespace, name) in self._state.topics:
             raise TopicExists(f"there is a topic {name!r} in namespace {namespace!r} already")
         policy = self.policy(namespace, name, settings, kind)
         if set_by and names_target(settings):
             self.references.require_target(set_by, namespace, name, policy)
             attributes = {**(attributes or {}), SET_BY: set_by}
         topic = Topic(
-            self._core.next_id("topic"),
+            self._state.next_id("topic"),
             namespace,
             name,
             settings,
@@ -121,30 +121,30 @@ class Administration:
         self._add_partitions(topic, policy.partitions)
         self.register(topic)
         self.references.judge(topic)
-        self._core.save_topic(topic)
+        self._state.save_topic(topic)
         self.arm_idle(topic, now_ms)
         self.arm_compaction(topic, now_ms)
         _log_topic("topic created", topic)
         return topic
 
     def register(self, topic: Topic) -> None:
-        core = self._core
-        core.topics[topic.namespace, topic.name] = topic
-        core.topics_by_id[topic.id] = topic
-        core.seen_id("topic", topic.id)
+        state = self._state
+        state.topics[topic.namespace, topic.name] = topic
+        state.topics_by_id[topic.id] = topic
+        state.seen_id("topic", topic.id)
         for partition in topic.partitions:
-            core.partitions[partition.log.id] = partition
+            state.partitions[partition.log.id] = partition
 
     def _add_partitions(self, topic: Topic, count: int) -> None:
         for number in range(len(topic.partitions), count):
             label = f"{topic.namespace}/{topic.name}/{number}"
-            log = self._core.store.create_partition(label, durable=topic.durable)
+            log = self._state.store.create_partition(label, durable=topic.durable)
             self.add_partition(topic, log)
 
     def add_partition(self, topic: Topic, log: PartitionLog) -> TopicPartition:
-        partition = TopicPartition(topic, len(topic.partitions), log, self._core.clock)
+        partition = TopicPartition(topic, len(topic.partitions), log, self._state.clock)
         topic.partitions.append(partition)
-        self._core.partitions[log.id] = partition
+        self._state.partitions[log.id] = partition
         if log.damage is not None:
             topic.look_at_quarantine()
         return partition
@@ -158,17 +158,17 @@ class Administration:
     def hide(self, topic: Topic) -> None:
         """Nobody finds it any more, and its name is free."""
         topic.deleted = True
-        topics, key = self._core.topics, (topic.namespace, topic.name)
+        topics, key = self._state.topics, (topic.namespace, topic.name)
         if topics.get(key) is topic:
             del topics[key]
 
     def remove(self, topic: Topic) -> None:
         """What there is of a hidden one."""
-        core = self._core
+        state = self._state
         if topic.durable:
             subscriptions = [each for each in topic.subscriptions.values() if each.durable]
             # One step: a crash never leaves a topic without some of its partitions.
-            core.store.change(
+            state.store.change(
                 [
                     *((SUBSCRIPTIONS, str(each.id), None) for each in subscriptions),
                     (TOPICS, str(topic.id), None),
@@ -182,13 +182,13 @@ class Administration:
             self.set_wanted(partition)
         for subscription in list(topic.subscriptions.values()):
             self._forget(subscription, holders.get(subscription.id, []))
-        del core.topics_by_id[topic.id]
+        del state.topics_by_id[topic.id]
         for partition in topic.partitions:
-            del core.partitions[partition.log.id]
+            del state.partitions[partition.log.id]
             if not topic.durable:
-                core.store.delete_partition(partition.log.id)
-        core.totals.keep_topic(topic)
-        core.effects.append(TopicDeleted(topic))
+                state.store.delete_partition(partition.log.id)
+        state.totals.keep_topic(topic)
+        state.effects.append(TopicDeleted(topic))
         self.on_deleted(topic)
         _log_topic("topic deleted", topic)
 
@@ -198,7 +198,7 @@ class Administration:
             raise UnknownTopic(f"topic {topic.name!r} of namespace {topic.namespace!r} is deleted")
 
     def require_subscription(self, subscription: Subscription) -> None:
-        if self._core.subscriptions.get(subscription.id) is not subscription:
+        if self._state.subscriptions.get(subscription.id) is not subscription:
             raise UnknownSubscription(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} is deleted"
             )
@@ -206,8 +206,8 @@ class Administration:
     def drop_orphans(self) -> None:
         """Partitions whose topic a crash kept from being made, or from learning of them: nobody
         can have published to them. One that has records is not such."""
-        store = self._core.store
-        for number in [each for each in store.logs if each not in self._core.partitions]:
+        store = self._state.store
+        for number in [each for each in store.logs if each not in self._state.partitions]:
             log = store.logs[number]
             if log.next_offset or log.segments:
                 logger.error("partition without a topic", extra={"partition": log.label})
@@ -217,11 +217,11 @@ class Administration:
     def adopt_orphans(self, now_ms: int) -> None:
         """Make topics of partitions that have records and whose topics nobody knows any more: by
         their labels, with a subscription that has everything, and nothing goes before that has."""
-        store = self._core.store
+        store = self._state.store
         found: dict[tuple[str, str], dict[int, PartitionLog]] = {}
-        for number in [each for each in store.logs if each not in self._core.partitions]:
+        for number in [each for each in store.logs if each not in self._state.partitions]:
             namespace, name, place = split_label(store.logs[number].label)
-            if (namespace, name) in self._core.topics:
+            if (namespace, name) in self._state.topics:
                 name += RECOVERED
             found.setdefault((namespace, name), {})[place] = store.logs[number]
         for (namespace, name), logs in found.items():
@@ -232,7 +232,7 @@ class Administration:
         settings = {"partitions": count, "retention": {"until_acked": True}}
         policy = self.policy(namespace, name, settings)
         topic = Topic(
-            self._core.next_id("topic"),
+            self._state.next_id("topic"),
             namespace,
             name,
             settings,
@@ -243,10 +243,10 @@ class Administration:
         for place in range(count):
             log = logs.get(place)
             if log is None:
-                log = self._core.store.create_partition(f"{namespace}/{name}/{place}")
+                log = self._state.store.create_partition(f"{namespace}/{name}/{place}")
             self.add_partition(topic, log)
         self.register(topic)
-        self._core.save_topic(topic)
+        self._state.save_topic(topic)
         self.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
         _log_topic("topic recovered", topic)
 
@@ -274,7 +274,7 @@ class Administration:
         return self._policy_under(self._templates(namespace), name, settings, kind)
 
     def _templates(self, namespace: str) -> dict[str, Template]:
-        return {key[1]: each for key, each in self._core.templates.items() if key[0] == namespace}
+        return {key[1]: each for key, each in self._state.templates.items() if key[0] == namespace}
 
     def _policy_under(
         self, templates: dict[str, Template], name: str, settings: dict[str, Any], kind: TopicKind
@@ -297,7 +297,7 @@ class Administration:
         self.references.judge(topic)
         self.on_policy(topic)
         self._add_partitions(topic, policy.partitions)
-        self._core.save_topic(topic)
+        self._state.save_topic(topic)
         for partition in topic.partitions:
             self.set_wanted(partition)
             if old.retention.until_acked:
@@ -312,17 +312,17 @@ class Administration:
                 for view in subscription.views:
                     self._settling.finish_burials(view)
                     self._rebuild(view, now_ms)
-            self._core.touch(subscription)
+            self._state.mark_dirty(subscription)
         if policy.max_messages is not None or policy.max_bytes is not None:
             self._settling.drop_overflow(topic, now_ms)
         for partition in topic.partitions:
             self._settling.release(partition)
         if policy.idle_expires_ms != old.idle_expires_ms:
-            self._core.wheel.cancel(topic.idle_timer)
+            self._state.wheel.cancel(topic.idle_timer)
             topic.idle_timer = 0
             self.arm_idle(topic, now_ms)
         if policy.compaction != old.compaction:
-            self._core.wheel.cancel(topic.compaction_timer)
+            self._state.wheel.cancel(topic.compaction_timer)
             topic.compaction_timer = 0
             self.arm_compaction(topic, now_ms)
         if len(topic.partitions) > before:
@@ -331,24 +331,24 @@ class Administration:
     def arm_head(self, partition: TopicPartition, now_ms: int, *, changed: bool = False) -> None:
         """Look at once for what outlived the topic's TTL, which may have changed; from then on it
         is looked after."""
-        self._core.wheel.cancel(partition.head_timer)
+        self._state.wheel.cancel(partition.head_timer)
         partition.head_timer = 0
         if partition.topic.policy.ttl_ms:
-            partition.head_timer = self._core.wheel.schedule(
-                now_ms, Timer.HEAD, partition.log.id, changed
+            partition.head_timer = self._state.wheel.schedule(
+                now_ms, TimerKind.HEAD, partition.log.id, changed
             )
 
     def arm_idle(self, topic: Topic, now_ms: int) -> None:
         if topic.policy.idle_expires_ms and not topic.idle_timer:
             due = now_ms + topic.policy.idle_expires_ms
-            topic.idle_timer = self._core.wheel.schedule(due, Timer.IDLE, topic.id)
+            topic.idle_timer = self._state.wheel.schedule(due, TimerKind.IDLE, topic.id)
 
     def arm_compaction(self, topic: Topic, now_ms: int) -> None:
         """The first time soon: a node that starts often is to compact at all."""
         rule = topic.policy.compaction
         if rule.enabled and not topic.compaction_timer:
             due = now_ms + min(rule.period_ms, FIRST_COMPACTION_MS)
-            topic.compaction_timer = self._core.wheel.schedule(due, Timer.COMPACTION, topic.id)
+            topic.compaction_timer = self._state.wheel.schedule(due, TimerKind.COMPACTION, topic.id)
 
     def idle(self, topic: Topic, now_ms: int) -> None:
         """The idle timer fired: delete the topic if nobody used it meanwhile."""
@@ -363,7 +363,7 @@ class Administration:
         if due <= now_ms:
             self.delete_topic(topic)
         else:
-            topic.idle_timer = self._core.wheel.schedule(due, Timer.IDLE, topic.id)
+            topic.idle_timer = self._state.wheel.schedule(due, TimerKind.IDLE, topic.id)
 
     # --- templates ---
 
@@ -374,20 +374,20 @@ class Administration:
         name = template.name
         yield from self._check_policies(namespace, name, template)
         value = msgspec.msgpack.encode(template)
-        self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
-        self._core.templates[namespace, name] = template
+        self._state.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
+        self._state.templates[namespace, name] = template
         yield from self._reapply(namespace, now_ms)
 
     def delete_template(self, namespace: str, name: str, now_ms: int) -> Iterator[None]:
         if name not in self._templates(namespace):
             raise UnknownTemplate(f"there is no template {name!r} in namespace {namespace!r}")
         yield from self._check_policies(namespace, name, None)
-        self._core.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
-        self._core.templates.pop((namespace, name), None)
+        self._state.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
+        self._state.templates.pop((namespace, name), None)
         yield from self._reapply(namespace, now_ms)
 
     def _topics_of(self, namespace: str) -> list[Topic]:
-        return [each for each in self._core.topics.values() if each.namespace == namespace]
+        return [each for each in self._state.topics.values() if each.namespace == namespace]
 
     def _check_policies(
         self, namespace: str, name: str, template: Template | None
@@ -418,7 +418,7 @@ class Administration:
         for topic in self._topics_of(namespace):
             if not topic.deleted:
                 # Others may have changed templates since the last step, or this topic.
-                self._follow_templates(topic, max(now_ms, self._core.wheel.now_ms))
+                self._follow_templates(topic, max(now_ms, self._state.wheel.now_ms))
             yield
 
     def _follow_templates(self, topic: Topic, now_ms: int) -> None:
@@ -459,7 +459,7 @@ class Administration:
         if found is not None:
             return found
         subscription = Subscription(
-            SubscriptionId(self._core.next_id("subscription")),
+            SubscriptionId(self._state.next_id("subscription")),
             topic,
             name,
             mode,
@@ -471,19 +471,19 @@ class Administration:
         for partition, offset in zip(topic.partitions, starts, strict=True):
             self._add_view(subscription, partition, offset, now_ms)
         # After its offsets: without them a crash would let it begin at the beginning.
-        self._core.save_subscription(subscription, starts)
+        self._state.save_subscription(subscription, starts)
         topic.last_used_ms = now_ms
         return subscription
 
     def register_subscription(self, subscription: Subscription) -> None:
-        self._core.seen_id("subscription", subscription.id)
-        self._core.subscriptions[subscription.id] = subscription
+        self._state.seen_id("subscription", subscription.id)
+        self._state.subscriptions[subscription.id] = subscription
         subscription.topic.subscriptions[subscription.name] = subscription
 
     def _add_view(
         self, subscription: Subscription, partition: TopicPartition, start: int, now_ms: int
     ) -> None:
-        store = self._core.store
+        store = self._state.store
         if subscription.durable:
             if start:
                 store.acknowledge(subscription.id, partition.log.id, [(0, start)])
@@ -508,7 +508,7 @@ class Administration:
         journaled: bool = True,
     ) -> None:
         """What was cancelled is delivered to nobody, whenever they come."""
-        store, cancelled = self._core.store, self._core.cancelled(partition)
+        store, cancelled = self._state.store, self._state.cancelled(partition)
         if cancelled is None:
             return
         ranges = [
@@ -528,8 +528,8 @@ class Administration:
         state: DeliveryState,
         now_ms: int,
     ) -> PartitionView:
-        view = PartitionView(self._core.next_id("view"), subscription, partition, state)
-        self._core.views[view.id] = view
+        view = PartitionView(self._state.next_id("view"), subscription, partition, state)
+        self._state.views[view.id] = view
         subscription.views.append(view)
         partition.views.append(view)
         if partition.topic.until_acked:
@@ -552,10 +552,10 @@ class Administration:
     def delete_subscription(self, subscription: Subscription) -> None:
         self.require_subscription(subscription)
         if subscription.durable:
-            self._core.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
+            self._state.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
         self._forget(
             subscription,
-            [c for c in self._core.consumers.values() if c.subscription is subscription],
+            [c for c in self._state.consumers.values() if c.subscription is subscription],
         )
         for view in subscription.views:
             view.partition.views.remove(view)
@@ -564,34 +564,34 @@ class Administration:
 
     def _consumers_by_subscription(self, topic: Topic) -> dict[int, list[Consumer]]:
         found: dict[int, list[Consumer]] = {}
-        for consumer in self._core.consumers.values():
+        for consumer in self._state.consumers.values():
             if consumer.subscription.topic is topic:
                 found.setdefault(consumer.subscription.id, []).append(consumer)
         return found
 
     def _forget(self, subscription: Subscription, holders: Sequence[Consumer]) -> None:
         """``holders``: all its consumers, also those that were cancelled."""
-        core = self._core
-        core.touch(subscription)  # whoever watches it learns that it is gone
-        core.effects += [ConsumerCancelled(each) for each in subscription.consumers]
+        state = self._state
+        state.mark_dirty(subscription)  # whoever watches it learns that it is gone
+        state.effects += [ConsumerCancelled(each) for each in subscription.consumers]
         # Cancelled ones may still have messages, and share their credit with others.
         for consumer in holders:
-            del core.consumers[consumer.id]
+            del state.consumers[consumer.id]
             for view in subscription.views:
                 _, count, size = view.state.apply(Event.ACK, 0, view.state.end, consumer.id)
                 self._settling.give_back(consumer, count, size)
         subscription.consumers.clear()
         subscription.assignment.clear()
         for view in subscription.views:
-            del core.views[view.id]
-        del core.subscriptions[subscription.id]
-        core.totals.keep_subscription(subscription)
+            del state.views[view.id]
+        del state.subscriptions[subscription.id]
+        state.totals.keep_subscription(subscription)
         del subscription.topic.subscriptions[subscription.name]
-        core.dirty.pop(subscription, None)
-        core.crowded.pop(subscription, None)
+        state.dirty.pop(subscription, None)
+        state.crowded.pop(subscription, None)
         if subscription.durable:
             for view in subscription.views:
-                core.store.forget_offsets(subscription.id, view.partition_id)
+                state.store.forget_offsets(subscription.id, view.partition_id)
 
     def position(self, log: PartitionLog, wanted: Position) -> int:
         """An offset from what a caller may say; clamped to what the log has."""
@@ -639,7 +639,7 @@ class Administration:
         if visibility_ms is None:
             visibility_ms = subscription.topic.policy.visibility_ms
         consumer = Consumer(
-            self._core.next_id("consumer"),
+            self._state.next_id("consumer"),
             subscription,
             tuple(credits) if credits is not None else (Credit(IN_FLIGHT_MAX),),
             priority=priority,
@@ -648,16 +648,16 @@ class Administration:
             passive=passive,
             tag=tag,
         )
-        self._core.consumers[consumer.id] = consumer
+        self._state.consumers[consumer.id] = consumer
         if passive:
             return consumer
         subscription.consumers.append(consumer)
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
-        self._core.touch(subscription)
+        self._state.mark_dirty(subscription)
         if subscription.topic.is_quarantined:
             error = subscription.topic.partitions[0].log.quarantined()
-            self._core.effects.append(ConsumerFailed(consumer, error))
+            self._state.effects.append(ConsumerFailed(consumer, error))
         return consumer
 
     def detach(self, consumer: Consumer, now_ms: int, *, requeue: bool = True) -> None:
@@ -673,13 +673,13 @@ class Administration:
             for number in numbers:
                 del subscription.assignment[number]
         if requeue:
-            self._core.consumers.pop(consumer.id, None)
+            self._state.consumers.pop(consumer.id, None)
             if subscription.keys is not None:
                 subscription.keys.gone(consumer)
             self._settling.disconnect(consumer, now_ms)
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
-        self._core.touch(subscription)
+        self._state.mark_dirty(subscription)
 
 
 def split_label(label: str) -> tuple[str, str, int]:

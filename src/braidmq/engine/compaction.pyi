@@ -1,5 +1,5 @@
-from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetBits
 
 def note_latest(batch: RecordBatch, first: int, stop: int, latest: dict[bytes, int]) -> None: ...
 def mark_superseded(

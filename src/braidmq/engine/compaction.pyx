@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from braidmq.storage.offset_set cimport OffsetBits
-from braidmq.storage.record cimport (
+from braidmq.record.offset_set cimport OffsetBits
+from braidmq.record.batch cimport (
     CONTROL, KEYED, TOMBSTONE, RecordBatch, RecordHeader, header_bytes,
 )
 

@@ -14,8 +14,8 @@ from braidmq.engine.envelope import (
     routing_keys,
 )
 from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import RecordBatch
 from braidmq.wire.deaths import GRAVE_SIZE, DeathWriter, alike, copy_as
 
 DEAD_TOPIC_SETTINGS = {
@@ -31,7 +31,7 @@ FindTopics = Callable[[Topic, list[bytes], Callable[[], Mapping[str, object]], i
 WRITERS_MAX = 1024
 
 
-class Grave(NamedTuple):
+class DeadGroup(NamedTuple):
     targets: list[TopicPartition]
     batch: RecordBatch
     first_offset: int
@@ -46,7 +46,9 @@ class DeadLetterTargets:
         self._writers: dict[tuple[object, ...], list[DeathWriter]] = {}
         """By what they write, but for the time."""
 
-    def group(self, topic: Topic, runs: Iterable[Run], death: Death, now_ms: int) -> list[Grave]:
+    def group(
+        self, topic: Topic, runs: Iterable[Run], death: Death, now_ms: int
+    ) -> list[DeadGroup]:
         """The dead records as batches with their targets, consecutive ones together.
 
         Those that go the same way and never died before are copied by a kernel, the others one by
@@ -56,7 +58,7 @@ class DeadLetterTargets:
         own = rule.routing_key.encode() if rule.routing_key is not None else None
         writers = self._writers_of(death, rule.exchange, own)
         deaths = [(topic.name, death.reason)]
-        graves: list[Grave] = []
+        graves: list[DeadGroup] = []
         alone = rule.exchange is not None and not self._by_key_only(topic)
         for run in runs:
             at = run.first
@@ -99,7 +101,7 @@ class DeadLetterTargets:
         at: int,
         death: Death,
         now_ms: int,
-        graves: list[Grave],
+        graves: list[DeadGroup],
         *,
         alone: bool,
     ) -> int:
@@ -123,12 +125,12 @@ class DeadLetterTargets:
         return [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
 
     def _grave(
-        self, graves: list[Grave], targets: list[TopicPartition], run: Run, at: int
+        self, graves: list[DeadGroup], targets: list[TopicPartition], run: Run, at: int
     ) -> RecordBatch:
         """The batch for the next record: the last one, if that goes there and has room."""
         if graves and graves[-1].targets == targets and graves[-1].batch.size < GRAVE_SIZE:
             return graves[-1].batch
-        graves.append(Grave(targets, RecordBatch(), run.batch.offset_at(at)))
+        graves.append(DeadGroup(targets, RecordBatch(), run.batch.offset_at(at)))
         return graves[-1].batch
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from braidmq.engine.envelope import message_id
 from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import RecordBatch
 
 
 class Seen:

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from braidmq.engine.entries cimport Block, Entry, EntryTable, RangeList
-from braidmq.engine.timing cimport RecordClock
-from braidmq.storage.offset_set cimport OffsetBits, OffsetSet
-from braidmq.storage.record cimport RecordBatch, RecordHeader
+from braidmq.engine.record_times cimport RecordClock
+from braidmq.record.offset_set cimport OffsetBits, OffsetSet
+from braidmq.record.batch cimport RecordBatch, RecordHeader
 
 
 cdef class DeliveryState(EntryTable):

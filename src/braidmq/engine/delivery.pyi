@@ -1,7 +1,7 @@
 from braidmq.engine.entries import EntryTable
-from braidmq.engine.timing import RecordClock
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
-from braidmq.storage.record import RecordBatch
+from braidmq.engine.record_times import RecordClock
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 
 Ranges = list[tuple[int, int]]
 

@@ -25,11 +25,11 @@ from braidmq.engine.entries cimport (
     BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, DELAYED, FIRST_TERMINAL, IN_FLIGHT, NO_STATE, READY,
     WAITING, Block, Entry, EntryTable, RangeList, bytes_in, entry_in, run_length, separate,
 )
-from braidmq.engine.timing cimport RecordClock
-from braidmq.storage.offset_set cimport (
+from braidmq.engine.record_times cimport RecordClock
+from braidmq.record.offset_set cimport (
     OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
 )
-from braidmq.storage.record cimport TIMED, RecordBatch, RecordHeader
+from braidmq.record.batch cimport TIMED, RecordBatch, RecordHeader
 
 from braidmq.engine import states
 

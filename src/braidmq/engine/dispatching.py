@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
-from braidmq.engine.core import Core, Timer
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.settling import Settling
+from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.record.batch import FLAG_TIMED
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import FLAG_TIMED
 
 RUN_BYTES_MAX: Final = 1 << 20
 """One delivery carries about this much: a consumer's socket gets it in one write."""
@@ -38,7 +38,7 @@ KEY_WINDOW = 1024
 
 # Looking a member up in its enum costs more than the kernel takes for a whole run.
 IN_FLIGHT: Final = int(State.IN_FLIGHT)
-VISIBILITY: Final = int(Timer.VISIBILITY)
+VISIBILITY: Final = int(TimerKind.VISIBILITY)
 SINGLE_ACTIVE: Final = Mode.SINGLE_ACTIVE
 EXCLUSIVE: Final = Mode.EXCLUSIVE
 ASSIGNED: Final = Mode.ASSIGNED
@@ -48,35 +48,35 @@ T = TypeVar("T")
 
 
 class Dispatching:
-    def __init__(self, core: Core, settling: Settling) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, settling: Settling) -> None:
+        self._state = state
         self._settling = settling
         self._again: list[Subscription] = []
 
     def dispatch(self, now_ms: int) -> list[Delivery]:
         """What can be pushed now; a large backlog takes several calls (``Engine.has_more``)."""
         deliveries: list[Delivery] = []
-        core = self._core
-        while core.dirty:
-            while core.dirty:
-                subscription = next(iter(core.dirty))
-                del core.dirty[subscription]
+        state = self._state
+        while state.dirty:
+            while state.dirty:
+                subscription = next(iter(state.dirty))
+                del state.dirty[subscription]
                 self._serve(subscription, now_ms, deliveries)
-            if core.crowded:
+            if state.crowded:
                 # What is dropped may be a dead letter that another consumer waits for.
                 self._drop_rest(now_ms)
         for subscription in self._again:
-            core.touch(subscription)
+            state.mark_dirty(subscription)
         self._again.clear()
         return deliveries
 
     def _drop_rest(self, now_ms: int) -> None:
         """Hold what consumers left against the limits; who is not done serving has time."""
-        crowded, self._core.crowded = self._core.crowded, {}
+        crowded, self._state.crowded = self._state.crowded, {}
         for subscription in crowded:
             gate = subscription.gate
             if subscription in self._again or (gate is not None and gate.is_syncing):
-                self._core.crowded[subscription] = None
+                self._state.crowded[subscription] = None
             else:
                 self._settling.drop_beyond_limits(subscription, now_ms)
 
@@ -348,7 +348,7 @@ class Dispatching:
             subscription.redelivered += count
         else:
             clock = view.partition.clock_at(start)
-            self._core.ages.observe(batch, first, stop, now_ms, clock)
+            self._state.ages.observe(batch, first, stop, now_ms, clock)
         if consumer.auto_ack:
             view.state.consume(batch, first, stop)
             subscription.acked += count
@@ -359,7 +359,7 @@ class Dispatching:
         size = view.state.deliver(batch, first, stop, consumer.id, deadline)
         consumer.took(count, size)
         if deadline:
-            self._core.wheel.schedule(deadline, VISIBILITY, view.id, start, end)
+            self._state.wheel.schedule(deadline, VISIBILITY, view.id, start, end)
         self._settling.note(view, start, end, attempts + 1, IN_FLIGHT, 0)
         out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
         return count
@@ -524,8 +524,8 @@ class Dispatching:
             subscription.consumers, key=lambda each: each.priority, default=None
         )
         if subscription.active is not None:
-            self._core.effects.append(ActiveConsumerChanged(subscription.active))
-            self._core.touch(subscription)
+            self._state.effects.append(ActiveConsumerChanged(subscription.active))
+            self._state.mark_dirty(subscription)
 
 
 def _rotated(items: list[T], turn: int) -> list[T]:

@@ -12,14 +12,12 @@ import msgspec
 
 from braidmq.engine import receipts
 from braidmq.engine.administration import Administration, Position
-from braidmq.engine.clockwork import Clockwork, Delayed
-from braidmq.engine.core import DOOMED, TEMPLATES, Core
+from braidmq.engine.dead_letter_queue import DeadLetterQueue
 from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS, DeadLetterTargets
 from braidmq.engine.dispatching import RUN_BYTES_MAX, Dispatching
 from braidmq.engine.effects import Effect
 from braidmq.engine.errors import BadPosition, UnknownSubscription
 from braidmq.engine.exchanges import Exchanges
-from braidmq.engine.graveyard import Graveyard
 from braidmq.engine.group_coordinator import GroupCoordinator
 from braidmq.engine.leases import Leases
 from braidmq.engine.policy import Template, TemplateKind, TopicKind
@@ -31,6 +29,8 @@ from braidmq.engine.references import References
 from braidmq.engine.retention import Retainer
 from braidmq.engine.routing.errors import ExchangeNotFound
 from braidmq.engine.settling import Settling
+from braidmq.engine.state import DOOMED, TEMPLATES, EngineState
+from braidmq.engine.timers import Delayed, Timers
 from braidmq.engine.topics import (
     Consumer,
     Credit,
@@ -45,10 +45,10 @@ from braidmq.engine.transactions.ledger import Ledger
 from braidmq.engine.transactions.publishing import Origin, StampedPublishing
 from braidmq.engine.transactions.stability import Stability
 from braidmq.model.ids import SubscriptionId
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import Disk
 from braidmq.storage.journal import Progress
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.store import Store
 
@@ -65,19 +65,19 @@ class Engine:
         marks: Watermarks | None = None,
     ) -> None:
         self.store = store
-        self.core = Core(store, now_ms)
+        self.state = EngineState(store, now_ms)
         self.exchanges = Exchanges(store)
         self.pressure = Pressure(marks)
-        self._settling = Settling(self.core)
-        self._publishing = Publishing(self.core, self._settling)
-        self._stamped = StampedPublishing(self.core, self._publishing)
-        self._stability = Stability(self.core, self._settling, self._publishing)
-        self._dispatching = Dispatching(self.core, self._settling)
-        self._recovery = Recovery(self.core, notes)
+        self._settling = Settling(self.state)
+        self._publishing = Publishing(self.state, self._settling)
+        self._stamped = StampedPublishing(self.state, self._publishing)
+        self._stability = Stability(self.state, self._settling, self._publishing)
+        self._dispatching = Dispatching(self.state, self._settling)
+        self._recovery = Recovery(self.state, notes)
         self._administration = Administration(
-            self.core, self._settling, self._dispatching, self._recovery.rebuild
+            self.state, self._settling, self._dispatching, self._recovery.rebuild
         )
-        self.references = References(self.core, self.exchanges)
+        self.references = References(self.state, self.exchanges)
         self._administration.references = self.references
         self._recovery.administration = self._administration
         self.exchanges.alternate_of = self._administration.alternate_exchange
@@ -85,40 +85,40 @@ class Engine:
         self._settling.targets = DeadLetterTargets(
             self._find_dead_letter_topics, self._dead_letters_go_by_key
         )
-        self.graveyard = Graveyard(self.core, self._settling, self._publishing)
-        self._clockwork = Clockwork(self.core, self._settling, self._administration)
-        self.retainer = Retainer(self.core, self._settling, self._publishing, now_ms)
-        self.leases = Leases(self.core)
+        self.dead_letter_queue = DeadLetterQueue(self.state, self._settling, self._publishing)
+        self._timers = Timers(self.state, self._settling, self._administration)
+        self.retainer = Retainer(self.state, self._settling, self._publishing, now_ms)
+        self.leases = Leases(self.state)
         self.leases.on_unpinned = self.retainer.unpinned
-        self._clockwork.on_lease = self.leases.expire
+        self._timers.on_lease = self.leases.expire
         self.retainer.visible_runs = self._stability.visible_runs
         self._publishing.deduplication.visible_runs = self._stability.visible_runs
-        self._clockwork.on_sweep = self._sweep
-        self._clockwork.on_compaction = self.retainer.compaction_due
+        self._timers.on_sweep = self._sweep
+        self._timers.on_compaction = self.retainer.compaction_due
         self.transactions = Coordinator(
-            self.core,
+            self.state,
             self._settling,
             self._publishing,
             self._stability,
             ledger,
             self.retainer.settle_up_to,
         )
-        self._clockwork.on_transaction = self.transactions.expire
+        self._timers.on_transaction = self.transactions.expire
         self._recovery.before_subscriptions = self.transactions.restore_claims
-        self.groups = GroupCoordinator(self.core, self._administration, self._settling)
+        self.groups = GroupCoordinator(self.state, self._administration, self._settling)
         self.groups.settle_up_to = self.retainer.settle_up_to
-        self._clockwork.on_group = self.groups.expire
+        self._timers.on_group = self.groups.expire
         self._administration.on_policy = self._stability.policy_changed
         self._administration.on_resized = self.groups.resized
         self._administration.on_deleted = self._deleted
         self.quarantine = Quarantine(
-            self.core,
+            self.state,
             self._settling,
             self.retainer,
             self._recovery,
             self._stability.count_undecided,
         )
-        notes.core = self.core
+        notes.state = self.state
 
     @classmethod
     def open(
@@ -144,7 +144,7 @@ class Engine:
         return engine
 
     def _restore(self, now_ms: int, progress: Progress, *, rebuild: bool) -> None:
-        self.core.restore_ids()
+        self.state.restore_ids()
         self.exchanges.restore()
         self._recovery.run(now_ms, progress)
         self.exchanges.set_alternates()
@@ -155,7 +155,7 @@ class Engine:
         if rebuild:
             self._administration.adopt_orphans(now_ms)
         self._administration.drop_orphans()
-        for topic in self.core.topics.values():
+        for topic in self.state.topics.values():
             # When it was last used is not kept: its time begins anew.
             topic.last_used_ms = now_ms
             self._administration.arm_idle(topic, now_ms)
@@ -196,10 +196,10 @@ class Engine:
 
     def topic(self, namespace: str, name: str) -> Topic:
         """Raises UnknownTopic."""
-        return self.core.topic(namespace, name)
+        return self.state.topic(namespace, name)
 
     def topics(self, namespace: str | None = None) -> list[Topic]:
-        every = self.core.topics.values()
+        every = self.state.topics.values()
         return [topic for topic in every if namespace in (None, topic.namespace)]
 
     def alter_topic(
@@ -218,7 +218,7 @@ class Engine:
         self._administration.delete_topic(topic)
 
     def _deleted(self, topic: Topic) -> None:
-        if (topic.namespace, topic.name) not in self.core.topics:
+        if (topic.namespace, topic.name) not in self.state.topics:
             # Else there is another one of that name already, which has bindings and groups.
             self.exchanges.forget_topic(topic.namespace, topic.name)
             self.groups.deleted(topic)
@@ -279,7 +279,7 @@ class Engine:
 
     def templates(self, namespace: str | None = None) -> list[tuple[str, Template]]:
         """Namespaces and templates, in order."""
-        every = sorted(self.core.templates.items(), key=lambda each: each[0])
+        every = sorted(self.state.templates.items(), key=lambda each: each[0])
         return [(key[0], each) for key, each in every if namespace in (None, key[0])]
 
     def delete_namespace(self, namespace: str, *, now_ms: int) -> None:
@@ -295,7 +295,7 @@ class Engine:
         gone = [(TEMPLATES, f"{namespace}\0{each.name}", None) for _, each in templates]
         self.store.change([(DOOMED, doomed, numbers), *gone])
         for _, template in templates:
-            del self.core.templates[namespace, template.name]
+            del self.state.templates[namespace, template.name]
         for topic in topics:
             self._administration.hide(topic)
         self.exchanges.forget_namespace(namespace)
@@ -310,13 +310,13 @@ class Engine:
         """Topics of namespaces that were being deleted when the node went down."""
         for key, value in list(self.store.catalogue.items(DOOMED)):
             for number in msgspec.msgpack.decode(value, type=list[int]):
-                topic = self.core.topics_by_id.get(number)
+                topic = self.state.topics_by_id.get(number)
                 if topic is not None:
                     self.delete_topic(topic)
             self.store.change([(DOOMED, key, None)])
             # Another one may have had the name by then.
-            for topic in self.core.topics_by_id.values():
-                self.core.topics.setdefault((topic.namespace, topic.name), topic)
+            for topic in self.state.topics_by_id.values():
+                self.state.topics.setdefault((topic.namespace, topic.name), topic)
 
     # --- publishing ---
 
@@ -389,7 +389,7 @@ class Engine:
 
     def subscription(self, topic: Topic, name: str) -> Subscription:
         """Raises UnknownSubscription."""
-        return self.core.subscription(topic, name)
+        return self.state.subscription(topic, name)
 
     def delete_subscription(self, subscription: Subscription) -> None:
         self._administration.delete_subscription(subscription)
@@ -426,19 +426,19 @@ class Engine:
     def resume(self, consumer: Consumer) -> None:
         """A consumer has room again: its credit or its socket."""
         consumer.paused = False
-        self.core.touch(consumer.subscription)
+        self.state.mark_dirty(consumer.subscription)
 
     def release(self, credit: Credit, count: int) -> None:
         """Room in a credit that its owner had held back."""
         credit.used -= count
         awaited, credit.awaited = credit.awaited, {}
         for subscription in awaited:
-            self.core.touch(subscription)
+            self.state.mark_dirty(subscription)
 
     def assign(self, subscription: Subscription, assignment: dict[int, Consumer]) -> None:
         """Partition number → consumer, as the group decided."""
         subscription.assignment = dict(assignment)
-        self.core.touch(subscription)
+        self.state.mark_dirty(subscription)
 
     # --- delivering ---
 
@@ -448,7 +448,7 @@ class Engine:
     @property
     def has_more(self) -> bool:
         """Whether ``advance`` or ``dispatch`` may have more to do already."""
-        return bool(self.core.dirty) or self._settling.has_burials
+        return bool(self.state.dirty) or self._settling.has_burials
 
     def pull(
         self, consumer: Consumer, limit: int, *, now_ms: int, bytes_max: int = RUN_BYTES_MAX
@@ -515,12 +515,12 @@ class Engine:
         """Who has what a receipt names. Raises BadReceipt, StaleReceipt or NotFound."""
         receipt = receipts.parse(text)
         topic = self.topic(namespace, receipt.topic)
-        self.core.partition(topic, receipt.partition)
-        subscription = self.core.subscriptions.get(SubscriptionId(receipt.subscription))
+        self.state.partition(topic, receipt.partition)
+        subscription = self.state.subscriptions.get(SubscriptionId(receipt.subscription))
         if subscription is None or subscription.topic is not topic:
             raise UnknownSubscription(f"the subscription of receipt {text!r} is gone")
         view = subscription.views[receipt.partition]
-        return receipts.holder(receipt, view, self.core.consumers), view, receipt.offset
+        return receipts.holder(receipt, view, self.state.consumers), view, receipt.offset
 
     # --- reading without a subscription ---
 
@@ -535,11 +535,11 @@ class Engine:
     ) -> list[Run]:
         """Records by offset: replay, for anybody, without touching a subscription. Nothing behind
         the stable offset, nor what was aborted or cancelled."""
-        found = self.core.partition(topic, partition)
+        found = self.state.partition(topic, partition)
         return self._stability.read(found, offset, bytes_max, uncommitted=uncommitted)
 
     def find_offset(self, topic: Topic, partition: int, wanted: Position) -> int:
-        return self._administration.position(self.core.partition(topic, partition).log, wanted)
+        return self._administration.position(self.state.partition(topic, partition).log, wanted)
 
     def rewind(self, subscription: Subscription, to: Position, *, now_ms: int) -> None:
         """Begin again from a position; other subscriptions do not notice."""
@@ -551,46 +551,46 @@ class Engine:
             self._recovery.rebuild(view, now_ms)
             if not view.partition.head_timer:
                 self._administration.arm_head(view.partition, now_ms)
-        self.core.touch(subscription)
+        self.state.mark_dirty(subscription)
 
     # --- delayed messages ---
 
     def delayed(
         self, topic: Topic, *, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
     ) -> list[Delayed]:
-        return self._clockwork.delayed(topic, now_ms, limit, after)
+        return self._timers.delayed(topic, now_ms, limit, after)
 
     def count_delayed(self, topic: Topic) -> int:
-        return self._clockwork.count_delayed(topic, self.core.wheel.now_ms)
+        return self._timers.count_delayed(topic, self.state.wheel.now_ms)
 
     def cancel_delayed(self, topic: Topic, partition: int, offset: int) -> None:
-        self._clockwork.cancel(topic, partition, offset)
+        self._timers.cancel(topic, partition, offset)
 
     # --- time, pressure, effects ---
 
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
-        self._clockwork.advance(now_ms)
+        self._timers.advance(now_ms)
         self.retainer.run_due(now_ms)
         if self._settling.has_burials:
             self._settling.bury_some()
 
     def clock_set(self, lead_ms: int, *, now_ms: int) -> None:
         """The wall clock was set, and is so far ahead of the engine's time from now on."""
-        self._clockwork.clock_set(lead_ms, now_ms)
+        self._timers.clock_set(lead_ms, now_ms)
 
     def next_due_ms(self) -> int | None:
         """When ``advance`` next has something to do; a time that has passed means now."""
         if self.retainer.has_due() or self._settling.has_burials:
-            return self.core.wheel.now_ms
-        return self.core.wheel.next_due_ms()
+            return self.state.wheel.now_ms
+        return self.state.wheel.next_due_ms()
 
     def check_pressure(self, disk_free_bytes: int) -> None:
         held_bytes = self.store.memory.resident + self.pressure.input_bytes()
         held_bytes += self.pressure.unsent_bytes()
         changed = self.pressure.update(held_bytes, disk_free_bytes)
         if changed is not None:
-            self.core.effects.append(changed)
+            self.state.effects.append(changed)
 
     def reclaim(self) -> None:
         """Free what can be freed at once while the disk is short of room."""
@@ -598,7 +598,7 @@ class Engine:
             self.store.reclaim()
 
     def take_effects(self) -> list[Effect]:
-        effects, self.core.effects = self.core.effects, []
+        effects, self.state.effects = self.state.effects, []
         return effects
 
     # --- dead letters ---
@@ -625,12 +625,12 @@ class Engine:
                 except ExchangeNotFound:
                     return []
                 names |= dict.fromkeys(route.topics)
-            found = [self.core.topics.get((topic.namespace, name)) for name in names]
+            found = [self.state.topics.get((topic.namespace, name)) for name in names]
             return [t for t in found if t is not None and not self._publishing.is_full(t)]
         if rule.topic is None:
             return []
         name = rule.topic.replace("{topic}", topic.name)
-        existing = self.core.topics.get((topic.namespace, name))
+        existing = self.state.topics.get((topic.namespace, name))
         if existing is None:
             existing = self.create_topic(
                 topic.namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms, durable=topic.durable

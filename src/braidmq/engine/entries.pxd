@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from braidmq.storage.offset_set cimport braid_ctz
+from braidmq.record.offset_set cimport braid_ctz
 
 cdef enum:
     READY = 0

@@ -14,8 +14,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from braidmq.storage.offset_set cimport braid_ctz, braid_popcount, mask_between
-from braidmq.storage.record cimport RecordBatch
+from braidmq.record.offset_set cimport braid_ctz, braid_popcount, mask_between
+from braidmq.record.batch cimport RecordBatch
 
 
 cdef int64_t bytes_in(const Block *block, uint64_t mask) noexcept:

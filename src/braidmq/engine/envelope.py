@@ -7,7 +7,7 @@ than the native one register here how to write a death into theirs.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from braidmq.storage.record import Record
+from braidmq.record.batch import Record
 from braidmq.wire.deaths import DeathWriter, NativeDeath
 from braidmq.wire.envelopes import (
     AMQP,

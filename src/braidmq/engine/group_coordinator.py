@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from braidmq.engine.administration import Administration
-from braidmq.engine.core import GROUPS, Core, Timer
 from braidmq.engine.errors import BadPosition, UnknownGroup, WrongMode
 from braidmq.engine.groups import (
     REBALANCE_TIMEOUT_MS,
@@ -33,6 +32,7 @@ from braidmq.engine.groups import (
     TopicPartition,
 )
 from braidmq.engine.settling import Settling
+from braidmq.engine.state import GROUPS, EngineState, TimerKind
 from braidmq.engine.topics import Consumer, Credit, Mode, PartitionView, Subscription, Topic
 from braidmq.model.errors import BadRequest
 from braidmq.model.ids import Lsn
@@ -65,8 +65,10 @@ class _Coordinated:
 class GroupCoordinator:
     settle_up_to: Callable[[PartitionView, int], None]
 
-    def __init__(self, core: Core, administration: Administration, settling: Settling) -> None:
-        self._core = core
+    def __init__(
+        self, state: EngineState, administration: Administration, settling: Settling
+    ) -> None:
+        self._state = state
         self._administration = administration
         self._settling = settling
         self._groups: dict[tuple[str, str], _Coordinated] = {}
@@ -74,11 +76,11 @@ class GroupCoordinator:
 
     def restore(self) -> None:
         """Groups come back without members: those join again, in later generations."""
-        for key, value in self._core.store.catalogue.items(GROUPS):
+        for key, value in self._state.store.catalogue.items(GROUPS):
             self._add(key.partition("\0")[0], Group.load(value))
 
     def _add(self, namespace: str, group: Group) -> _Coordinated:
-        found = _Coordinated(self._core.next_id("group"), namespace, group)
+        found = _Coordinated(self._state.next_id("group"), namespace, group)
         self._groups[namespace, group.name] = self._by_number[found.number] = found
         return found
 
@@ -101,7 +103,7 @@ class GroupCoordinator:
         """Where deliveries of a topic to a member go. Raises UnknownMember, UnknownTopic."""
         found = self._found(namespace, name)
         found.group.assignment(member_id)
-        self._core.topic(namespace, topic)
+        self._state.topic(namespace, topic)
         consumer = found.consumers[member_id].get(topic)
         if consumer is None:
             raise BadRequest(f"member {member_id} of group {name} did not ask for topic {topic}")
@@ -155,7 +157,7 @@ class GroupCoordinator:
         A member belongs to its ``owner``: raises NotYourMember for the id of another's."""
         if member_id is not None and self.owner_of(namespace, name, member_id) not in (None, owner):
             raise NotYourMember(f"member {member_id!r} of group {name!r} is another user's")
-        wanted = [self._core.topic(namespace, topic) for topic in dict.fromkeys(topics)]
+        wanted = [self._state.topic(namespace, topic) for topic in dict.fromkeys(topics)]
         self._check_modes(name, wanted)
         found = self._groups.get((namespace, name))
         if found is None:
@@ -308,9 +310,9 @@ class GroupCoordinator:
         partition: int,
     ) -> tuple[Consumer, PartitionView]:
         found = self._found(namespace, name)
-        self._core.partition(self._core.topic(namespace, topic), partition)
+        self._state.partition(self._state.topic(namespace, topic), partition)
         found.group.fence(member_id, generation, topic, partition)
-        subscription = self._core.subscription(self._core.topic(namespace, topic), name)
+        subscription = self._state.subscription(self._state.topic(namespace, topic), name)
         return found.consumers[member_id][topic], subscription.views[partition]
 
     # --- what happens to them ---
@@ -328,7 +330,7 @@ class GroupCoordinator:
             self._perform(found, effects, now_ms)
 
     def deleted(self, topic: Topic) -> None:
-        now_ms = self._core.wheel.now_ms
+        now_ms = self._state.wheel.now_ms
         for found in self._of(topic):
             effects = found.group.set_partitions(topic.name, 0, now_ms)
             for consumers in found.consumers.values():
@@ -345,14 +347,14 @@ class GroupCoordinator:
             raise WrongMode(f"group {name!r} has members", remedy="Let them leave first")
         del self._groups[namespace, name]
         del self._by_number[found.number]
-        self._core.store.change([(GROUPS, found.key, None)])
+        self._state.store.change([(GROUPS, found.key, None)])
 
     # --- doing it ---
 
     def _perform(self, found: _Coordinated, effects: Sequence[Effect], now_ms: int) -> None:
         if any(isinstance(effect, Rebalanced) for effect in effects):
             value = found.group.dump()
-            found.lsn = self._core.store.change([(GROUPS, found.key, value)])
+            found.lsn = self._state.store.change([(GROUPS, found.key, value)])
         for effect in effects:
             match effect:
                 case MemberExpired(member_id):
@@ -395,7 +397,7 @@ class GroupCoordinator:
     ) -> None:
         for subscription, number, consumer in self._places(found, member_id, partitions):
             subscription.assignment[number] = consumer
-            self._core.touch(subscription)
+            self._state.mark_dirty(subscription)
 
     def _places(
         self, found: _Coordinated, member_id: str, partitions: Sequence[TopicPartition]
@@ -411,10 +413,10 @@ class GroupCoordinator:
     def _arm(self, found: _Coordinated) -> None:
         """One timer a group. Heartbeats only move deadlines back, so it may fire in vain."""
         due = found.group.next_deadline_ms()
-        wheel = self._core.wheel
+        wheel = self._state.wheel
         if found.timer:
             set_to = wheel.due_of(found.timer)
             if due is not None and set_to is not None and set_to <= due:
                 return
             wheel.cancel(found.timer)
-        found.timer = wheel.schedule(due, Timer.GROUP, found.number) if due is not None else 0
+        found.timer = wheel.schedule(due, TimerKind.GROUP, found.number) if due is not None else 0

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from braidmq.engine.core import Core, Timer
 from braidmq.engine.errors import UnknownLease
+from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.topics import TopicPartition
 from braidmq.model.ids import PartitionId
 from braidmq.storage.partition_log import UNPINNED
@@ -56,8 +56,8 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
         self._leases: dict[tuple[str, str], Lease] = {}
         self._by_number: dict[int, Lease] = {}
         self._next_number = 1
@@ -65,7 +65,7 @@ class Leases:
         """What waited for the end of a lease may go now."""
 
     def restore(self, now_ms: int) -> None:
-        for _, value in self._core.store.catalogue.items(LEASES):
+        for _, value in self._state.store.catalogue.items(LEASES):
             record = msgspec.msgpack.decode(value, type=LeaseRecord)
             positions = {PartitionId(number): at for number, at in record.positions.items()}
             self._add(
@@ -128,7 +128,7 @@ class Leases:
             created_ms,
             {int(number): at for number, at in wanted.items()},
         )
-        self._core.store.change([(LEASES, _key(lease), msgspec.msgpack.encode(record))])
+        self._state.store.change([(LEASES, _key(lease), msgspec.msgpack.encode(record))])
         before = {} if known is None else known.positions
         self._add(lease, now_ms, known is None)
         self._unpin(before, now_ms)
@@ -143,7 +143,7 @@ class Leases:
         self._leases[lease.namespace, lease.name] = lease
         self._by_number[lease.number] = lease
         if arm:
-            self._core.wheel.schedule(lease.expires_ms, Timer.LEASE, lease.number)
+            self._state.wheel.schedule(lease.expires_ms, TimerKind.LEASE, lease.number)
         for partition in lease.positions:
             self._pin(partition)
 
@@ -157,7 +157,7 @@ class Leases:
     def end(self, lease: Lease, now_ms: int) -> None:
         del self._leases[lease.namespace, lease.name]
         del self._by_number[lease.number]
-        self._core.store.change([(LEASES, _key(lease), None)])
+        self._state.store.change([(LEASES, _key(lease), None)])
         self._unpin(lease.positions, now_ms)
 
     def expire(self, number: int, now_ms: int) -> None:
@@ -168,17 +168,17 @@ class Leases:
         if lease.expires_ms <= now_ms:
             self.end(lease, now_ms)
         else:
-            self._core.wheel.schedule(lease.expires_ms, Timer.LEASE, number)
+            self._state.wheel.schedule(lease.expires_ms, TimerKind.LEASE, number)
 
     def _unpin(self, positions: Positions, now_ms: int) -> None:
         for number in positions:
             self._pin(number)
-            partition = self._core.partitions.get(number)
+            partition = self._state.partitions.get(number)
             if partition is not None:
                 self.on_unpinned(partition, now_ms)
 
     def _pin(self, number: PartitionId) -> None:
-        partition = self._core.partitions.get(number)
+        partition = self._state.partitions.get(number)
         if partition is not None:
             held = [
                 each.positions[number] for each in self._leases.values() if number in each.positions

@@ -1,7 +1,7 @@
 from array import array
 
-from braidmq.storage.disk import Buffer
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.buffer import Buffer
 
 PARTITIONS_MAX: int
 SLOTS_MAX: int

@@ -18,8 +18,8 @@ from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from braidmq.storage.key_hash cimport hash_of_record, partition_of_hash
-from braidmq.storage.record cimport KEYED, RecordBatch, RecordHeader, record_bytes, seal_header
+from braidmq.record.key_hash cimport hash_of_record, partition_of_hash
+from braidmq.record.batch cimport KEYED, RecordBatch, RecordHeader, record_bytes, seal_header
 
 import array
 

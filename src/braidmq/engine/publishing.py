@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
-from braidmq.engine.core import Core, Timer
 from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import MessageTooLarge, TopicFull
 from braidmq.engine.partitioner import split
+from braidmq.engine.record_times import RecordClock, shifted
 from braidmq.engine.settling import OFFSET_MAX, Settling
-from braidmq.engine.timing import RecordClock, shifted
+from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
+from braidmq.record.batch import FLAG_TIMED, RecordBatch
 from braidmq.storage.entries import Settled
-from braidmq.storage.record import FLAG_TIMED, RecordBatch
 
 Placed = tuple[int, int, int]
 """Partition, first offset, count."""
@@ -39,8 +39,8 @@ def require_writable(target: TopicPartition) -> None:
 
 
 class Publishing:
-    def __init__(self, core: Core, settling: Settling) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, settling: Settling) -> None:
+        self._state = state
         self._settling = settling
         self.deduplication = Deduplication()
         self.retention_due: dict[Topic, None] = {}
@@ -72,7 +72,7 @@ class Publishing:
         """Without the messages that were published before: those count as taken."""
         new = self.deduplication.new_ones(topic, batch, now_ms)
         # What was written before may still be on its way to the disk.
-        before = None if len(new) == batch.count else self._core.store.journal.last_lsn
+        before = None if len(new) == batch.count else self._state.store.journal.last_lsn
         if not new:
             return Published(before, batch.count)
         chosen = picked(batch, [index for index, _ in new])
@@ -127,7 +127,7 @@ class Publishing:
             except TopicFull:
                 accepted = 0
             except PartitionQuarantined:
-                self._core.totals.of(topic.namespace).dropped["quarantined"] += batch.count
+                self._state.totals.of(topic.namespace).dropped["quarantined"] += batch.count
                 accepted = 0
         if targets:
             lsn = self.append(targets, batch, now_ms, durable=durable) or lsn
@@ -204,7 +204,7 @@ class Publishing:
         self, topic: Topic, batch: RecordBatch, partition: int | None = None
     ) -> list[tuple[TopicPartition, RecordBatch]]:
         if partition is not None:
-            target = self._core.partition(topic, partition)
+            target = self._state.partition(topic, partition)
             require_writable(target)
             return [(target, batch)]
         if len(topic.partitions) == 1:
@@ -230,10 +230,10 @@ class Publishing:
         stamp: Stamp | None = None,
     ) -> Lsn | None:
         """Append to partitions and tell their subscriptions. No limits are checked."""
-        store = self._core.store
-        if self._core.clock.lead_ms:
+        store = self._state.store
+        if self._state.clock.lead_ms:
             # Stamped with the engine's time; people are shown the wall clock's.
-            batch = shifted(batch, self._core.clock.lead_ms)
+            batch = shifted(batch, self._state.clock.lead_ms)
         on_disk: list[TopicPartition] = []
         in_memory: list[TopicPartition] = []
         waits = False
@@ -271,7 +271,7 @@ class Publishing:
     def _arrived(
         self, target: TopicPartition, batch: RecordBatch, base_offset: int, now_ms: int
     ) -> None:
-        topic, core = target.topic, self._core
+        topic, state = target.topic, self._state
         topic.published += batch.count
         topic.last_used_ms = now_ms
         if target.open_transactions:
@@ -281,11 +281,11 @@ class Publishing:
                 self.schedule(target, batch, base_offset, now_ms)
             for view in target.views:
                 view.state.published(batch, base_offset, now_ms, topic.lane_of, target.clock)
-                core.touch(view.subscription)
+                state.mark_dirty(view.subscription)
         policy = topic.policy
         if policy.ttl_ms and not target.head_timer:
             due = now_ms + policy.ttl_ms
-            target.head_timer = core.wheel.schedule(due, Timer.HEAD, target.log.id)
+            target.head_timer = state.wheel.schedule(due, TimerKind.HEAD, target.log.id)
         if topic.limited and target.may_exceed(now_ms):
             self.retention_due[topic] = None
 
@@ -301,13 +301,13 @@ class Publishing:
     ) -> None:
         """Timers for records that become visible or expire at times of their own, in so far as
         they stand at offsets ``start`` … ``stop - 1``."""
-        wheel, ahead = self._core.wheel, base_offset - batch.base_offset
+        wheel, ahead = self._state.wheel, base_offset - batch.base_offset
         for offset, due, expires, dated in (clock or target.clock).timed(batch):
             offset += ahead
             if start <= offset < stop:
                 if due > now_ms:
-                    wheel.schedule(due, Timer.DUE, target.log.id, offset)
+                    wheel.schedule(due, TimerKind.DUE, target.log.id, offset)
                 if expires:
-                    wheel.schedule(expires, Timer.EXPIRY, target.log.id, offset)
+                    wheel.schedule(expires, TimerKind.EXPIRY, target.log.id, offset)
                 if dated:
                     target.has_dates = True

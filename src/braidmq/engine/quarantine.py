@@ -8,11 +8,11 @@ restart.
 
 from collections.abc import Callable
 
-from braidmq.engine.core import Core
 from braidmq.engine.effects import ConsumerFailed
 from braidmq.engine.recovery import Recovery
 from braidmq.engine.retention import Retainer
 from braidmq.engine.settling import Settling
+from braidmq.engine.state import EngineState
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.storage.partition_log import PartitionLog
@@ -21,28 +21,28 @@ from braidmq.storage.partition_log import PartitionLog
 class Quarantine:
     def __init__(
         self,
-        core: Core,
+        state: EngineState,
         settling: Settling,
         retainer: Retainer,
         recovery: Recovery,
         recount: Callable[[TopicPartition], None],
     ) -> None:
-        self._core = core
+        self._state = state
         self._settling = settling
         self._retainer = retainer
         self._recovery = recovery
         self._recount = recount
         """Has what is not decided counted again."""
-        core.store.on_quarantined = self._quarantined
-        core.store.on_lifted = self._lifted
+        state.store.on_quarantined = self._quarantined
+        state.store.on_lifted = self._lifted
 
     def partitions(self) -> list[TopicPartition]:
         """All that are quarantined."""
-        found = (self._core.partitions.get(log.id) for log in self._core.store.quarantined())
+        found = (self._state.partitions.get(log.id) for log in self._state.store.quarantined())
         return [each for each in found if each is not None]
 
     def _quarantined(self, log: PartitionLog) -> None:
-        partition = self._core.partitions.get(log.id)
+        partition = self._state.partitions.get(log.id)
         if partition is None:
             return  # its topic is yet to be restored
         topic = partition.topic
@@ -51,15 +51,15 @@ class Quarantine:
             if topic.is_quarantined:
                 error = log.quarantined()
                 effects = [ConsumerFailed(each, error) for each in subscription.consumers]
-                self._core.effects += effects
-            self._core.touch(subscription)  # whoever waits for it looks again, and is told
+                self._state.effects += effects
+            self._state.mark_dirty(subscription)  # whoever waits for it looks again, and is told
 
     def _lifted(self, log: PartitionLog) -> None:
-        partition = self._core.partitions.get(log.id)
+        partition = self._state.partitions.get(log.id)
         if partition is None:
             return
         partition.topic.look_at_quarantine()
-        now_ms = self._core.wheel.now_ms
+        now_ms = self._state.wheel.now_ms
         self._recount(partition)
         for view in partition.views:
             self._begin_again(view, now_ms)
@@ -76,7 +76,7 @@ class Quarantine:
         if view.subscription.keys is not None:
             view.subscription.keys.forget(view.partition.number)
         self._recovery.rebuild(view, now_ms, notes)
-        self._core.touch(view.subscription)
+        self._state.mark_dirty(view.subscription)
 
     # --- who asks ---
 

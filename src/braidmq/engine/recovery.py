@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidmq.engine.administration import Administration
-from braidmq.engine.clockwork import timed_between
-from braidmq.engine.core import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
+from braidmq.engine.record_times import RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
+from braidmq.engine.state import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState, TimerKind
 from braidmq.engine.states import State
-from braidmq.engine.timing import RecordClock
+from braidmq.engine.timers import timed_between
 from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.record.batch import FLAG_TIMED
 from braidmq.storage.journal import Kind, Progress
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import FLAG_TIMED
 
 Note = tuple[int, int, int, int, int]
 """start, stop, attempts, state, deadline"""
@@ -41,7 +41,7 @@ class DeliveryNotes:
 
     name: str = "deliveries"
     kinds: frozenset[Kind] = frozenset({Kind.DELIVERY})
-    core: Core | None = None
+    state: EngineState | None = None
     cursors: dict[tuple[int, int], int] = field(default_factory=dict)
     runs: defaultdict[tuple[int, int], list[Note]] = field(
         default_factory=lambda: defaultdict(list)
@@ -70,9 +70,9 @@ class DeliveryNotes:
         self.runs[key].append((start, stop, attempts, state, deadline))
 
     def dump(self) -> bytes:
-        assert self.core is not None
+        assert self.state is not None
         parts: list[bytes] = []
-        for view in self.core.views.values():
+        for view in self.state.views.values():
             if not view.subscription.durable:
                 continue
             key = (view.subscription.id, view.partition_id)
@@ -80,7 +80,7 @@ class DeliveryNotes:
             parts.append(
                 _HEAD.pack(view.subscription.id, view.partition_id, view.state.cursor, len(notes))
             )
-            lead_ms = self.core.clock.lead_ms
+            lead_ms = self.state.clock.lead_ms
             parts += [_RUN.pack(*note[:4], note[4] and note[4] + lead_ms) for note in notes]
         return b"".join(parts)
 
@@ -94,8 +94,8 @@ class DeliveryNotes:
 
 
 class Recovery:
-    def __init__(self, core: Core, notes: DeliveryNotes) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, notes: DeliveryNotes) -> None:
+        self._state = state
         self._notes = notes
         self.administration: Administration
         self.before_subscriptions: Callable[[], None] = lambda: None
@@ -103,11 +103,11 @@ class Recovery:
         """From where on the records of a partition that have times of their own have timers."""
 
     def run(self, now_ms: int, progress: Progress) -> None:
-        catalogue = self._core.store.catalogue
+        catalogue = self._state.store.catalogue
         for key, value in catalogue.items(TEMPLATES):
             namespace, _, name = key.partition("\0")
             template = msgspec.msgpack.decode(value, type=Template)
-            self._core.templates[namespace, name] = template
+            self._state.templates[namespace, name] = template
         self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
             self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord), now_ms)
@@ -119,18 +119,18 @@ class Recovery:
                 msgspec.msgpack.decode(value, type=SubscriptionRecord), now_ms
             )
         self._forget_strangers()
-        for partition in self._core.partitions.values():
+        for partition in self._state.partitions.values():
             self.set_timers(partition, now_ms)
         self._notes.forget()
 
     def _pass_lost_records(self) -> None:
         """Records that were never journaled are gone, but what was journaled of their deliveries
         is not: their offsets must not come to mean other messages."""
-        logs = self._core.store.logs
+        logs = self._state.store.logs
         for (_, partition), cursor in self._notes.cursors.items():
             if (log := logs.get(PartitionId(partition))) is not None:
                 log.next_offset = max(log.next_offset, cursor)
-        for (_, number), settled in self._core.store.acknowledged.items():
+        for (_, number), settled in self._state.store.acknowledged.items():
             if (log := logs.get(number)) is not None:
                 above = settled.ranges_above_floor()
                 highest = above[-1][1] if above else settled.floor
@@ -138,9 +138,9 @@ class Recovery:
 
     def _clock_ahead(self, now_ms: int) -> RecordClock:
         """Reads records that are stamped with times to come as if it had been now."""
-        if len(self._core.clocks) == 1:
-            self._core.clocks.append(RecordClock(0, now_ms))
-        return self._core.clocks[1]
+        if len(self._state.clocks) == 1:
+            self._state.clocks.append(RecordClock(0, now_ms))
+        return self._state.clocks[1]
 
     def _restore_topic(self, record: TopicRecord, now_ms: int) -> None:
         administration = self.administration
@@ -156,7 +156,7 @@ class Recovery:
             attributes=record.attributes,
         )
         for number in record.partitions:
-            log = self._core.store.log(PartitionId(number))
+            log = self._state.store.log(PartitionId(number))
             partition = administration.add_partition(topic, log)
             if log.latest_ms > now_ms:
                 # The clock was set back while the node was down. Nothing takes longer for that.
@@ -164,7 +164,7 @@ class Recovery:
         administration.register(topic)
 
     def _restore_subscription(self, record: SubscriptionRecord, now_ms: int) -> None:
-        topic = self._core.topics_by_id.get(record.topic)
+        topic = self._state.topics_by_id.get(record.topic)
         if topic is None:
             return
         subscription = Subscription(
@@ -183,7 +183,7 @@ class Recovery:
         self, subscription: Subscription, partition: TopicPartition, now_ms: int
     ) -> None:
         log = partition.log
-        settled = self._core.store.offsets_of(subscription.id, log.id)
+        settled = self._state.store.offsets_of(subscription.id, log.id)
         if settled.floor < log.start_offset:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)
@@ -288,7 +288,7 @@ class Recovery:
                     )
                 at = run.batch.offset_at(run.stop - 1) + 1
         if waits:
-            self._core.wheel.schedule(deadline, Timer.RETRY, view.id, start, stop)
+            self._state.wheel.schedule(deadline, TimerKind.RETRY, view.id, start, stop)
 
     def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
         """The end of the segment that begins at ``at``, when it need not be looked into: all its
@@ -322,20 +322,20 @@ class Recovery:
         self._schedule_timed(partition, at, partition.stable_offset, now_ms)
 
     def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
-        log, wheel = partition.log, self._core.wheel
+        log, wheel = partition.log, self._state.wheel
         for offset, due, expires, dated in timed_between(partition, at, end):
             if dated:
                 partition.has_dates = True
             if due > now_ms:
-                wheel.schedule(due, Timer.DUE, log.id, offset)
+                wheel.schedule(due, TimerKind.DUE, log.id, offset)
             elif due and partition.topic.policy.ttl_ms:
-                wheel.schedule(now_ms, Timer.EXPIRY, log.id, offset)
+                wheel.schedule(now_ms, TimerKind.EXPIRY, log.id, offset)
             if expires:
-                wheel.schedule(expires, Timer.EXPIRY, log.id, offset)
+                wheel.schedule(expires, TimerKind.EXPIRY, log.id, offset)
 
     def _forget_strangers(self) -> None:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""
-        store = self._core.store
+        store = self._state.store
         for subscription, partition in list(store.acknowledged):
-            if subscription != CANCELLED and subscription not in self._core.subscriptions:
+            if subscription != CANCELLED and subscription not in self._state.subscriptions:
                 store.forget_offsets(subscription, partition)

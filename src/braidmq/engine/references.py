@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from braidmq.engine.core import Core
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.policy import DeadLetter, Template, TopicPolicy, choose_template
+from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import AccessRefused
 
@@ -54,8 +54,8 @@ def names_target(settings: dict[str, Any]) -> bool:
 
 
 class References:
-    def __init__(self, core: Core, exchanges: Exchanges) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, exchanges: Exchanges) -> None:
+        self._state = state
         self._exchanges = exchanges
         self._allowed: Allowed = _everything
         self._named: dict[str, set[Topic]] = {}
@@ -65,7 +65,7 @@ class References:
     def enforce(self, allowed: Allowed) -> None:
         """From now on these are the rights; all that is there is looked at."""
         self._allowed = self._exchanges.allowed = allowed
-        for topic in list(self._core.topics.values()):
+        for topic in list(self._state.topics.values()):
             self.judge(topic)
         self._exchanges.enforce()
 
@@ -100,7 +100,7 @@ class References:
         needs = self._needs(topic.namespace, topic.name, topic.policy.dead_letter)
         if all(self._allowed(user, topic.namespace, *each) for each in needs):
             topic.attributes[SET_BY] = user
-            self._core.save_topic(topic)
+            self._state.save_topic(topic)
             self.judge(topic)
 
     def _needs(self, namespace: str, topic: str, rule: DeadLetter) -> list[Need]:
@@ -110,7 +110,7 @@ class References:
             return []
         target = rule.topic.replace("{topic}", topic)
         needs = [("read", topic), ("write", target)]
-        if (namespace, target) not in self._core.topics:
+        if (namespace, target) not in self._state.topics:
             needs.append(("configure", target))
         return needs
 
@@ -151,7 +151,7 @@ class References:
             found: str = topic.attributes.get(SET_BY, "")
             return found
         templates = [
-            each for (where, _), each in self._core.templates.items() if where == topic.namespace
+            each for (where, _), each in self._state.templates.items() if where == topic.namespace
         ]
         template = choose_template(templates, topic.name, topic.kind)
         return template.set_by if template is not None else ""
@@ -174,7 +174,7 @@ class References:
     @property
     def disabled(self) -> int:
         """How many there are that do not hold."""
-        topics = self._core.topics.values()
+        topics = self._state.topics.values()
         dead = sum(each.dead_letter is not each.policy.dead_letter for each in topics)
         return dead + self._exchanges.disabled
 

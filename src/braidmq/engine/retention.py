@@ -7,14 +7,14 @@ without the records that later ones replace, in the next checkpoint.
 from collections.abc import Callable
 
 from braidmq.engine.compaction import mark_superseded, note_latest
-from braidmq.engine.core import Core, Timer
 from braidmq.engine.envelope import NATIVE, decode_headers
 from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import RESET_NOTE, Settling
+from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
-from braidmq.storage.offset_set import OffsetBits
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
 SWEEP_MS = 5 * 60 * 1000
@@ -34,8 +34,10 @@ NEVER = 1 << 62
 
 
 class Retainer:
-    def __init__(self, core: Core, settling: Settling, publishing: Publishing, now_ms: int) -> None:
-        self._core = core
+    def __init__(
+        self, state: EngineState, settling: Settling, publishing: Publishing, now_ms: int
+    ) -> None:
+        self._state = state
         self._settling = settling
         self._publishing = publishing
         self._marked: dict[int, OffsetBits] = {}
@@ -44,7 +46,7 @@ class Retainer:
         """What there is for readers between two offsets."""
         self.records_compacted = 0
         self.records_retired = 0
-        core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
+        state.wheel.schedule(now_ms + SWEEP_MS, TimerKind.SWEEP, 0)
 
     def run_due(self, now_ms: int) -> None:
         """Topics that have grown enough since the last look."""
@@ -77,9 +79,9 @@ class Retainer:
         return start
 
     def sweep(self, now_ms: int) -> None:
-        for topic in list(self._core.topics.values()):
+        for topic in list(self._state.topics.values()):
             self.enforce(topic, now_ms)
-        self._core.wheel.schedule(now_ms + SWEEP_MS, Timer.SWEEP, 0)
+        self._state.wheel.schedule(now_ms + SWEEP_MS, TimerKind.SWEEP, 0)
 
     def has_due(self) -> bool:
         return bool(self._publishing.retention_due)
@@ -140,7 +142,7 @@ class Retainer:
         if partition.log.damage is not None:
             return  # nothing of it goes
         self.records_retired += start - partition.log.start_offset
-        self._core.store.advance_start(partition.log, start)
+        self._state.store.advance_start(partition.log, start)
 
     def _leave_behind(self, view: PartitionView, start: int) -> None:
         state, log = view.state, view.log
@@ -181,17 +183,17 @@ class Retainer:
 
     def _take_from(self, view: PartitionView, holder: int, start: int, stop: int) -> None:
         _, count, size = view.state.apply(Event.ACK, start, stop, holder)
-        consumer = self._core.consumers.get(holder)
+        consumer = self._state.consumers.get(holder)
         if count and consumer is not None:
             self._settling.give_back(consumer, count, size)
-            self._core.touch(consumer.subscription)
+            self._state.mark_dirty(consumer.subscription)
 
     # --- moving a subscription ---
 
     def settle_up_to(self, view: PartitionView, offset: int) -> None:
         """Everything below ``offset`` counts as acknowledged."""
         self._leave_behind(view, offset)
-        self._core.touch(view.subscription)
+        self._state.mark_dirty(view.subscription)
 
     def rewind(self, view: PartitionView, offset: int) -> None:
         """Forget what a subscription has settled from ``offset`` on, and settle what lies before.
@@ -201,7 +203,7 @@ class Retainer:
         self._settling.finish_burials(view)
         self.take_back(view, 0, view.state.end)
         if view.subscription.durable:
-            self._core.store.reset_offsets(view.subscription.id, view.partition_id, offset)
+            self._state.store.reset_offsets(view.subscription.id, view.partition_id, offset)
             self._settling.note(view, offset, offset, 0, RESET_NOTE, 0)
         else:
             view.state.settled.reset(offset)
@@ -222,7 +224,7 @@ class Retainer:
             for partition in topic.partitions:
                 stop = partition.stable_offset
                 most += stop - partition.log.start_offset
-                self._core.store.advance_start(partition.log, stop)
+                self._state.store.advance_start(partition.log, stop)
         return most
 
     def _purge_view(self, view: PartitionView) -> int:
@@ -242,12 +244,12 @@ class Retainer:
         rule = topic.policy.compaction
         if rule.enabled and not topic.deleted:
             due = now_ms + rule.period_ms
-            topic.compaction_timer = self._core.wheel.schedule(due, Timer.COMPACTION, topic.id)
+            topic.compaction_timer = self._state.wheel.schedule(due, TimerKind.COMPACTION, topic.id)
             self.compact(topic, now_ms)
 
     def compact(self, topic: Topic, now_ms: int) -> None:
         for partition in topic.partitions:
-            stamped_ms = self._core.wall_ms(now_ms - topic.policy.compaction.lag_ms)
+            stamped_ms = self._state.wall_ms(now_ms - topic.policy.compaction.lag_ms)
             try:
                 self._compact(partition, stamped_ms)
             except PartitionQuarantined:
@@ -272,7 +274,7 @@ class Retainer:
                 _mark_by_header(run, header, latest, stamped_until_ms, marked)
             else:
                 mark_superseded(run.batch, run.first, run.stop, latest, stamped_until_ms, marked)
-        cancelled = self._core.cancelled(partition)
+        cancelled = self._state.cancelled(partition)
         for start, stop in cancelled.ranges(log.start_offset, sealed_end) if cancelled else ():
             marked.add(start, stop)
         for view in partition.views:
@@ -290,7 +292,7 @@ class Retainer:
             before.count(start, stop) for start, stop in marked.ranges()
         )
         self._marked[log.id] = marked
-        self._core.store.rewrite(log, marked)
+        self._state.store.rewrite(log, marked)
 
     def _drop_marked(self, view: PartitionView, marked: OffsetBits, sealed_end: int) -> None:
         for start, stop in marked.ranges(0, sealed_end):

@@ -12,18 +12,18 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from braidmq.engine.core import Core, Timer
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.effects import DeadLettered
 from braidmq.engine.envelope import Death
+from braidmq.engine.record_times import RecordClock
+from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import Event, State
-from braidmq.engine.timing import RecordClock
 from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import Record, RecordBatch
 
 if TYPE_CHECKING:
     from braidmq.engine.dead_letters import DeadLetterTargets
@@ -60,8 +60,8 @@ class Settling:
     publishing: "Publishing"
     targets: "DeadLetterTargets"
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
         self._burials: dict[int, deque[Burial]] = {}
         """By view, dead messages that are still to be moved."""
 
@@ -74,7 +74,7 @@ class Settling:
             self.give_back(consumer, count, size)
             view.subscription.acked += count
             self.settle(view, ranges)
-            self._core.touch(view.subscription)
+            self._state.mark_dirty(view.subscription)
         return count
 
     def nack(
@@ -119,7 +119,7 @@ class Settling:
         """More time for deliveries still in flight."""
         ranges, count, _ = view.state.apply(Event.EXTEND, start, stop, consumer.id, until_ms)
         for low, high in ranges:
-            self._core.wheel.schedule(until_ms, Timer.VISIBILITY, view.id, low, high)
+            self._state.wheel.schedule(until_ms, TimerKind.VISIBILITY, view.id, low, high)
         return count
 
     def disconnect(self, consumer: Consumer, now_ms: int) -> None:
@@ -134,13 +134,13 @@ class Settling:
     def timed_out(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
         for low, high, holder in view.state.overdue_runs(start, stop, now_ms):
-            consumer = self._core.consumers.get(holder)
+            consumer = self._state.consumers.get(holder)
             self._fail(view, Event.TIMEOUT, low, high, now_ms, consumer, "timeout", None)
 
     def retry_due(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
         _, count, _ = view.state.apply(Event.RETRY_DUE, start, stop, not_after_ms=now_ms)
         if count:
-            self._core.touch(view.subscription)
+            self._state.mark_dirty(view.subscription)
 
     def _fail(
         self,
@@ -195,10 +195,10 @@ class Settling:
         for low, high in ranges:
             self.note(view, low, high, attempts, State.WAITING, due)
             if delay_ms:
-                self._core.wheel.schedule(due, Timer.RETRY, view.id, low, high)
+                self._state.wheel.schedule(due, TimerKind.RETRY, view.id, low, high)
             else:
                 view.state.apply(Event.RETRY_DUE, low, high)
-        self._core.touch(view.subscription)
+        self._state.mark_dirty(view.subscription)
         return count
 
     def _first_stamped_after(self, view: PartitionView, start: int, stop: int, time_ms: int) -> int:
@@ -217,14 +217,14 @@ class Settling:
             if credit.awaited:
                 awaited, credit.awaited = credit.awaited, {}
                 for subscription in awaited:
-                    self._core.touch(subscription)
+                    self._state.mark_dirty(subscription)
 
     # --- settling ---
 
     def settle(self, view: PartitionView, ranges: Sequence[tuple[int, int]]) -> None:
         """Make settled ranges durable in their time, and let go of records nobody wants."""
         if view.subscription.durable:
-            self._core.store.acknowledge(view.subscription.id, view.partition_id, ranges)
+            self._state.store.acknowledge(view.subscription.id, view.partition_id, ranges)
         else:
             for start, stop in ranges:
                 view.state.settled.add(start, stop)
@@ -241,10 +241,10 @@ class Settling:
         if len(views) > 1:
             floor = min(view.state.settled.floor for view in views)
         if floor > partition.log.start_offset:
-            self._core.store.release(partition.log, floor)
+            self._state.store.release(partition.log, floor)
             for view in views:
                 if view.subscription.gate is not None:
-                    self._core.touch(view.subscription)
+                    self._state.mark_dirty(view.subscription)
 
     def note(
         self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int
@@ -252,9 +252,9 @@ class Settling:
         """Journal how a message was last handed out, so that a restart goes on from there."""
         subscription = view.subscription
         if subscription.durable:
-            due = self._core.wall_ms(due) if due else 0
+            due = self._state.wall_ms(due) if due else 0
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
-            self._core.store.note(DELIVERY, meta)
+            self._state.store.note(DELIVERY, meta)
 
     def skip(self, view: PartitionView, start: int, stop: int) -> None:
         """No record stands at these offsets any more: nobody will ever answer for them."""
@@ -284,7 +284,7 @@ class Settling:
             self.give_back(consumer, count, size)
         for low, high, attempts in runs:
             self._bury(Burial(view, low, high, reason, attempts, error, now_ms))
-        self._core.touch(view.subscription)
+        self._state.mark_dirty(view.subscription)
         return count
 
     def expire(self, view: PartitionView, run: Run, now_ms: int) -> None:
@@ -341,7 +341,7 @@ class Settling:
         else:
             ranges = [(start, stop) for start, stop, _ in out.parts]
             topic = out.view.partition.topic
-            self._core.totals.of(topic.namespace).dropped[reason] += out.count
+            self._state.totals.of(topic.namespace).dropped[reason] += out.count
             self.settle(out.view, ranges)
 
     def _bury(self, burial: "Burial") -> None:
@@ -372,7 +372,7 @@ class Settling:
             waiting = self._burials.pop(number)
             burial = waiting[0]
             # A view may have gone with its subscription, and with it whoever wanted its dead.
-            if self._core.views.get(number) is not burial.view:
+            if self._state.views.get(number) is not burial.view:
                 continue
             stop = min(burial.stop, burial.start + left)
             left -= stop - burial.start
@@ -398,7 +398,7 @@ class Settling:
             partition=view.partition.number,
             attempts=burial.attempts,
             subscription=view.subscription.name,
-            at_ms=self._core.wall_ms(burial.now_ms),
+            at_ms=self._state.wall_ms(burial.now_ms),
             error=burial.error,
         )
         settled = (view.subscription.id, view.partition_id, start, stop)
@@ -410,7 +410,7 @@ class Settling:
         if logger.isEnabledFor(logging.DEBUG):
             _log_deaths(view, start, stop, reason, buried=True)
         view.subscription.dead_lettered += count
-        self._core.totals.of(topic.namespace).buried[reason] += count
+        self._state.totals.of(topic.namespace).buried[reason] += count
         if not view.subscription.durable:
             view.state.settled.add(start, stop)
         self.release(view.partition)
@@ -422,7 +422,7 @@ class Settling:
         view = burial.view
         if logger.isEnabledFor(logging.DEBUG):
             _log_deaths(view, burial.start, burial.stop, burial.reason, buried=False)
-        self._core.totals.of(view.partition.topic.namespace).dropped[burial.reason] += count
+        self._state.totals.of(view.partition.topic.namespace).dropped[burial.reason] += count
         self.settle(view, [(burial.start, burial.stop)])
 
     def move_dead(
@@ -449,7 +449,7 @@ class Settling:
         if webhook is not None:
             for group in groups:
                 names = tuple([target.topic.name for target in group.targets])
-                self._core.effects.append(
+                self._state.effects.append(
                     DeadLettered(webhook, death, names, group.first_offset, group.batch.count)
                 )
         return True
@@ -465,10 +465,10 @@ class Settling:
             partition=-1,
             attempts=0,
             subscription="",
-            at_ms=self._core.wall_ms(now_ms),
+            at_ms=self._state.wall_ms(now_ms),
         )
         if self.move_dead(topic, [Run(batch, first, batch.count)], death, now_ms, [], None):
-            buried = self._core.totals.of(topic.namespace).buried
+            buried = self._state.totals.of(topic.namespace).buried
             buried[death.reason] += batch.count - first
 
     def records(self, partition: TopicPartition, start: int, stop: int) -> Iterator[Record]:
@@ -500,7 +500,7 @@ class Settling:
             return
         for subscription in topic.subscriptions.values():
             if arriving and topic.counts_ready and subscription.awaited:
-                self._core.crowded[subscription] = None
+                self._state.crowded[subscription] = None
             else:
                 self.drop_beyond_limits(subscription, now_ms)
 

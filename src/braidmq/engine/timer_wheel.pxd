@@ -7,7 +7,7 @@ cdef enum:
 
 
 # One cache line: with a million pending, what a call costs is the lines it touches.
-cdef struct Timer:
+cdef struct TimerKind:
     uint32_t next
     uint32_t prev
     uint32_t generation  # odd while the timer is pending
@@ -22,7 +22,7 @@ cdef struct Timer:
 
 @cython.final
 cdef class TimerWheel:
-    cdef Timer **chunks
+    cdef TimerKind **chunks
     cdef uint64_t chunk_count
     cdef uint64_t capacity
     cdef uint64_t used
@@ -35,7 +35,7 @@ cdef class TimerWheel:
     cdef Py_ssize_t pending
     cdef readonly int64_t now_ms
 
-    cdef Timer *at(self, uint32_t index) noexcept
+    cdef TimerKind *at(self, uint32_t index) noexcept
     cdef int grow(self) except -1
     cdef int add_chunk(self, uint64_t timers) except -1
     cdef uint32_t acquire(self) except 0

@@ -64,15 +64,15 @@ cdef enum:
     CHUNK_TIMERS = 1 << 15
     CHUNK_MASK = CHUNK_TIMERS - 1
 
-assert sizeof(Timer) == LINE_BYTES
+assert sizeof(TimerKind) == LINE_BYTES
 
 cdef uint64_t NEVER = ~(<uint64_t>0)
 # Indices are 32 bits, half of a handle.
 cdef uint64_t CAPACITY_MAX = (<uint64_t>1) << 32
 
 
-cdef Timer *allocate(uint64_t timers) except NULL:
-    cdef size_t size = timers * sizeof(Timer)
+cdef TimerKind *allocate(uint64_t timers) except NULL:
+    cdef size_t size = timers * sizeof(TimerKind)
     cdef void *memory = NULL
     if posix_memalign(&memory, min(size, <size_t>HUGE_PAGE_BYTES), size) != 0:
         raise MemoryError
@@ -80,7 +80,7 @@ cdef Timer *allocate(uint64_t timers) except NULL:
         # Timers are touched in no order: with small pages each touch would miss the TLB too.
         # It is a wish, and where it isn't granted the wheel is only slower.
         madvise(memory, size, MADV_HUGEPAGE)
-    return <Timer *>memory
+    return <TimerKind *>memory
 
 
 cdef class TimerWheel:
@@ -102,14 +102,14 @@ cdef class TimerWheel:
 
     # --- memory ---
 
-    cdef inline Timer *at(self, uint32_t index) noexcept:
+    cdef inline TimerKind *at(self, uint32_t index) noexcept:
         return &self.chunks[index >> CHUNK_SHIFT][index & CHUNK_MASK]
 
     cdef int grow(self) except -1:
         """The first chunk doubles until it is whole; from then on there is one more each time, so
         that no growth moves more than one of them."""
         cdef uint64_t wanted = CHUNK_TIMERS
-        cdef Timer *first
+        cdef TimerKind *first
         if self.capacity < CHUNK_TIMERS:
             wanted = max(2 * self.capacity, <uint64_t>CAPACITY_MIN)
         if self.capacity + wanted > CAPACITY_MAX:
@@ -119,7 +119,7 @@ cdef class TimerWheel:
             self.capacity += wanted
             return 0
         first = allocate(wanted)
-        memcpy(first, self.chunks[0], self.used * sizeof(Timer))
+        memcpy(first, self.chunks[0], self.used * sizeof(TimerKind))
         free(self.chunks[0])
         self.chunks[0] = first
         self.capacity = wanted
@@ -129,10 +129,10 @@ cdef class TimerWheel:
         cdef void *grown
         if self.chunk_count & (self.chunk_count - 1) == 0:
             # Its room doubles whenever the count is a power of two.
-            grown = realloc(self.chunks, max(2 * self.chunk_count, 1) * sizeof(Timer *))
+            grown = realloc(self.chunks, max(2 * self.chunk_count, 1) * sizeof(TimerKind *))
             if grown == NULL:
                 raise MemoryError
-            self.chunks = <Timer **>grown
+            self.chunks = <TimerKind **>grown
         self.chunks[self.chunk_count] = allocate(timers)
         self.chunk_count += 1
         return 0
@@ -153,7 +153,7 @@ cdef class TimerWheel:
         return index
 
     cdef void release(self, uint32_t index) noexcept:
-        cdef Timer *timer = self.at(index)
+        cdef TimerKind *timer = self.at(index)
         timer.generation += 1
         self.pending -= 1
         # After 2**31 uses the generation is 0 again. Such an index is retired: 64 bytes lost, but
@@ -283,7 +283,7 @@ cdef class TimerWheel:
         """Take the first timer of the cursor's tick."""
         cdef uint32_t index = self.head[self.cursor & (LEVEL_0_SLOTS - 1)]
         assert self.at(index).tick == self.cursor
-        cdef Timer timer = self.at(index)[0]
+        cdef TimerKind timer = self.at(index)[0]
         # Before any object is made: a collection could run a finalizer that comes back here.
         self.unlink(index)
         self.release(index)
@@ -295,7 +295,7 @@ cdef class TimerWheel:
         self, int64_t due_ms, uint8_t kind, uint32_t owner, int64_t a, int64_t b
     ) except 0:
         cdef uint32_t index = self.acquire()
-        cdef Timer *timer = self.at(index)
+        cdef TimerKind *timer = self.at(index)
         timer.tick = self.tick_of(due_ms)
         timer.due_ms = due_ms
         timer.a = a
@@ -321,7 +321,7 @@ cdef class TimerWheel:
     @property
     def memory_bytes(self):
         """Of the wheel and of room for as many timers as were ever pending at once."""
-        return TimerWheel.__basicsize__ + self.capacity * sizeof(Timer)
+        return TimerWheel.__basicsize__ + self.capacity * sizeof(TimerKind)
 
     def schedule(self, int64_t due_ms, uint8_t kind, uint32_t owner, int64_t a=0, int64_t b=0):
         """Returns a handle, never 0. Due in the past or now fires on the next ``advance``."""

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Protocol
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
-from braidmq.engine.timing import RecordClock
+from braidmq.engine.record_times import RecordClock
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.storage.key_hash import partition_for
+from braidmq.record.batch import RecordBatch
+from braidmq.record.key_hash import partition_for
 from braidmq.storage.partition_log import PartitionLog, Run
-from braidmq.storage.record import RecordBatch
 
 UNLIMITED = 1 << 62
 

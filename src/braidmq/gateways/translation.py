@@ -20,7 +20,7 @@ from braidmq.engine.envelope import (
     register_format,
 )
 from braidmq.model.errors import BadRequest, BraidError
-from braidmq.storage.record import Record
+from braidmq.record.batch import Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.amqp.tables import Long, encode_table

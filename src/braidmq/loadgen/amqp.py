@@ -4,12 +4,12 @@ from contextlib import ExitStack
 
 from braidmq.client.address import parse_address
 from braidmq.loadgen.amqp_client import CHANNEL, Client
+from braidmq.loadgen.amqp_load import Consumer, Publisher
 from braidmq.loadgen.amqp_peers import AmqpConsuming, AmqpProducing
 from braidmq.loadgen.amqp_workloads import TOPIC_BINDINGS, AmqpWorkload
 from braidmq.loadgen.driver import OnProgress, Run
 from braidmq.loadgen.link import LoadFailed
 from braidmq.loadgen.result import Latency, Result
-from braidmq.wire.amqp.load import Consumer, Publisher
 from braidmq.wire.amqp.methods import (
     BasicConsume,
     BasicQos,

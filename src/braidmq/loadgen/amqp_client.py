@@ -4,10 +4,11 @@ import time
 from typing import TypeVar
 
 from braidmq.client.address import Address
+from braidmq.loadgen.amqp_load import Consumer, Publisher, scan
+from braidmq.loadgen.arrivals import Arrivals
 from braidmq.loadgen.link import CALL_S_MAX, Link, LoadFailed
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
 from braidmq.wire.amqp.handshake import start_ok, tune_ok
-from braidmq.wire.amqp.load import Consumer, Publisher, scan
 from braidmq.wire.amqp.methods import (
     ChannelClose,
     ChannelOpen,
@@ -24,7 +25,6 @@ from braidmq.wire.amqp.methods import (
     decode,
     method_frame,
 )
-from braidmq.wire.arrivals import Arrivals
 
 CHANNEL = 1
 """The one channel of each connection."""

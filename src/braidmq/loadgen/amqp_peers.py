@@ -1,9 +1,9 @@
 """A producer and a consumer of AMQP."""
 
 from braidmq.loadgen.amqp_client import Client
+from braidmq.loadgen.amqp_load import Consumer, Publisher
+from braidmq.loadgen.arrivals import Arrivals
 from braidmq.loadgen.peers import Consuming, Producing
-from braidmq.wire.amqp.load import Consumer, Publisher
-from braidmq.wire.arrivals import Arrivals
 
 
 class AmqpProducing(Producing):

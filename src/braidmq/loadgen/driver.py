@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from braidmq.loadgen.arrivals import Arrivals, Histogram
 from braidmq.loadgen.broker_process import BrokerProcess
 from braidmq.loadgen.peers import Consuming, Peer, Producing
 from braidmq.loadgen.result import Latency, Result
-from braidmq.wire.arrivals import Arrivals, Histogram
 
 WARM_UP_S = 1.0
 UNDER_WAY_MAX = 50_000

@@ -4,11 +4,11 @@ from contextlib import ExitStack, suppress
 
 from braidmq.loadgen.driver import OnProgress, Run
 from braidmq.loadgen.mqtt_client import MqttAddress, MqttClient, parse_mqtt_address
+from braidmq.loadgen.mqtt_load import Publisher, Subscriber
 from braidmq.loadgen.mqtt_workloads import MqttWorkload
 from braidmq.loadgen.peers import Consuming, Producing
 from braidmq.loadgen.result import Result
 from braidmq.model.errors import BraidError
-from braidmq.wire.mqtt.load import Publisher, Subscriber
 
 
 class MqttProducing(Producing):

@@ -6,9 +6,9 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from braidmq.loadgen.link import CALL_S_MAX, Link, LoadFailed
+from braidmq.loadgen.mqtt_load import Publisher, Subscriber, scan
 from braidmq.model.errors import SetupError
 from braidmq.wire.mqtt.constants import Reason, Version
-from braidmq.wire.mqtt.load import Publisher, Subscriber, scan
 from braidmq.wire.mqtt.packets import (
     ConnAck,
     Connect,

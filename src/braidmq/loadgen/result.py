@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from braidmq.wire.arrivals import Histogram
+from braidmq.loadgen.arrivals import Histogram
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from braidmq.loadgen.amqp import AmqpRun
 from braidmq.loadgen.amqp_client import CHANNEL, Client
+from braidmq.loadgen.amqp_load import Consumer
 from braidmq.loadgen.amqp_peers import AmqpConsuming
 from braidmq.loadgen.amqp_workloads import AmqpWorkload
 from braidmq.loadgen.driver import POLL_S_MAX, Run
@@ -18,7 +19,6 @@ from braidmq.loadgen.mqtt_client import MqttClient
 from braidmq.loadgen.mqtt_workloads import MqttWorkload
 from braidmq.loadgen.peers import Peer
 from braidmq.loadgen.result import Latency, Result
-from braidmq.wire.amqp.load import Consumer
 from braidmq.wire.amqp.methods import BasicConsume, BasicQos
 from braidmq.wire.mqtt.constants import Version
 from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties

@@ -17,13 +17,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from braidmq import __version__
+from braidmq.alerts.sending import AlertCounts
 from braidmq.engine.engine import Engine
-from braidmq.engine.timing import AGE_BOUNDS_MS
+from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
-from braidmq.gateways.alerts.sending import AlertCounts
-from braidmq.gateways.pipelines import PipelineRun
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import TopicSeries
+from braidmq.runtime.pipeline_runs import PipelineRun
 from braidmq.storage import aside
 
 QUARANTINED_MAX = 20
@@ -191,7 +191,7 @@ class NodeCollector(Collector):
         yield from self._pressure()
 
     def _messages(self, topics: Iterable[Topic]) -> Iterator[Metric]:
-        totals = self._engine.core.totals
+        totals = self._engine.state.totals
         counts = totals.all_counts(topics)
         for attribute, (name, text) in NAMESPACE_COUNTERS.items():
             yield _by_namespace(
@@ -215,7 +215,7 @@ class NodeCollector(Collector):
                 GaugeMetricFamily(name, text, labels=("namespace",)),
                 {namespace: getattr(each, attribute) for namespace, each in held},
             )
-        ages = self._engine.core.ages
+        ages = self._engine.state.ages
         yield _histogram(
             "braid_delivery_latency_seconds",
             "From when a message was appended, or became due, to its first delivery.",

@@ -168,7 +168,7 @@ def problem(status: int, body: bytes) -> BraidError:
     return error
 
 
-# --- what it tells of a log: as gateways/http/bulk.py has it ---
+# --- what it tells of a log: as api/resources/bulk.py has it ---
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from braidmq.storage.reader import COLUMNS
 from braidmq.wire.header_columns import header_columns
 
 if TYPE_CHECKING:
-    from braidmq.storage.record_columns import Column  # a name for types alone: the kernel has none
+    from braidmq.record.columns import Column  # a name for types alone: the kernel has none
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -21,10 +21,10 @@ from braidmq.pipeline.errors import DataLoss
 from braidmq.pipeline.leases import SplitLease
 from braidmq.pipeline.options import SourceOptions
 from braidmq.pipeline.planning import Split
+from braidmq.record.batch import HEADER_SIZE
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.key_filter import may_hold_key
-from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.reader import MappedBodies, Window, decode_span, map_segment, span
-from braidmq.storage.record import HEADER_SIZE
 from braidmq.storage.segment import (
     INDEX_SUFFIX,
     KEYS_SUFFIX,

@@ -1,7 +1,7 @@
 """The words of the table of rights: who must ask, and what they must be allowed on which name.
 
 Every operation of every protocol has one ``Right``: those of HTTP stand with the operations and are
-enforced from there (``gateways/http/guard.py``), those of AMQP's methods and MQTT's packets are in
+enforced from there (``api/guard.py``), those of AMQP's methods and MQTT's packets are in
 their gateways' ``rights.py``. ``docs/rights.md``, the OpenAPI document and the test that tries
 every operation as every kind of user are made from them.
 """

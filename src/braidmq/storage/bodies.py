@@ -15,9 +15,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 
 from braidmq.model.errors import CorruptData, ForeignFile
-from braidmq.storage.crc32c import crc32c
-from braidmq.storage.disk import Buffer, Disk, File
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.buffer import Buffer
+from braidmq.record.crc32c import crc32c
+from braidmq.storage.disk import Disk, File
 from braidmq.storage.segment import OpenFiles, Segment, bodies_path
 from braidmq.storage.shared_body import BadBody, References
 

@@ -1,3 +1,3 @@
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 def copy_into(target: bytearray, position: int, source: Buffer) -> None: ...

@@ -19,10 +19,10 @@ from typing import Protocol
 
 from braidmq.model.errors import DirectoryLocked
 from braidmq.model.limits import GIB
+from braidmq.record.buffer import Buffer
 from braidmq.storage.copying import copy_into
 from braidmq.storage.writing import write_pieces
 
-Buffer = bytes | bytearray | memoryview
 Names = list[str]  # inside a class with a method ``list``, that word is the method
 
 SYNC_EACH_MAX = 16

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import KIB
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.aside import free_name
 from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
-from braidmq.storage.offset_set import OffsetBits
 from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
 from braidmq.storage.quarantine import Damage, Skipped, damage_of, pieces_of
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
     SCAN_BYTES,

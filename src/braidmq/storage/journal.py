@@ -35,8 +35,9 @@ from braidmq.model.errors import CorruptData, ForeignFile, StorageFailed
 from braidmq.model.histogram import Histogram
 from braidmq.model.ids import Epoch, Lsn
 from braidmq.model.limits import KIB, MIB
-from braidmq.storage.crc32c import crc32c
-from braidmq.storage.disk import Buffer, Disk, File
+from braidmq.record.buffer import Buffer
+from braidmq.record.crc32c import crc32c
+from braidmq.storage.disk import Disk, File
 from braidmq.storage.journal_entry import (
     ENTRY_HEADER_SIZE,
     ENTRY_VERSION,

@@ -1,4 +1,4 @@
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 KIND_OF_MARK: int
 ENTRY_HEADER_SIZE: int

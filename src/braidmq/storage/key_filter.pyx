@@ -14,8 +14,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from braidmq.storage.key_hash cimport murmur2_from
-from braidmq.storage.record cimport KEYED, RecordBatch, RecordHeader, header_bytes
+from braidmq.record.key_hash cimport murmur2_from
+from braidmq.record.batch cimport KEYED, RecordBatch, RecordHeader, header_bytes
 
 cdef extern from *:
     int popcount "__builtin_popcount"(unsigned int bits) nogil

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from braidmq.model.errors import CorruptData, ForeignFile, OffsetOutOfRange, PartitionQuarantined
 from braidmq.model.ids import Offset, PartitionId
 from braidmq.model.limits import KIB
+from braidmq.record.batch import LEDGER_RESIDENT, LEDGER_UNFLUSHED, RecordBatch
+from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.bodies import bytes_to_scan, fetch_from, resolve
 from braidmq.storage.disk import File
-from braidmq.storage.offset_set import OffsetSet
 from braidmq.storage.quarantine import Damage, damage_of
-from braidmq.storage.record import LEDGER_RESIDENT, LEDGER_UNFLUSHED, RecordBatch
 from braidmq.storage.segment import (
     OpenFiles,
     Segment,

@@ -11,9 +11,9 @@ import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import KIB
+from braidmq.record.batch import BadRecord, RecordBatch
 from braidmq.storage.bodies import Fetch, fetch_from, resolve
 from braidmq.storage.disk import Disk, File
-from braidmq.storage.record import BadRecord, RecordBatch
 from braidmq.storage.segment import (
     DIRECTORY,
     NAME,

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING
 
 from braidmq.model.errors import CorruptData, NotFound, SetupError
 from braidmq.model.limits import MIB
+from braidmq.record.batch import BadRecord, RecordBatch
+from braidmq.record.buffer import Buffer
+from braidmq.record.columns import decode_columns
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage import segment, snapshot
 from braidmq.storage.bodies import START, Fetch, check_header, resolve_all
-from braidmq.storage.disk import Buffer, RealDisk
-from braidmq.storage.offset_set import OffsetBits
-from braidmq.storage.record import BadRecord, RecordBatch
-from braidmq.storage.record_columns import decode_columns
+from braidmq.storage.disk import RealDisk
 from braidmq.storage.segment import Segment, SegmentIndex
 from braidmq.storage.shared_body import is_reference
 
 if TYPE_CHECKING:
-    from braidmq.storage.record_columns import Column  # a name for types alone: the kernel has none
+    from braidmq.record.columns import Column  # a name for types alone: the kernel has none
 
 
 class ArrowMissing(SetupError):

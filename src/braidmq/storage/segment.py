@@ -32,9 +32,9 @@ import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import KIB, MIB
-from braidmq.storage.crc32c import crc32c
+from braidmq.record.batch import BadRecord, RecordBatch
+from braidmq.record.crc32c import crc32c
 from braidmq.storage.disk import Disk, File
-from braidmq.storage.record import BadRecord, RecordBatch
 from braidmq.storage.shared_body import body_files
 
 DIRECTORY = "segments"

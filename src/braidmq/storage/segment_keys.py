@@ -12,11 +12,12 @@ It is only a shortcut: a segment without one, or with one that does not match it
 import struct
 
 from braidmq.model.errors import CorruptData
+from braidmq.record.batch import FLAG_KEYED
+from braidmq.record.buffer import Buffer
+from braidmq.record.crc32c import crc32c
 from braidmq.storage.bodies import Fetch, resolve_all
-from braidmq.storage.crc32c import crc32c
-from braidmq.storage.disk import Buffer, File
+from braidmq.storage.disk import File
 from braidmq.storage.key_filter import BLOCK_BYTES, KeyFilter
-from braidmq.storage.record import FLAG_KEYED
 from braidmq.storage.segment import SCAN_BYTES, Segment, read_header, scan_records
 
 MAGIC = b"BRAIDKEY"

@@ -1,6 +1,6 @@
-from braidmq.storage.disk import Buffer
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.buffer import Buffer
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 
 SHARED_SIZE_MIN: int
 

@@ -12,8 +12,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
-from braidmq.storage.offset_set cimport OffsetBits
-from braidmq.storage.record cimport (
+from braidmq.record.offset_set cimport OffsetBits
+from braidmq.record.batch cimport (
     REFERENCE_BYTES, REFERRING, SHARED, VERSION, BodyReference, RecordBatch, RecordHeader,
     body_bytes, header_bytes, is_wanted, record_bytes, reference_of, refers, seal_header,
     stored_bytes,

@@ -15,7 +15,7 @@ import struct
 import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
-from braidmq.storage.crc32c import crc32c
+from braidmq.record.crc32c import crc32c
 from braidmq.storage.disk import Disk
 from braidmq.storage.segment import Segment
 

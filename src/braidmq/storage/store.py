@@ -13,6 +13,8 @@ from typing import Final
 
 from braidmq.model.errors import CorruptData, NoSnapshot, NotFound, StorageFailed
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
+from braidmq.record.batch import RecordBatch
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage import directory, journal, quarantine, segment, snapshot
 from braidmq.storage.bodies import BodyFiles
 from braidmq.storage.catalogue import (
@@ -39,11 +41,9 @@ from braidmq.storage.entries import (
 from braidmq.storage.flush import Rewrite, Salvage
 from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
 from braidmq.storage.leftovers import Leftovers, RecoveryReport, find_missing
-from braidmq.storage.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.participant import Participant
 from braidmq.storage.partition_log import Memory, PartitionLog
 from braidmq.storage.quarantine import QUARANTINE, Damage, Skipped
-from braidmq.storage.record import RecordBatch
 from braidmq.storage.segment import OpenFiles, Segment, bodies_path
 from braidmq.storage.settings import StorageSettings
 from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State

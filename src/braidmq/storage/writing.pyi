@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 Step = tuple[int, Sequence[Buffer], int, bool]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from braidmq.record.buffer import Buffer
 from braidmq.storage.disk import (
-    Buffer,
     MemoryContent,
     MemoryDirectory,
     MemoryDisk,

@@ -13,12 +13,12 @@ from typing import TypeVar
 import msgspec
 import uvloop
 
+from braidmq.alerts.sending import Alerts
+from braidmq.alerts.settings import AlertSettings
 from braidmq.config.settings import Config, ListenerSettings, NodeSettings
 from braidmq.engine.engine import Engine
-from braidmq.gateways.alerts.sending import Alerts
-from braidmq.gateways.alerts.settings import AlertSettings
-from braidmq.gateways.broker import Broker
 from braidmq.model.clock import Clock, SystemClock
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.server import Node
 from braidmq.storage.disk import Disk, MemoryContent
 from braidmq.storage.settings import StorageSettings
@@ -72,7 +72,7 @@ Answer = TypeVar("Answer")
 
 
 class HostedNode:
-    broker: Broker
+    node_loop: NodeLoop
 
     def __init__(self, disk: Disk, clock: Clock | None = None) -> None:
         self.ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
@@ -112,14 +112,14 @@ class HostedNode:
             self._loop.close()
 
     async def _serve(self) -> None:
-        broker = self.broker = Broker(self.engine, self._clock, self._loop)
-        listeners = self._node._build_listeners(broker, Alerts(AlertSettings()))
+        node_loop = self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
+        listeners = self._node._build_listeners(node_loop, Alerts(AlertSettings()))
         for listener in listeners:
             await listener.start()
         self._up.set()
         await self._stop.wait()
         await asyncio.gather(*(each.stop(0.0) for each in listeners))
-        broker.stop()
+        node_loop.stop()
 
     def call(self, do: Callable[[], Answer]) -> Answer:
         """Have something done where the node runs, in one step of its loop."""

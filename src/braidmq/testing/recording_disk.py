@@ -10,7 +10,8 @@ import threading
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from braidmq.storage.disk import Buffer, DirectoryLock, Disk, File, Names
+from braidmq.record.buffer import Buffer
+from braidmq.storage.disk import DirectoryLock, Disk, File, Names
 
 OperationKind = Literal[
     "open",

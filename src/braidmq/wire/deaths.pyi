@@ -1,4 +1,4 @@
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 
 GRAVE_SIZE: int
 

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from braidmq.storage.record cimport (
+from braidmq.record.batch cimport (
     CONTROL, KEYED, SHARED, TIMED, TOMBSTONE, RecordBatch, RecordHeader, header_bytes, refers,
 )
 

@@ -7,7 +7,7 @@ This module owns the native format, headers as count and (key, value) pairs:
     │ count │ key length │ key │ value length │ value │ …      u16, then u16, bytes, u32, bytes
     └───────┴────────────┴─────┴──────────────┴───────┴─
 
-The others are described with their protocols: AMQP's in ``wire/amqp/load.pyx``, MQTT's in
+The others are described with their protocols: AMQP's in ``loadgen/amqp_load.pyx``, MQTT's in
 ``wire/mqtt/publish.pyx``.
 """
 

@@ -1,4 +1,4 @@
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 Column = tuple[bytes | None, ...]
 

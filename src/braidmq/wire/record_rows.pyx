@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from braidmq.storage.record cimport (
+from braidmq.record.batch cimport (
     COMMIT,
     CONTROL,
     TIMED,
@@ -28,7 +28,7 @@ cdef enum:
     DATED_EXPIRY = 2
 
 
-from braidmq.storage.record import BadRecord
+from braidmq.record.batch import BadRecord
 
 cdef enum:
     NATIVE = 0

@@ -11,8 +11,8 @@ from braidmq.engine.engine import Engine
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
-from braidmq.gateways.broker import Broker
 from braidmq.model.clock import SystemClock
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.server import bind
@@ -71,7 +71,7 @@ def amqp_port(
     engine = Engine.open(disk, SystemClock().now_ms(), marks=marks)
     accounts = Accounts(engine.store)
     logins = Logins(accounts)
-    broker = Broker(engine, SystemClock(), loop)
+    broker = NodeLoop(engine, SystemClock(), loop)
     gateway = AmqpGateway(broker, accounts, logins, unconfirmed=unconfirmed)
     sock = bind("127.0.0.1", 0, "listeners.amqp_port")
     port = sock.getsockname()[1]

@@ -18,8 +18,8 @@ from braidmq.gateways.amqp import upkeep
 from braidmq.gateways.amqp.holds import Hold
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
-from braidmq.gateways.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.model.limits import KIB, MIB
+from braidmq.runtime.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m
 
@@ -100,7 +100,7 @@ def test_who_does_not_understand_is_held_back_without_a_word() -> None:
         reader.open(1)
         with sending(out, data):
             until(lambda: port.ask(held(Hold.BLOCKED)))
-            taken = port.ask(lambda gateway: gateway.broker.engine.store.memory.resident)
+            taken = port.ask(lambda gateway: gateway.node_loop.engine.store.memory.resident)
             assert taken < 8 * MIB
             reader.ask(1, m.BasicConsume("q", no_ack=True), m.BasicConsumeOk)
             for _ in range(16 * MIB // len(BODY)):
@@ -145,12 +145,12 @@ def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
 
 
 def ready(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.broker.engine.topics("/")
+    (topic,) = gateway.node_loop.engine.topics("/")
     return sum(each.ready for each in topic.subscriptions.values())
 
 
 def in_flight(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.broker.engine.topics("/")
+    (topic,) = gateway.node_loop.engine.topics("/")
     return sum(each.in_flight for each in topic.subscriptions.values())
 
 
@@ -230,7 +230,7 @@ def test_who_has_too_much_waiting_and_does_not_answer_is_closed_in_the_end() -> 
         def check(after_s: float) -> Callable[[AmqpGateway], None]:
             def later(gateway: AmqpGateway) -> None:
                 for each in list(gateway.connections):
-                    upkeep.check_parked(each, gateway.broker.loop.time() + after_s)
+                    upkeep.check_parked(each, gateway.node_loop.loop.time() + after_s)
 
             return later
 
@@ -241,7 +241,7 @@ def test_who_has_too_much_waiting_and_does_not_answer_is_closed_in_the_end() -> 
         assert closed.reply_code == 506
         assert "blocked" in closed.reply_text
         assert port.ask(ready) == 2
-        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
+        assert port.ask(lambda gateway: gateway.node_loop.input_budget.held_bytes) == 0
 
 
 def test_who_only_publishes_is_not_read_while_blocked() -> None:
@@ -256,10 +256,10 @@ def test_who_only_publishes_is_not_read_while_blocked() -> None:
         with sending(out, data):
             until(lambda: port.ask(held(Hold.PARKED)))
             assert port.ask(ready) == 1
-            assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) < 2 * MIB
+            assert port.ask(lambda gateway: gateway.node_loop.input_budget.held_bytes) < 2 * MIB
             disk.free = 1 << 30
         until(lambda: port.ask(ready) == 1 + 8 * MIB // len(BODY))
-        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
+        assert port.ask(lambda gateway: gateway.node_loop.input_budget.held_bytes) == 0
 
 
 def test_a_blocked_publisher_that_goes_away_leaves_nothing_behind() -> None:
@@ -282,7 +282,7 @@ def test_between_the_marks_publishers_are_slowed_and_served() -> None:
         out.open(1)
         out.declare("q")
         out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
-        until(lambda: port.ask(lambda gateway: gateway.broker.engine.pressure.level))
+        until(lambda: port.ask(lambda gateway: gateway.node_loop.engine.pressure.level))
         for number in range(1, 6):
             out.publish(1, "q", b"x")
             assert out.expect(m.BasicAck).delivery_tag == number

@@ -16,10 +16,10 @@ from braidmq.gateways.amqp.channel import Channel
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from braidmq.gateways.amqp.listener import AmqpGateway
-from braidmq.gateways.intake import BYTES_MIN
-from braidmq.gateways.lingering import LINGERING_MAX
-from braidmq.gateways.tcp import RECEIVE_BYTES_MAX
 from braidmq.model.limits import KIB, MIB
+from braidmq.net.input_budget import BYTES_MIN
+from braidmq.net.lingering import LINGERING_MAX
+from braidmq.net.tcp import RECEIVE_BYTES_MAX
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind
 from braidmq.wire.amqp.properties import Properties, content_header_payload, encode_properties
@@ -42,7 +42,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def held_bytes(gateway: AmqpGateway) -> int:
-    return gateway.broker.intake.held_bytes
+    return gateway.node_loop.input_budget.held_bytes
 
 
 def begin(client: RawClient, size: int, exchange: str = "", channel: int = 1) -> None:
@@ -67,7 +67,7 @@ def test_what_came_of_a_body_counts_as_memory_until_its_connection_ends(port: Po
         until(lambda: port.ask(held_bytes) >= 8 * MIB)
         # Twice what came, whatever was said to come.
         assert port.ask(held_bytes) <= 17 * MIB
-        pressure = port.gateway.broker.engine.pressure
+        pressure = port.gateway.node_loop.engine.pressure
         assert pressure.input_bytes() == port.ask(held_bytes)
     until(lambda: port.ask(held_bytes) == 0)
 
@@ -107,7 +107,7 @@ def test_many_unfinished_bodies_are_bounded_and_the_largest_is_refused(port: Por
     closed = clients[0].expect(m.ConnectionClose)
     assert closed.reply_code == 506
     assert "not complete" in closed.reply_text
-    assert port.ask(lambda gateway: gateway.broker.intake.refused) == 1
+    assert port.ask(lambda gateway: gateway.node_loop.input_budget.refused) == 1
     assert port.ask(held_bytes) <= BYTES_MIN
     with RawClient(port) as other:
         other.open(1)

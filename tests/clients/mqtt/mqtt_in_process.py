@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.pressure import Watermarks
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.model.clock import SystemClock
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.server import bind
@@ -55,7 +55,7 @@ def mqtt_port(
     engine = Engine.open(disk, SystemClock().now_ms(), marks=marks)
     accounts = Accounts(engine.store)
     logins = Logins(accounts)
-    broker = Broker(engine, SystemClock(), loop)
+    broker = NodeLoop(engine, SystemClock(), loop)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     gateway = MqttGateway(broker, accounts, logins, settings or MqttSettings())
     sockets = {each: bind("127.0.0.1", 0, each) for each in ("mqtt_port", "ws_port")}

@@ -12,12 +12,12 @@ from test_mqtt_unfinished import frame_head, held_bytes, until, websocket
 
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.mqtt import connection as mqtt_connection
-from braidmq.gateways.mqtt import tree as mqtt_tree
+from braidmq.gateways.mqtt import subscription_index as mqtt_tree
 from braidmq.gateways.mqtt.aliases import ALIASED_BYTES_MAX, ALIASES_MAX, Aliases
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.subscriber import FILTERS_AT_ONCE
-from braidmq.gateways.mqtt.tree import REMEMBERED_BYTES_MAX
+from braidmq.gateways.mqtt.subscription_index import REMEMBERED_BYTES_MAX
 from braidmq.model.limits import KIB, MIB
 from braidmq.security.permissions import NAME_CHARACTERS_MAX
 from braidmq.wire.mqtt.constants import Reason, Version
@@ -195,7 +195,7 @@ def test_answers_to_pings_of_a_websocket_are_bounded(port: Port) -> None:
     assert port.ask(unsent_bytes) < limit + 512 * KIB
     sock.close()
     until(lambda: not port.gateway.connections)
-    assert port.ask(lambda gateway: gateway.broker.unsent.held_bytes) == 0
+    assert port.ask(lambda gateway: gateway.node_loop.unsent.held_bytes) == 0
 
 
 def test_a_packet_in_frames_of_one_byte_arrives(port: Port) -> None:

@@ -146,7 +146,7 @@ def is_id_alone(disk: Disk) -> bool:
     engine = Engine.open(disk, 0)
     try:
         ids = engine.store.catalogue.get(PACKET_IDS, "/\0sender")
-        topic = engine.core.topics["/", "$mqtt/session/client"]
+        topic = engine.state.topics["/", "$mqtt/session/client"]
         return ids is not None and topic.partitions[0].log.next_offset == 0
     finally:
         engine.close()

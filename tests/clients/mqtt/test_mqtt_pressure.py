@@ -12,8 +12,8 @@ from raw_mqtt import RawMqtt
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.mqtt.connection import LARGE_BYTES
 from braidmq.gateways.mqtt.listener import MqttGateway
-from braidmq.gateways.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.model.limits import MIB
+from braidmq.runtime.parked import PARKED_BYTES_MAX, PARKED_S
 from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import Disconnect, PubAck, Publish, PubRec, PubRel
 from braidmq.wire.mqtt.properties import Properties
@@ -31,13 +31,13 @@ def until(happened: Callable[[], object]) -> None:
 
 def counts(gateway: MqttGateway) -> tuple[int, int]:
     """Of the queue: ready, and with somebody."""
-    (topic,) = [each for each in gateway.broker.engine.topics("/") if each.name == "q"]
+    (topic,) = [each for each in gateway.node_loop.engine.topics("/") if each.name == "q"]
     found = topic.subscriptions.values()
     return sum(each.ready for each in found), sum(each.in_flight for each in found)
 
 
 def is_blocked(gateway: MqttGateway) -> bool:
-    return gateway.broker.is_blocked()
+    return gateway.node_loop.is_blocked()
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def test_what_waits_is_taken_in_order(version: int, qos: int) -> None:
         assert reader.ping() == []
         disk.free = 1 << 40
         assert [reader.message().payload for _ in range(20)] == [b"%d" % n for n in range(20)]
-        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
+        assert port.ask(lambda gateway: gateway.node_loop.input_budget.held_bytes) == 0
 
 
 def test_what_waits_is_bounded_and_who_does_not_answer_is_closed_in_the_end() -> None:
@@ -146,7 +146,7 @@ def test_what_waits_is_bounded_and_who_does_not_answer_is_closed_in_the_end() ->
         client.send(*(Publish("t", body) for _ in range(4)))
 
         def held(gateway: MqttGateway) -> int:
-            return gateway.broker.intake.held_bytes
+            return gateway.node_loop.input_budget.held_bytes
 
         until(lambda: port.ask(held) > PARKED_BYTES_MAX)
         client.send(*(Publish("t", body) for _ in range(20)))
@@ -155,7 +155,7 @@ def test_what_waits_is_bounded_and_who_does_not_answer_is_closed_in_the_end() ->
         def check(after_s: float) -> Callable[[MqttGateway], None]:
             def later(gateway: MqttGateway) -> None:
                 for each in list(gateway.connections):
-                    each.check_parked(gateway.broker.loop.time() + after_s)
+                    each.check_parked(gateway.node_loop.loop.time() + after_s)
 
             return later
 
@@ -174,7 +174,7 @@ def test_a_large_publish_is_refused_before_it_is_there() -> None:
         answer = client.expect(PubAck)
         assert (answer.packet_id, answer.reason) == (9, Reason.QUOTA_EXCEEDED)
         assert client.ping() == []
-        assert port.ask(lambda gateway: gateway.broker.intake.held_bytes) == 0
+        assert port.ask(lambda gateway: gateway.node_loop.input_budget.held_bytes) == 0
         assert client.subscribe("u") == (0,)
 
 

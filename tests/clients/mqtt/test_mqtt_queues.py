@@ -527,7 +527,7 @@ def test_what_has_no_effect_yet_is_taken_and_said(node: LiveNode, name: str) -> 
 
 
 def test_a_queue_has_a_webhook_for_its_dead(node: LiveNode, name: str) -> None:
-    """What is posted to it is in tests/gateways/alerts."""
+    """What is posted to it is in tests/alerts."""
     hook = "https://example.com/alerts"
     with Worker(node) as client:
         client.connect()

@@ -136,7 +136,7 @@ def left_by(disk: Disk) -> tuple[int, bool]:
     slice: with those that are still to come each is there once."""
     engine = Engine.open(disk, 0)
     try:
-        log = engine.core.topics["/", "$mqtt/session/device"].partitions[0].log
+        log = engine.state.topics["/", "$mqtt/session/device"].partitions[0].log
         value = engine.store.catalogue.get(SUBSCRIPTIONS, "/\0device\0kept/+")
         assert value is not None
         noted = msgspec.msgpack.decode(value, type=SubscriptionRecord).retained

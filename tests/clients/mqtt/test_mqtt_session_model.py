@@ -27,13 +27,13 @@ from hypothesis.stateful import (
 )
 
 from braidmq.engine.engine import Engine
-from braidmq.gateways import broker as broker_module
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt import outbox
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.model.errors import StorageFailed
+from braidmq.runtime import node_loop as broker_module
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.clock import FakeClock
@@ -130,7 +130,7 @@ class Node:
         self.disk = disk
         self.loop = asyncio.new_event_loop()
         self.engine = Engine.open(disk, clock.now_ms(), SMALL)
-        self.broker = Broker(self.engine, clock, self.loop)
+        self.broker = NodeLoop(self.engine, clock, self.loop)
         logins = SimpleNamespace(authenticate=self._authenticate)
         self.gateway = MqttGateway(
             self.broker,
@@ -361,11 +361,11 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         """Nobody has a right any more to what the device has not got."""
-        topic = self.node.engine.core.topics.get(("/", "$mqtt/session/device"))
+        topic = self.node.engine.state.topics.get(("/", "$mqtt/session/device"))
         if topic is not None:
-            self.node.broker.settle()
+            self.node.node_loop.flush_batch()
             self.node.engine.purge(topic)
-            self.node.broker.touch()
+            self.node.node_loop.schedule_turn()
             self.promised.clear()
             self._purged = self.published
         self._turn()

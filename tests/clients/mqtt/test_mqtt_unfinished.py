@@ -15,11 +15,11 @@ from mqtt_in_process import WAIT_S, Port, RoomyDisk, mqtt_port
 from raw_mqtt import Gone, RawMqtt
 
 from braidmq.engine.pressure import Watermarks
-from braidmq.gateways.intake import BYTES_MIN
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.websocket import WebSocketTransport
 from braidmq.model.limits import KIB, MIB
+from braidmq.net.input_budget import BYTES_MIN
 from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import (
     ConnAck,
@@ -52,7 +52,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def held_bytes(gateway: MqttGateway) -> int:
-    return gateway.broker.intake.held_bytes
+    return gateway.node_loop.input_budget.held_bytes
 
 
 def large(size: int = 16 * MIB - 100, topic: str = "t", qos: int = 1) -> bytes:
@@ -85,7 +85,7 @@ def test_what_came_of_a_packet_counts_and_what_was_announced_does_not(port: Port
         client.send_bytes(whole[1000 : 4 * MIB])
         until(lambda: port.ask(held_bytes) >= 4 * MIB)
         assert port.ask(held_bytes) <= 8 * MIB
-        assert port.gateway.broker.engine.pressure.input_bytes() == port.ask(held_bytes)
+        assert port.gateway.node_loop.engine.pressure.input_bytes() == port.ask(held_bytes)
         client.send_bytes(whole[4 * MIB :])
         assert client.expect(PubAck).packet_id == 7
         assert port.ask(held_bytes) == 0
@@ -102,7 +102,7 @@ def test_many_unfinished_packets_are_bounded_and_one_is_refused(port: Port) -> N
     ready, _, _ = select.select([each.sock for each in clients], [], [], WAIT_S)
     (refused,) = [each for each in clients if each.sock in ready]
     assert refused.expect(Disconnect).reason == Reason.QUOTA_EXCEEDED
-    assert port.ask(lambda gateway: gateway.broker.intake.refused) == 1
+    assert port.ask(lambda gateway: gateway.node_loop.input_budget.refused) == 1
     assert port.ask(held_bytes) <= BYTES_MIN
     for client in clients:
         client.sock.close()
@@ -257,7 +257,7 @@ def test_a_socket_is_closed_with_its_connection_whatever_the_client_does(
         client.send(Disconnect())
     until(lambda: not port.ask(lambda gateway: gateway.connections))
     assert files() == before - 20
-    assert port.ask(lambda gateway: len(gateway.broker.lingering)) == 0
+    assert port.ask(lambda gateway: len(gateway.node_loop.lingering)) == 0
     for client in clients:
         with pytest.raises(Gone):
             client.packet()

@@ -20,8 +20,8 @@ from braidmq.gateways.amqp.queues import (
     settings_of,
     stream_start,
 )
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.record import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
 

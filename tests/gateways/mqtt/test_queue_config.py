@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.engine.policy import make_policy
-from braidmq.gateways.mqtt.queue_config import milliseconds, read, settings_of, text_of
+from braidmq.gateways.mqtt.queues.config import milliseconds, read, settings_of, text_of
 from braidmq.model.errors import BadRequest
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.gateways.mqtt.queue_names import VERBS, Address, default_group, is_queue_filter, parse
+from braidmq.gateways.mqtt.queues.names import VERBS, Address, default_group, is_queue_filter, parse
 from braidmq.wire.mqtt.errors import MqttError
 
 

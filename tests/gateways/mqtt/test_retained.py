@@ -7,8 +7,8 @@ from braidmq.engine.envelope import MQTT
 from braidmq.gateways.mqtt.message import envelope_of
 from braidmq.gateways.mqtt.retained import Retained
 from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.record.batch import Record
 from braidmq.storage.disk import MemoryDisk
-from braidmq.storage.record import Record
 from braidmq.storage.store import Store
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.properties import NO_PROPERTIES

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from braidmq.storage.record import (
+from braidmq.record.batch import (
     FLAG_KEYED,
     FLAG_TIMED,
     FLAG_TRANSIENT,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import BODY, HEADER, METHOD, content, deliveries, split_frames
 
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 from braidmq.wire.amqp.methods import (
     BasicDeliver,
     BasicGetOk,

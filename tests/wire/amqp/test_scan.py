@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracle import Ack, Event, Fault, Frame, Publish, flattened, raw_properties
 from oracle import scan as oracle_scan
 
-from braidmq.storage.record import FLAG_TIMED, FLAG_TRANSIENT
+from braidmq.record.batch import FLAG_TIMED, FLAG_TRANSIENT
 from braidmq.wire.amqp import scan as kernel
 from braidmq.wire.amqp.methods import (
     HEARTBEAT_FRAME,

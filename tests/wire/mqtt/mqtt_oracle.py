@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from braidmq.storage.record import FLAG_TIMED, Record
+from braidmq.record.batch import FLAG_TIMED, Record
 from braidmq.wire.mqtt import publish as publishes
 from braidmq.wire.mqtt import scan as kernel
 from braidmq.wire.mqtt.constants import FLAGS, REASONS, Kind, Version

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqtt_oracle import publish, split_envelope, split_packets
 
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 from braidmq.wire.mqtt.constants import Kind, Version
 from braidmq.wire.mqtt.packets import Publish, decode, encode
 from braidmq.wire.mqtt.properties import (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqtt_oracle import Ack, Event, Fault, Message, Oracle, Other, flattened
 
-from braidmq.storage.record import FLAG_TRANSIENT
+from braidmq.record.batch import FLAG_TRANSIENT
 from braidmq.wire.mqtt import scan as kernel
 from braidmq.wire.mqtt.constants import REASONS, Kind, Reason, Version
 from braidmq.wire.mqtt.errors import MalformedPacket, ReceiveMaximumExceeded, scan_error

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from braidmq.engine.core import CANCELLED, Core, Timer
 from braidmq.engine.errors import BadPosition
 from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, forget_keys
+from braidmq.engine.state import CANCELLED, EngineState, TimerKind
 from braidmq.engine.states import Event
 from braidmq.engine.topics import Consumer, Credit, PartitionView, Topic, TopicPartition
 from braidmq.engine.transactions.entries import (
@@ -51,9 +51,9 @@ from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transac
 from braidmq.engine.transactions.stability import Stability
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
+from braidmq.record.batch import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
 from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
-from braidmq.storage.record import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
 
 logger = logging.getLogger(__name__)
 
@@ -97,14 +97,14 @@ class Held(NamedTuple):
 class Coordinator:
     def __init__(
         self,
-        core: Core,
+        state: EngineState,
         settling: Settling,
         publishing: Publishing,
         stability: Stability,
         ledger: Ledger,
         settle_up_to: Callable[[PartitionView, int], None],
     ) -> None:
-        self._core = core
+        self._state = state
         self._settling = settling
         self._publishing = publishing
         self._stability = stability
@@ -116,7 +116,7 @@ class Coordinator:
         publishing.on_stamped = self._stamped
 
     def _note(self, entry: TransactionEntry) -> Lsn:
-        lsn = self._core.store.note(Kind.TRANSACTION, encode_entry(entry))
+        lsn = self._state.store.note(Kind.TRANSACTION, encode_entry(entry))
         self._ledger.apply(entry)
         return lsn
 
@@ -195,7 +195,7 @@ class Coordinator:
 
     def _forget_gone_partitions(self) -> None:
         for producer in self._ledger.producers.values():
-            for number in producer.marks.keys() - self._core.partitions.keys():
+            for number in producer.marks.keys() - self._state.partitions.keys():
                 del producer.marks[number]
 
     # --- beginning and finding ---
@@ -365,7 +365,7 @@ class Coordinator:
         """Where it has records, and how many readers miss because of it."""
         found = []
         for number in transaction.partitions:
-            partition = self._core.partitions.get(number)
+            partition = self._state.partitions.get(number)
             if partition is None or not partition.open_transactions:
                 continue
             first = partition.open_transactions.get(transaction.number)
@@ -410,7 +410,7 @@ class Coordinator:
             )
         self._settling.give_back(consumer, count, size)
         holder.took(count, size)
-        self._core.touch(view.subscription)
+        self._state.mark_dirty(view.subscription)
         self._note(
             Acknowledged(transaction.number, view.subscription.id, view.partition_id, ranges)
         )
@@ -451,13 +451,13 @@ class Coordinator:
         """The consumer that stands for a transaction at a subscription: it is served nothing."""
         subscription = view.subscription
         number = transaction.holders.get(subscription.id)
-        if number is None or number not in self._core.consumers:
-            number = self._core.next_id("consumer")
+        if number is None or number not in self._state.consumers:
+            number = self._state.next_id("consumer")
             transaction.holders[subscription.id] = number
-            self._core.consumers[number] = Consumer(
+            self._state.consumers[number] = Consumer(
                 number, subscription, (Credit(),), passive=True, tag=transaction
             )
-        return self._core.consumers[number]
+        return self._state.consumers[number]
 
     def held_by(self, consumer: Consumer) -> Transaction | None:
         """The transaction that a consumer stands for, if it does."""
@@ -504,7 +504,7 @@ class Coordinator:
             outcome = self.outcome(namespace, name, owner)
             if outcome.committed != commit:
                 raise _over(name, outcome.committed, outcome.reason)
-            return self._core.store.journal.last_lsn
+            return self._state.store.journal.last_lsn
         transaction = self.find(namespace, name, owner=owner, now_ms=now_ms)
         return self.conclude(transaction, commit=commit, now_ms=now_ms, branches=branches)
 
@@ -519,7 +519,7 @@ class Coordinator:
         """As ``end``, by who has the transaction itself, whatever else has its name by now."""
         decided = transaction.prepared
         if decided is not None and decided.commit == commit:
-            return self._core.store.journal.last_lsn
+            return self._state.store.journal.last_lsn
         if commit:
             return self.commit(transaction, now_ms=now_ms, branches=branches)
         return self.abort(transaction, now_ms=now_ms)
@@ -530,9 +530,9 @@ class Coordinator:
         assert decided is not None
         answered = self._answer(transaction) if decided.commit else []
         partitions = [
-            self._core.partitions[number]
+            self._state.partitions[number]
             for number in transaction.partitions
-            if number in self._core.partitions
+            if number in self._state.partitions
         ]
         settled = [*answered, *self._cancel(transaction, partitions)]
         if partitions:
@@ -549,17 +549,17 @@ class Coordinator:
             )
         else:
             for subscription, number, start, stop in settled:
-                self._core.store.acknowledge(subscription, number, [(start, stop)])
+                self._state.store.acknowledge(subscription, number, [(start, stop)])
         self._after_answers(answered)
         if decided.commit:
             self._commit_offsets(transaction)
         else:
             self._give_back(transaction, now_ms)
         for holder in transaction.holders.values():
-            self._core.consumers.pop(holder, None)
+            self._state.consumers.pop(holder, None)
         for partition in partitions:
             self._stability.decided(partition, transaction.number, now_ms)
-        self._core.wheel.cancel(transaction.timer)
+        self._state.wheel.cancel(transaction.timer)
         _log_end(transaction)
         return self._note(Completed(transaction.number, now_ms))
 
@@ -583,11 +583,11 @@ class Coordinator:
             if here[number].topic.durable:
                 settled.append((CANCELLED, number, start, stop))
             else:
-                self._core.store.offsets_of(CANCELLED, number).add(start, stop)
+                self._state.store.offsets_of(CANCELLED, number).add(start, stop)
         return settled
 
     def _view(self, subscription: int, partition: int) -> PartitionView | None:
-        found = self._core.subscriptions.get(SubscriptionId(subscription))
+        found = self._state.subscriptions.get(SubscriptionId(subscription))
         for view in found.views if found is not None else ():
             if view.partition_id == partition:
                 return view
@@ -619,7 +619,7 @@ class Coordinator:
             self._settling.release(view.partition)
             if view.subscription.keys is not None:
                 forget_keys(view, [(start, stop)])
-            self._core.touch(view.subscription)
+            self._state.mark_dirty(view.subscription)
 
     def _commit_offsets(self, transaction: Transaction) -> None:
         for (subscription, partition), offset in transaction.offsets.items():
@@ -630,7 +630,7 @@ class Coordinator:
     def _give_back(self, transaction: Transaction, now_ms: int) -> None:
         """What an aborted transaction had acknowledged is ready again, in its old place."""
         for number in transaction.holders.values():
-            holder = self._core.consumers.get(number)
+            holder = self._state.consumers.get(number)
             if holder is not None:
                 self._settling.disconnect(holder, now_ms)
 
@@ -639,7 +639,9 @@ class Coordinator:
     def _arm(self, transaction: Transaction) -> None:
         silent_ms = transaction.last_seen_ms + transaction.begun.session_ms
         due = min(transaction.deadline_ms, silent_ms)
-        transaction.timer = self._core.wheel.schedule(due, Timer.TRANSACTION, transaction.number)
+        transaction.timer = self._state.wheel.schedule(
+            due, TimerKind.TRANSACTION, transaction.number
+        )
 
     def expire(self, number: int, now_ms: int) -> None:
         """A transaction's timer fired; signs of life only move its deadline."""
@@ -662,12 +664,12 @@ class Coordinator:
             for transaction in self._ledger.transactions.values()
             for branch in transaction.branches.values()
             for number, ranges in branch.claims.items()
-            if number in self._core.partitions
+            if number in self._state.partitions
         )
         for first, number, transaction in firsts:
-            self._stability.hold_back(self._core.partitions[number], transaction, first)
+            self._stability.hold_back(self._state.partitions[number], transaction, first)
         for _, number, _ in firsts:
-            self._stability.count_undecided(self._core.partitions[number])
+            self._stability.count_undecided(self._state.partitions[number])
 
     def resume(self, now_ms: int) -> None:
         """Afterwards: what is decided is finished, what somebody can go on with stays open, and the

@@ -7,16 +7,16 @@ because its publisher could not tell which part.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from braidmq.engine.core import Core
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.partitioner import places, split
 from braidmq.engine.publishing import Published, Publishing, require_writable
+from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp, StampKind
 from braidmq.engine.transactions.errors import OutOfOrderSequence
 from braidmq.engine.transactions.ledger import Branch, Producer
 from braidmq.model.ids import Lsn
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 
 
 class Origin(NamedTuple):
@@ -55,8 +55,8 @@ class _Part(NamedTuple):
 
 
 class StampedPublishing:
-    def __init__(self, core: Core, publishing: Publishing) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, publishing: Publishing) -> None:
+        self._state = state
         self._publishing = publishing
 
     def publish(
@@ -95,7 +95,7 @@ class StampedPublishing:
             )
         if any(part.known for part in parts):
             # What was written before may still be on its way to the disk.
-            lsn = self._core.store.journal.last_lsn
+            lsn = self._state.store.journal.last_lsn
         return Published(lsn, batch.count, tuple(placed))
 
     def fan_out(
@@ -138,7 +138,7 @@ class StampedPublishing:
         if origin.sequence < 0:
             return
         targets = (
-            topic.partitions if partition is None else [self._core.partition(topic, partition)]
+            topic.partitions if partition is None else [self._state.partition(topic, partition)]
         )
         expected = origin.author.expected(each.log.id for each in targets)
         if origin.sequence > expected:
@@ -160,7 +160,7 @@ class StampedPublishing:
     ) -> list[_Part]:
         author, sequence = origin.author, origin.sequence
         if partition is not None or len(topic.partitions) == 1:
-            target = self._core.partition(topic, partition or 0)
+            target = self._state.partition(topic, partition or 0)
             if sequence < 0:
                 return [_Part(target, batch, -1, 0)]
             known = author.highest(target.log.id) - sequence + 1

@@ -4,19 +4,19 @@ On a partition without transactions this costs one look at a field per batch, an
 message.
 """
 
-from braidmq.engine.core import Core
 from braidmq.engine.publishing import Publishing
+from braidmq.engine.record_times import RecordClock
 from braidmq.engine.settling import Settling, leave_out
-from braidmq.engine.timing import RecordClock
+from braidmq.engine.state import EngineState
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.record.batch import FLAG_CONTROL, FLAG_TIMED, RecordBatch
 from braidmq.storage.partition_log import Run
-from braidmq.storage.record import FLAG_CONTROL, FLAG_TIMED, RecordBatch
 
 
 class Stability:
-    def __init__(self, core: Core, settling: Settling, publishing: Publishing) -> None:
-        self._core = core
+    def __init__(self, state: EngineState, settling: Settling, publishing: Publishing) -> None:
+        self._state = state
         self._settling = settling
         self._publishing = publishing
         publishing.on_undecided = self._undecided
@@ -46,7 +46,7 @@ class Stability:
             else:
                 lane_of = partition.topic.lane_of
                 view.state.published(batch, base_offset, now_ms, lane_of, partition.clock)
-                self._core.touch(view.subscription)
+                self._state.mark_dirty(view.subscription)
 
     def decided(self, partition: TopicPartition, transaction: int, now_ms: int) -> None:
         """A transaction is over here: subscriptions are told what has become stable."""
@@ -101,7 +101,7 @@ class Stability:
                 self._tell_view(view, run, now_ms, clock)
         for view in views:
             leave_out(view.state, view.state.end, stable)
-            self._core.touch(view.subscription)
+            self._state.mark_dirty(view.subscription)
         self._settling.release(partition)
         self._settling.drop_overflow(partition.topic, now_ms, arriving=True)
 
@@ -122,7 +122,7 @@ class Stability:
         """As ``PartitionLog.read``; empty at the stable offset."""
         log = partition.log
         runs = log.read(offset, bytes_max)
-        if not partition.open_transactions and self._core.cancelled(partition) is None:
+        if not partition.open_transactions and self._state.cancelled(partition) is None:
             return runs
         stop = log.next_offset if uncommitted else partition.stable_offset
         while runs:
@@ -149,7 +149,7 @@ class Stability:
         if end <= first:
             return []
         low, high = batch.offset_at(first), batch.offset_at(end - 1) + 1
-        cancelled = self._core.cancelled(partition)
+        cancelled = self._state.cancelled(partition)
         gaps = cancelled.ranges(low, high) if cancelled is not None else []
         if cancelled is not None and cancelled.floor > low:
             gaps = [(low, cancelled.floor), *gaps]

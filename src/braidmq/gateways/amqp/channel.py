@@ -25,12 +25,12 @@ from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
 from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.transactions import Buffered, Numbered
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
-from braidmq.gateways.batches import single
-from braidmq.gateways.gathering import can_gather
 from braidmq.gateways.translation import amqp_envelope, amqp_parts
 from braidmq.model.errors import BraidError, PartitionQuarantined, StorageError
 from braidmq.model.ids import Lsn
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.copies import single
+from braidmq.runtime.publish_batcher import can_batch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 from braidmq.wire.amqp.methods import (
@@ -105,7 +105,7 @@ class Channel:
     ) -> None:
         """``output``: of the channel that had its number, which has not said all yet."""
         self.connection = connection
-        self.broker = connection.broker
+        self.node_loop = connection.node_loop
         self.number = number
         self.output = output or ChannelOutput(connection, number)
         self.vhost = connection.vhost
@@ -166,7 +166,7 @@ class Channel:
     def check_publish(self, exchange: str) -> None:
         """Before the body of a message comes: raises ChannelError for one that can't be taken."""
         self.connection.require_write(exchange)
-        if not self.broker.engine.exchanges.router(self.vhost).has_exchange(exchange):
+        if not self.node_loop.engine.exchanges.router(self.vhost).has_exchange(exchange):
             raise no_exchange(exchange, self.vhost)
 
     def publish_run(
@@ -307,7 +307,7 @@ class Channel:
 
     def _needs_headers(self, exchange: bytes) -> bool:
         """Whether messages have to be looked into; then runs can't be handled as one."""
-        router = self.broker.engine.exchanges.router(self.vhost)
+        router = self.node_loop.engine.exchanges.router(self.vhost)
         return not router.routes_by_key_only(exchange.decode())
 
     def _publish(
@@ -335,16 +335,16 @@ class Channel:
             self._hold_buffered(batch.memory_bytes)
             return
         if self.numbered is not None:
-            self.broker.settle()
+            self.node_loop.flush_batch()
             origin = self.numbered.take(batch.count)
             self.publish_to(flags, exchange, key, batch, topics, origin)
             return
-        if len(topics) == 1 and can_gather(topics[0], batch):
+        if len(topics) == 1 and can_batch(topics[0], batch):
             confirming, size = None if self.confirms is None else self, batch.size
-            self.broker.gather(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
+            self.node_loop.publish_batched(topics[0], not flags & FLAG_TRANSIENT, batch, confirming)
             self._published(size)
             return
-        self.broker.settle()
+        self.node_loop.flush_batch()
         self.publish_to(flags, exchange, key, batch, topics)
 
     def _route_by_key(self, name: str, exchange: bytes, key: bytes) -> list[Topic]:
@@ -389,10 +389,10 @@ class Channel:
         topics = [topic for topic in topics if not topic.deleted]
         if topics:
             try:
-                published = self.broker.engine.fan_out(
+                published = self.node_loop.engine.fan_out(
                     topics,
                     batch,
-                    now_ms=self.broker.now_ms(),
+                    now_ms=self.node_loop.now_ms(),
                     durable=not flags & FLAG_TRANSIENT,
                     origin=origin,
                 )
@@ -409,11 +409,11 @@ class Channel:
             confirm = self.confirms.expect(count, published.accepted)
         self._published(size)
         if confirm is not None:
-            self.broker.when_durable(
+            self.node_loop.when_durable(
                 published.lsn, lambda failure: self._confirmed(confirm, failure)
             )
         # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
-        self.broker.touch()
+        self.node_loop.schedule_turn()
 
     def _published(self, size: int) -> None:
         """Publishers that are too far ahead have to wait."""
@@ -429,7 +429,7 @@ class Channel:
         keys: list[bytes],
         headers: Callable[[], Mapping[str, Any]] | None,
     ) -> list[Topic]:
-        engine = self.broker.engine
+        engine = self.node_loop.engine
         router = engine.exchanges.router(self.vhost)
         names: dict[str, None] = {}
         for key in keys:
@@ -442,7 +442,7 @@ class Channel:
                     f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost}'"
                 ) from None
             names |= dict.fromkeys(route.topics)
-        found = (engine.core.topics.get((self.vhost, name)) for name in names)
+        found = (engine.state.topics.get((self.vhost, name)) for name in names)
         return [topic for topic in found if topic is not None]
 
     def give_back(self, batch: RecordBatch, exchange: bytes, key: bytes) -> None:
@@ -477,7 +477,7 @@ class Channel:
                     delivery.consumer,
                     delivery.view,
                     delivery.start,
-                    self.broker.now_ms(),
+                    self.node_loop.now_ms(),
                 )
             )
         frame_max = self.connection.frame_max
@@ -527,7 +527,7 @@ class Channel:
 
     def get(self, topic: Topic, no_ack: bool) -> bytes | None:
         """One message for basic.get-ok, or None."""
-        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        engine, now_ms = self.node_loop.engine, self.node_loop.now_ms()
         subscription = topic.subscriptions[SUBSCRIPTION]
         getter = self._getters.get(topic.name)
         if getter is None or getter.subscription is not subscription:
@@ -568,16 +568,16 @@ class Channel:
 
     def retry(self, first: int, last: int, delay_ms: int | None) -> None:
         """basic.retry: they failed, and come again by the topic's policy or after ``delay_ms``."""
-        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        engine, now_ms = self.node_loop.engine, self.node_loop.now_ms()
         for run in self._take(first, last, multiple=False):
             if not run.view.partition.topic.deleted:
                 engine.nack(
                     run.consumer, run.view, run.start, run.stop, now_ms=now_ms, delay_ms=delay_ms
                 )
-        self.broker.touch()
+        self.node_loop.schedule_turn()
 
     def answer(self, verb: str, runs: list[UnackedRun]) -> None:
-        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        engine, now_ms = self.node_loop.engine, self.node_loop.now_ms()
         for run in runs:
             if run.view.partition.topic.deleted:
                 continue  # its queue is gone, and so are its messages
@@ -587,7 +587,7 @@ class Channel:
                 engine.requeue(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
             else:
                 engine.reject(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
-        self.broker.touch()
+        self.node_loop.schedule_turn()
 
     def _take(self, first: int, last: int, multiple: bool) -> list[UnackedRun]:
         if multiple:
@@ -627,8 +627,8 @@ class Channel:
         return target
 
     def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
-        engine, consumer = self.broker.engine, target.consumer
-        engine.detach(consumer, now_ms=self.broker.now_ms(), requeue=requeue)
+        engine, consumer = self.node_loop.engine, target.consumer
+        engine.detach(consumer, now_ms=self.node_loop.now_ms(), requeue=requeue)
         if target.by_offset and not consumer.subscription.topic.deleted:
             engine.delete_subscription(consumer.subscription)
         del target.consumer  # which knows its tag
@@ -671,8 +671,8 @@ class Channel:
             if paused or not self.active:
                 target.consumer.paused = True
             else:
-                self.broker.engine.resume(target.consumer)
-        self.broker.touch()
+                self.node_loop.engine.resume(target.consumer)
+        self.node_loop.schedule_turn()
 
     def close(self, *, left: bool = False) -> None:
         """What was delivered and not answered goes back to its queues, with what was answered in a
@@ -684,7 +684,7 @@ class Channel:
             self._hold_buffered(-self._buffered_bytes)
         self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
-        engine, now_ms = self.broker.engine, self.broker.now_ms()
+        engine, now_ms = self.node_loop.engine, self.node_loop.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()
         targets = list(self.consumers.values())
@@ -699,7 +699,7 @@ class Channel:
         if left:
             transactions.left(self)
         self.confirms = None  # which knows whom to send them to
-        self.broker.touch()
+        self.node_loop.schedule_turn()
 
 
 def _reason(expiration: str | None) -> str:

@@ -59,7 +59,7 @@ RETRY_MS_MAX = 1 << 53
 class Commands:
     def __init__(self, connection: "AmqpConnection") -> None:
         self._connection = connection
-        self._broker = connection.broker
+        self._node_loop = connection.node_loop
         self._lsn_before = Lsn(0)
         """Of the last entry before the method that is run."""
 
@@ -69,9 +69,9 @@ class Commands:
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise ConnectionError_(ReplyCode.COMMAND_INVALID, "unimplemented method")
-        self._lsn_before = self._broker.engine.store.journal.last_lsn
+        self._lsn_before = self._node_loop.engine.store.journal.last_lsn
         handler(self, channel, method)
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def run_connection(self, method: m.Method) -> None:
         if isinstance(method, m.ConnectionUpdateSecret):
@@ -85,12 +85,12 @@ class Commands:
         """Once all that was done so far is on disk, also by others: who declares a queue that is
         just being made is told so when it is."""
         if not nowait:
-            channel.reply(answer, self._broker.pending_lsn())
+            channel.reply(answer, self._node_loop.pending_lsn())
 
     def _reply_own(self, channel: Channel, answer: m.Method, nowait: bool) -> None:
         """Once what the method itself wrote is on disk, which mostly is nothing."""
         if not nowait:
-            last_lsn = self._broker.engine.store.journal.last_lsn
+            last_lsn = self._node_loop.engine.store.journal.last_lsn
             channel.reply(answer, last_lsn if last_lsn > self._lsn_before else None)
 
     # --- exchanges ---
@@ -119,7 +119,7 @@ class Commands:
             self._connection.require_read(name, "exchange")
             self._connection.require_write(alternate)
         try:
-            self._broker.engine.exchanges.declare(
+            self._node_loop.engine.exchanges.declare(
                 channel.vhost,
                 name,
                 method.type,
@@ -143,21 +143,21 @@ class Commands:
 
     def _adopt_alternate(self, channel: Channel, name: str, alternate: object) -> None:
         """Who declares an exchange again, and may, makes a disabled alternate hold again."""
-        exchanges = self._broker.engine.exchanges
+        exchanges = self._node_loop.engine.exchanges
         info = exchanges.router(channel.vhost).exchange(name)
         if isinstance(alternate, str) and exchanges.is_denied(channel.vhost, info):
             exchanges.adopt(channel.vhost, info, self._connection.user)
 
     def _exchange(self, channel: Channel, name: str) -> ExchangeInfo:
         try:
-            return self._broker.engine.exchanges.router(channel.vhost).exchange(name)
+            return self._node_loop.engine.exchanges.router(channel.vhost).exchange(name)
         except routing.ExchangeNotFound:
             raise no_exchange(name, channel.vhost) from None
 
     def _is_declared(self, channel: Channel, name: str, method: m.ExchangeDeclare) -> bool:
         """Whether the exchange exists; then it must be as declared, in what RabbitMQ compares."""
         try:
-            current = self._broker.engine.exchanges.router(channel.vhost).exchange(name)
+            current = self._node_loop.engine.exchanges.router(channel.vhost).exchange(name)
         except routing.ExchangeNotFound:
             return False
         alternate = method.arguments.get("alternate-exchange")
@@ -186,7 +186,7 @@ class Commands:
             )
         self._connection.require_configure("exchange", name)
         try:
-            self._broker.engine.exchanges.delete(channel.vhost, name, if_unused=method.if_unused)
+            self._node_loop.engine.exchanges.delete(channel.vhost, name, if_unused=method.if_unused)
         except routing.ExchangeInUse:
             raise precondition_failed(
                 f"exchange '{name}' in vhost '{channel.vhost}' in use"
@@ -231,7 +231,7 @@ class Commands:
 
     def queue_declare(self, channel: Channel, method: m.QueueDeclare) -> None:
         name = _one_line(method.queue)
-        engine = self._broker.engine
+        engine = self._node_loop.engine
         if method.passive:
             if self._is_reply_address(channel, name):
                 self._reply(channel, m.QueueDeclareOk(name, 0, 1), method.nowait)
@@ -242,7 +242,7 @@ class Commands:
             channel.last_queue = topic.name
             self._declared(channel, topic, method.nowait)
             return
-        existing = engine.core.topics.get((channel.vhost, name)) if name else None
+        existing = engine.state.topics.get((channel.vhost, name)) if name else None
         if existing is None and name.startswith(RESERVED):
             raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         if existing is not None:
@@ -268,7 +268,7 @@ class Commands:
         self._declared(channel, topic, method.nowait)
 
     def _create(self, channel: Channel, name: str, method: m.QueueDeclare) -> Topic:
-        engine, now_ms = self._broker.engine, self._broker.now_ms()
+        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
         arguments = dict(method.arguments)
         settings = settings_of(arguments, name, channel.vhost)
         dead_letters = arguments.get("x-dead-letter-exchange")
@@ -308,17 +308,17 @@ class Commands:
         return topic
 
     def _subscribe(self, topic: Topic, method: m.QueueDeclare) -> None:
-        self._broker.engine.subscribe(
+        self._node_loop.engine.subscribe(
             topic,
             SUBSCRIPTION,
-            now_ms=self._broker.now_ms(),
+            now_ms=self._node_loop.now_ms(),
             mode=mode_of(method.arguments),
             durable=topic.durable,
         )
 
     def _declared(self, channel: Channel, topic: Topic, nowait: bool) -> None:
         subscription = topic.subscriptions[SUBSCRIPTION]
-        topic.last_used_ms = self._broker.now_ms()
+        topic.last_used_ms = self._node_loop.now_ms()
         self._reply(
             channel,
             m.QueueDeclareOk(topic.name, subscription.ready, len(subscription.consumers)),
@@ -334,7 +334,7 @@ class Commands:
 
     def _topic(self, channel: Channel, name: str) -> Topic:
         """Any topic, an AMQP queue or not."""
-        topic = self._broker.engine.core.topics.get((channel.vhost, name))
+        topic = self._node_loop.engine.state.topics.get((channel.vhost, name))
         if topic is None or name.startswith(PRIVATE_PREFIX):
             raise no_queue(name, channel.vhost)
         owner = self._connection.gateway.registry.owner(channel.vhost, name)
@@ -407,7 +407,7 @@ class Commands:
         bind: bool,
         durable: bool,
     ) -> None:
-        exchanges = self._broker.engine.exchanges
+        exchanges = self._node_loop.engine.exchanges
         try:
             if bind:
                 exchanges.bind(
@@ -426,7 +426,7 @@ class Commands:
 
     def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
         topic = self._readable_queue(channel, method.queue)
-        count = self._broker.engine.purge(topic)
+        count = self._node_loop.engine.purge(topic)
         self._reply(channel, m.QueuePurgeOk(count), method.nowait)
 
     def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
@@ -452,7 +452,7 @@ class Commands:
             raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
         count = subscription.ready
         self._connection.gateway.registry.disown(channel.vhost, topic.name)
-        self._broker.engine.delete_topic(topic)
+        self._node_loop.engine.delete_topic(topic)
         self._reply(channel, m.QueueDeleteOk(count), method.nowait)
 
     # --- consuming ---
@@ -466,7 +466,7 @@ class Commands:
         if method.global_qos:
             channel.credit.limit = limit
             for target in channel.consumers.values():
-                self._broker.engine.resume(target.consumer)
+                self._node_loop.engine.resume(target.consumer)
             channel.pause(self._connection.write_paused)
         else:
             channel.prefetch = method.prefetch_count
@@ -503,9 +503,9 @@ class Commands:
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
         try:
-            target.consumer = self._broker.engine.attach(
+            target.consumer = self._node_loop.engine.attach(
                 subscription,
-                now_ms=self._broker.now_ms(),
+                now_ms=self._node_loop.now_ms(),
                 credits=[Credit(channel.prefetch or UNLIMITED), channel.credit],
                 priority=priority,
                 auto_ack=method.no_ack,
@@ -526,20 +526,20 @@ class Commands:
         any topic by groups."""
         if "x-group" in method.arguments:
             return group_subscription(
-                self._broker.engine, topic, method.arguments, self._broker.now_ms()
+                self._node_loop.engine, topic, method.arguments, self._node_loop.now_ms()
             )
         if "x-stream-offset" not in method.arguments:
             return topic.subscriptions[SUBSCRIPTION]
         where = f"invalid arg 'x-stream-offset' for queue '{topic.name}' in vhost '{channel.vhost}'"
         if topic.policy.retention.until_acked:
             raise precondition_failed(f"{where} of queue type rabbit_{topic.kind}_queue")
-        start = stream_start(topic, method.arguments["x-stream-offset"], self._broker.now_ms())
+        start = stream_start(topic, method.arguments["x-stream-offset"], self._node_loop.now_ms())
         if start is None:
             raise precondition_failed(where)
-        return self._broker.engine.subscribe(
+        return self._node_loop.engine.subscribe(
             topic,
             f"{SUBSCRIPTION}.{secrets.token_hex(8)}",
-            now_ms=self._broker.now_ms(),
+            now_ms=self._node_loop.now_ms(),
             mode=Mode.SHARED,
             start=start,
             durable=False,
@@ -562,7 +562,7 @@ class Commands:
 
     def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
         topic = self._readable_queue(channel, method.queue)
-        topic.last_used_ms = self._broker.now_ms()
+        topic.last_used_ms = self._node_loop.now_ms()
         data = channel.get(topic, method.no_ack)
         if data is None:
             channel.reply(m.BasicGetEmpty())

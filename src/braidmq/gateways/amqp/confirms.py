@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
-from braidmq.gateways.answering import Answer, Answers
+from braidmq.runtime.answers import Answer, Answers
 from braidmq.wire.amqp.constants import FRAME_END
 from braidmq.wire.amqp.methods import BasicNack, method_frame
 

@@ -32,13 +32,13 @@ from braidmq.gateways.amqp.permission_checks import PermissionChecks
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
-from braidmq.gateways.batches import single
-from braidmq.gateways.parked import PARKED_RECEIVE_BYTES
-from braidmq.gateways.slicing import READ_S
-from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
+from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.record.copies import single
+from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
+from braidmq.runtime.sliced_work import READ_S
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
@@ -98,12 +98,12 @@ class AmqpConnection(PermissionChecks):
 
     def __init__(self, gateway: "AmqpGateway", transport: TcpLink) -> None:
         self.gateway = gateway
-        self.broker = gateway.broker
+        self.node_loop = gateway.node_loop
         self.accounts = gateway.accounts
         self.settings = gateway.settings
-        self.session_id = gateway.broker.sessions.new_id("amqp")
+        self.session_id = gateway.node_loop.sessions.new_id("amqp")
         self.vhost = "/"
-        self.routes = Routes(self.broker.engine.exchanges.router(self.vhost))
+        self.routes = Routes(self.node_loop.engine.exchanges.router(self.vhost))
         self.user = ""
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
@@ -111,11 +111,11 @@ class AmqpConnection(PermissionChecks):
         self.heartbeat_s = 0
         self.client_properties: dict[str, Any] = {}
         self.transport = transport
-        self.share = self.broker.intake.share(self)
+        self.share = self.node_loop.input_budget.share(self)
         transport.share = self.share
         transport.receive_bytes = STRANGER_BYTES
         self.peer = transport.peer
-        self.connected_ms = self.broker.wall_ms()
+        self.connected_ms = self.node_loop.wall_ms()
         self._unread_bytes = 0
         """Of a frame that is not complete."""
         self._out: list[bytes] = []
@@ -141,7 +141,7 @@ class AmqpConnection(PermissionChecks):
         """Why it is over, once that is known."""
         self._trace: Trace | None = None
         self.received_bytes = self.sent_bytes = 0
-        self.last_received = self.last_sent = self.broker.loop.time()
+        self.last_received = self.last_sent = self.node_loop.loop.time()
         self._publishes = False
         gateway.connections.add(self)
         self._handshake: Handshake | None = Handshake(self)
@@ -153,9 +153,9 @@ class AmqpConnection(PermissionChecks):
         self._lost = True
         if self._handshake is not None:
             self._handshake.end()
-        self.broker.lingering.discard(self.transport)
+        self.node_loop.lingering.discard(self.transport)
         self.gateway.forget(self)
-        self.broker.sessions.remove(self.session_id)
+        self.node_loop.sessions.remove(self.session_id)
         self._release()
         self.share.release()
         # Clients come and go in thousands, and load balancers knock: no news to most.
@@ -190,14 +190,14 @@ class AmqpConnection(PermissionChecks):
         """Give back everything that is tied to this connection."""
         self.input.forget()
         self._drop_input()
-        self.broker.settle()
+        self.node_loop.flush_batch()
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
-            self.broker.let_go(partial(channel.close, left=left))
+            self.node_loop.let_go(partial(channel.close, left=left))
             channel.output.end()
         self._closed_channels.end()
-        self.broker.let_go(partial(self.gateway.registry.forget_connection, self))
+        self.node_loop.let_go(partial(self.gateway.registry.forget_connection, self))
 
     def _drop_input(self) -> None:
         """What it has not completed never will be."""
@@ -219,10 +219,10 @@ class AmqpConnection(PermissionChecks):
 
     def receive(self, data: memoryview, size: int) -> int:
         """Take whole frames from the front; returns how many bytes they had."""
-        broker = self.broker
-        if broker.begin():
-            broker.end()
-        self.last_received = broker.turn_s
+        node_loop = self.node_loop
+        if node_loop.begin():
+            node_loop.end()
+        self.last_received = node_loop.turn_s
         self.received_bytes += size - self._unread_bytes
         if self._trace is not None:
             self._trace.received(data[self._unread_bytes : size])
@@ -264,7 +264,7 @@ class AmqpConnection(PermissionChecks):
             data[start:] if start else data,
             size - start,
             self.frame_max,
-            self.broker.now_ms(),
+            self.node_loop.now_ms(),
             fast,
             self.routes.known,
         )
@@ -304,7 +304,7 @@ class AmqpConnection(PermissionChecks):
     def handle(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind != EVENT_PUBLISH:
-            self.broker.settle()
+            self.node_loop.flush_batch()
         if kind == EVENT_ERROR:
             raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
@@ -355,11 +355,11 @@ class AmqpConnection(PermissionChecks):
         ):
             # Each may have to be looked into, and that may take long.
             self.input.do(self._publishing_each(event))
-        elif self.parking is None and self.broker.engine.pressure.level is not Level.BLOCKED:
+        elif self.parking is None and self.node_loop.engine.pressure.level is not Level.BLOCKED:
             channel.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
-            self.set_blocked(self.broker.engine.pressure.reason)
+            self.set_blocked(self.node_loop.engine.pressure.reason)
             self._park(event, number)
 
     def _publishing_each(self, event: tuple[Any, ...]) -> Iterator[None]:
@@ -440,7 +440,7 @@ class AmqpConnection(PermissionChecks):
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
-            self.broker.let_go(partial(channel.close, left=True))
+            self.node_loop.let_go(partial(channel.close, left=True))
             channel.output.reply(ChannelCloseOk())
             self._closed_channels.part(number, channel.output)
             return
@@ -488,12 +488,12 @@ class AmqpConnection(PermissionChecks):
             self._forget_content(number)
             if not self._contents and not self.holds & Hold.BLOCKED:
                 self.transport.receive_bytes = RECEIVE_BYTES_MAX
-            self._handle_publish(content.event(self.broker.now_ms()))
+            self._handle_publish(content.event(self.node_loop.now_ms()))
 
     def _begin_content(self, number: int, content: Content, payload: bytes) -> None:
-        bytes_max = min(self.settings.message_bytes_max, self.share.intake.share_bytes_max)
+        bytes_max = min(self.settings.message_bytes_max, self.share.input_budget.share_bytes_max)
         try:
-            content.begin(number, payload, bytes_max, self.broker.now_ms())
+            content.begin(number, payload, bytes_max, self.node_loop.now_ms())
         except AmqpError:
             del self._contents[number]
             raise
@@ -517,11 +517,11 @@ class AmqpConnection(PermissionChecks):
     def open(self, vhost: str) -> None:
         """The handshake is done."""
         self.vhost = vhost
-        self.routes = Routes(self.broker.engine.exchanges.router(vhost))
+        self.routes = Routes(self.node_loop.engine.exchanges.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._handshake = None
         self.opened = True
-        self.broker.sessions.add(self.session_id, AmqpSession(self))
+        self.node_loop.sessions.add(self.session_id, AmqpSession(self))
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
@@ -539,13 +539,13 @@ class AmqpConnection(PermissionChecks):
     def published(self) -> None:
         """Publishers are read more slowly, and then not at all, while memory or disk is low."""
         self._publishes = True
-        level = self.broker.engine.pressure.level
+        level = self.node_loop.engine.pressure.level
         if level is Level.BLOCKED:
-            self.set_blocked(self.broker.engine.pressure.reason)
+            self.set_blocked(self.node_loop.engine.pressure.reason)
         elif level is Level.SLOW and not self.holds & Hold.SLOW:
             self.hold(Hold.SLOW)
             self.gateway.publishers_slowed += 1
-            self.broker.loop.call_later(SLOW_S, self.release_hold, Hold.SLOW)
+            self.node_loop.loop.call_later(SLOW_S, self.release_hold, Hold.SLOW)
 
     def wait_for_confirms(self, channel: Channel) -> None:
         """A publisher is too far ahead of its confirms."""
@@ -598,12 +598,12 @@ class AmqpConnection(PermissionChecks):
             return  # it asks and asks, and does not read
         self._hung_up = True
         self._out.append(method_frame(0, ConnectionCloseOk()))
-        self.broker.flush_later(self)
+        self.node_loop.flush_later(self)
 
     def _let_go_later(self) -> None:
         if self._handshake is not None:
             self._handshake.end()
-        self.broker.lingering.add(self.transport)
+        self.node_loop.lingering.add(self.transport)
 
     def close_channel(self, channel: Channel, error: AmqpError) -> None:
         reason = f"{error.reply_code} {error.logged_text}"
@@ -611,7 +611,7 @@ class AmqpConnection(PermissionChecks):
         self.channels.pop(channel.number, None)
         self._forget_content(channel.number)
         self._closed_channels.add(channel.number, channel.output)
-        self.broker.let_go(channel.close)
+        self.node_loop.let_go(channel.close)
         channel.output.reply(
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)
         )
@@ -662,7 +662,7 @@ class AmqpConnection(PermissionChecks):
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        self.broker.flush_later(self)
+        self.node_loop.flush_later(self)
         if self._out_bytes > OUTPUT_HIGH_BYTES:
             # What waits for the end of the turn is memory as well, and the socket may take it.
             self._pause_consumers()
@@ -685,7 +685,7 @@ class AmqpConnection(PermissionChecks):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        self.last_sent = self.broker.turn_s
+        self.last_sent = self.node_loop.turn_s
         self.sent_bytes += len(data)
         if self._trace is not None:
             self._trace.sent(data)
@@ -752,7 +752,7 @@ class AmqpConnection(PermissionChecks):
             self.parking = Parking(self)
         self.parking.add(event, number)
         if self.parking.is_full and not self.holds & Hold.PARKED:
-            self.parking.since_s = self.broker.loop.time()
+            self.parking.since_s = self.node_loop.loop.time()
             self.hold(Hold.PARKED)
 
     def _unpark(self) -> bool:
@@ -779,7 +779,7 @@ class AmqpConnection(PermissionChecks):
         if not was_unread or self.holds & UNREAD:
             return
         if not self._lost and not self.transport.is_closing:
-            self.last_received = self.broker.loop.time()  # it could not be heard until now
+            self.last_received = self.node_loop.loop.time()  # it could not be heard until now
             self.transport.resume()
 
     @property

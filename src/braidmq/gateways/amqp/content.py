@@ -2,7 +2,7 @@
 
 import struct
 
-from braidmq.storage.open_record import OpenRecord
+from braidmq.record.open_record import OpenRecord
 from braidmq.wire.amqp.constants import ClassId, FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import BasicPublish, frame, method_frame

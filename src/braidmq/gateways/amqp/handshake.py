@@ -55,7 +55,7 @@ class Handshake:
         """The protocol header is there."""
         self._state: Callable[[Method], None] | None = self._await_start_ok
         self._mechanism = "PLAIN"
-        self._deadline = connection.broker.loop.call_later(
+        self._deadline = connection.node_loop.loop.call_later(
             connection.settings.handshake_timeout_s, connection.abort, "the handshake took too long"
         )
 
@@ -92,7 +92,7 @@ class Handshake:
         self._mechanism = method.mechanism
         user, password = credentials(method)
         self._state = None  # nothing is due until the user is known
-        self._connection.broker.loop.create_task(self._log_in(user, password))
+        self._connection.node_loop.loop.create_task(self._log_in(user, password))
 
     async def _log_in(self, user: str, password: str) -> None:
         connection = self._connection

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from braidmq.gateways.amqp.errors import translate
 from braidmq.gateways.amqp.handshake import HandshakeBroken
 from braidmq.gateways.amqp.holds import Hold
-from braidmq.gateways.slicing import Steps
 from braidmq.model.errors import BraidError, StorageError
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.amqp.errors import AmqpError
 from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME
 
@@ -116,14 +116,14 @@ class InputEvents:
         connection = self._connection
         if not connection.hold(Hold.BUSY) or self._is_put_off or connection.holds & Hold.UNSENT:
             return
-        broker = connection.broker
-        lsn = broker.pending_lsn() if connection.held_bytes > OUTPUT_FULL_BYTES else None
+        node_loop = connection.node_loop
+        lsn = node_loop.pending_lsn() if connection.held_bytes > OUTPUT_FULL_BYTES else None
         self._is_put_off = True
         if lsn is None:
-            broker.work_unawaited(self._catch_up(), f"what {connection.peer} asked for")
+            node_loop.work_in_background(self._catch_up(), f"what {connection.peer} asked for")
         else:
             # What it is to be told first waits for the disk.
-            broker.when_durable(lsn, self._put_off_again)
+            node_loop.when_durable(lsn, self._put_off_again)
 
     def _put_off_again(self, _failure: StorageError | None = None) -> None:
         self._is_put_off = False

@@ -5,15 +5,15 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
-from braidmq.gateways.admission import Listening
 from braidmq.gateways.amqp import upkeep
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.tcp import RECEIVE_BYTES_MAX, TcpLink
-from braidmq.gateways.withdrawals import reason_to_end
+from braidmq.net.admission import Listening
+from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
     AccountChange,
     Accounts,
@@ -40,19 +40,19 @@ class AmqpGateway:
 
     def __init__(
         self,
-        broker: Broker,
+        node_loop: NodeLoop,
         accounts: Accounts,
         logins: Logins,
         settings: AmqpSettings | None = None,
         unconfirmed: UnconfirmedLimit | None = None,
     ) -> None:
         self.settings = settings or AmqpSettings()
-        self.broker = broker
+        self.node_loop = node_loop
         self.accounts = accounts
         self.unconfirmed = unconfirmed or UnconfirmedLimit()
-        self.logins = GatewayLogins(broker, logins)
+        self.logins = GatewayLogins(node_loop, logins)
         self.name = socket.gethostname()
-        self.registry = Registry(broker)
+        self.registry = Registry(node_loop)
         self.replies = Replies()
         self.connections: set[AmqpConnection] = set()
         self.connections_opened = 0
@@ -61,16 +61,16 @@ class AmqpGateway:
         self._server: Listening | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._consumers_checked = 0.0
-        broker.on_pressure(self._on_pressure)
+        node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
     async def start(self, sock: socket.socket) -> None:
-        loop = self.broker.loop
+        loop = self.node_loop.loop
         self._server = Listening(loop, sock, self._link)
         self._beat = loop.call_later(BEAT_S, self._beats)
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
         link.start(AmqpConnection(self, link))
 
     async def stop(self, deadline_s: float) -> None:
@@ -78,7 +78,7 @@ class AmqpGateway:
         moment to read that; then let go."""
         if self._server is not None:
             self._server.close()
-        loop = self.broker.loop
+        loop = self.node_loop.loop
         began = told = loop.time()
         goodbye_s = min(GOODBYE_S, deadline_s / 2)
         for connection in list(self.connections):
@@ -121,7 +121,7 @@ class AmqpGateway:
         return len(self.connections)
 
     def _beats(self) -> None:
-        now = self.broker.loop.time()
+        now = self.node_loop.loop.time()
         for connection in list(self.connections):
             upkeep.beat(connection, now)
             upkeep.check_parked(connection, now)
@@ -129,8 +129,8 @@ class AmqpGateway:
         if timeout_s and now >= self._consumers_checked + min(CONSUMERS_EVERY_S, timeout_s / 2):
             self._consumers_checked = now
             for connection in list(self.connections):
-                upkeep.check_consumers(connection, self.broker.now_ms())
-        self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
+                upkeep.check_consumers(connection, self.node_loop.now_ms())
+        self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
         for connection in list(self.connections):
@@ -147,14 +147,14 @@ class AmqpGateway:
             if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
                 connection.shut_down(why)
             elif isinstance(change, PermissionChanged) and connection.opened:
-                self.broker.settle()
+                self.node_loop.flush_batch()
                 for channel in list(connection.channels.values()):
                     channel.end_unreadable()
         if isinstance(change, NamespaceDeleted):
-            broker, name = self.broker, change.name
-            steps = broker.engine.deleting_namespace(name, now_ms=broker.now_ms())
+            node_loop, name = self.node_loop, change.name
+            steps = node_loop.engine.deleting_namespace(name, now_ms=node_loop.now_ms())
             next(steps, None)  # nobody finds its topics from here on
-            broker.work_unawaited(steps, f"deleting namespace {name!r}")
+            node_loop.work_in_background(steps, f"deleting namespace {name!r}")
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
@@ -170,7 +170,7 @@ class AmqpGateway:
 
     def require_queue_room(self, vhost: str) -> None:
         limit = self.accounts.namespace(vhost).max_queues
-        if limit is not None and len(self.broker.engine.topics(vhost)) >= limit:
+        if limit is not None and len(self.node_loop.engine.topics(vhost)) >= limit:
             raise ChannelError(
                 ReplyCode.PRECONDITION_FAILED,
                 f"cannot declare queue: queue limit in vhost '{vhost}' ({limit}) is reached",
@@ -180,9 +180,9 @@ class AmqpGateway:
 class GatewayLogins:
     """Logins with the broker's clock."""
 
-    def __init__(self, broker: Broker, logins: Logins) -> None:
-        self._broker = broker
+    def __init__(self, node_loop: NodeLoop, logins: Logins) -> None:
+        self._node_loop = node_loop
         self._logins = logins
 
     async def authenticate(self, user: str, password: str, loopback: bool) -> User:
-        return await self._logins.authenticate(user, password, self._broker.now_ms(), loopback)
+        return await self._logins.authenticate(user, password, self._node_loop.now_ms(), loopback)

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.amqp.errors import translate
-from braidmq.gateways.answering import Answers, Reply
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
+from braidmq.runtime.answers import Answers, Reply
 from braidmq.wire.amqp.methods import ChannelCloseOk, Method, method_frame
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class ChannelOutput(Answers[Reply]):
             self._send(data)
         elif not self.is_over:
             self._connection.held_bytes += len(data)
-            self.give_once_durable(self._connection.broker, lsn, Reply(data))
+            self.give_once_durable(self._connection.node_loop, lsn, Reply(data))
 
     def follow(self, data: bytes) -> None:
         """Send behind a reply that waits."""
         if not self.is_over:
             self._connection.hold_back(len(data))
-            self.give_once_durable(self._connection.broker, None, Reply(data))
+            self.give_once_durable(self._connection.node_loop, None, Reply(data))
 
     def encode(self, answer: Reply) -> bytes:
         self._connection.held_bytes -= len(answer.data)

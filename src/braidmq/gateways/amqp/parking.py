@@ -4,8 +4,8 @@ them. Acknowledgements, and all else that makes room, go ahead."""
 from typing import TYPE_CHECKING, Any
 
 from braidmq.gateways.amqp.errors import translate
-from braidmq.gateways.parked import PARKED_S, Parked
 from braidmq.model.errors import BraidError
+from braidmq.runtime.parked import PARKED_S, Parked
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ConnectionError_
 from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_PUBLISH
@@ -45,7 +45,7 @@ class Parking:
         self._waiting: Parked[Waiting] = Parked(connection.share)
         self._publishes_only: dict[int, bool] = {}
         """By channel with something that waits."""
-        self.since_s = connection.broker.loop.time()
+        self.since_s = connection.node_loop.loop.time()
         """When the connection was not read any more because too much waits."""
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class Parking:
         Of a connection that ends nothing is."""
         connection = self._connection
         try:
-            while len(self) and not connection.is_closing and not connection.broker.is_blocked():
+            while len(self) and not connection.is_closing and not connection.node_loop.is_blocked():
                 self._handle(*self.take())
         except AmqpError as error:
             connection.close(error.with_traceback(None))
@@ -127,7 +127,7 @@ class Parking:
             return None
         return ConnectionError_(
             ReplyCode.RESOURCE_ERROR,
-            f"publishers are blocked ({connection.broker.engine.pressure.reason}),"
+            f"publishers are blocked ({connection.node_loop.engine.pressure.reason}),"
             f" {len(self)} publishes wait, and acknowledgements may be behind"
             " them: what is not acknowledged goes to other consumers",
         )

@@ -6,18 +6,18 @@ from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect
 from braidmq.engine.topics import Topic
 from braidmq.gateways.amqp.channel import AmqpConsumer
 from braidmq.gateways.amqp.queues import SUBSCRIPTION
-from braidmq.gateways.broker import Broker
+from braidmq.runtime.node_loop import NodeLoop
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
 
 class Registry:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node_loop: NodeLoop) -> None:
+        self._node_loop = node_loop
         self._owners: dict[tuple[str, str], AmqpConnection] = {}
         self._owned: dict[AmqpConnection, set[str]] = {}
-        broker.listeners.append(self._on_effect)
+        node_loop.listeners.append(self._on_effect)
 
     def own(self, connection: "AmqpConnection", queue: str) -> None:
         self._owners[connection.vhost, queue] = connection
@@ -33,25 +33,25 @@ class Registry:
 
     def forget_connection(self, connection: "AmqpConnection") -> None:
         """Exclusive queues go with their connection."""
-        engine = self._broker.engine
+        engine = self._node_loop.engine
         for queue in self._owned.pop(connection, set()):
             self._owners.pop((connection.vhost, queue), None)
-            topic = engine.core.topics.get((connection.vhost, queue))
+            topic = engine.state.topics.get((connection.vhost, queue))
             if topic is not None:
                 engine.delete_topic(topic)
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def consumer_gone(self, vhost: str, queue: str) -> None:
         """An auto-delete queue goes with its last consumer, but not one that damage drove away."""
-        engine = self._broker.engine
-        topic = engine.core.topics.get((vhost, queue))
+        engine = self._node_loop.engine
+        topic = engine.state.topics.get((vhost, queue))
         if topic is None or not is_auto_delete(topic) or topic.quarantined:
             return
         subscription = topic.subscriptions.get(SUBSCRIPTION)
         if subscription is not None and not subscription.consumers:
             self.disown(vhost, queue)
             engine.delete_topic(topic)
-            self._broker.touch()
+            self._node_loop.schedule_turn()
 
     def _on_effect(self, effect: Effect) -> None:
         if not isinstance(effect, ConsumerCancelled | ConsumerFailed):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.amqp.handshake import client_name
-from braidmq.gateways.sessions import ChannelInfo, SessionInfo
+from braidmq.runtime.sessions import ChannelInfo, SessionInfo
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 

@@ -10,15 +10,15 @@ crash, too.
 from braidmq.engine.policy import QUEUE_SETTINGS
 from braidmq.engine.routing.bindings import topic as to_topic
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.mqtt.hub import BRIDGE, Hub
 from braidmq.gateways.mqtt.message import Arrival, batch_of
+from braidmq.gateways.mqtt.router import BRIDGE, MqttRouter
 from braidmq.gateways.translation import (
     MQTT_QOS_OF_OTHERS,
     TOPIC_EXCHANGE,
     mqtt_record,
     pattern_of_filter,
 )
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.text import split_share
@@ -30,10 +30,10 @@ IN_FLIGHT_MAX = 4096
 class Bridge:
     """The queue of one namespace, and its consumer."""
 
-    def __init__(self, broker: Broker, hub: Hub, namespace: str) -> None:
-        self._broker = broker
-        self._engine = broker.engine
-        self._hub = hub
+    def __init__(self, node_loop: NodeLoop, router: MqttRouter, namespace: str) -> None:
+        self._node_loop = node_loop
+        self._engine = node_loop.engine
+        self._router = router
         self._namespace = namespace
         self._consumer: Consumer | None = None
         self._wanted: dict[bytes, int] = {}
@@ -60,7 +60,7 @@ class Bridge:
 
     def cancelled(self) -> None:
         """The queue was deleted by somebody else, and its bindings with it."""
-        if self._wanted and (self._namespace, BRIDGE) not in self._engine.core.topics:
+        if self._wanted and (self._namespace, BRIDGE) not in self._engine.state.topics:
             for key in self._wanted:
                 self._bind(key)
 
@@ -71,8 +71,8 @@ class Bridge:
         )
 
     def _open(self) -> Topic:
-        now_ms = self._broker.now_ms()
-        topic = self._engine.core.topics.get((self._namespace, BRIDGE))
+        now_ms = self._node_loop.now_ms()
+        topic = self._engine.state.topics.get((self._namespace, BRIDGE))
         if topic is None:
             topic = self._engine.create_topic(
                 self._namespace, BRIDGE, QUEUE_SETTINGS, now_ms=now_ms
@@ -92,22 +92,22 @@ class Bridge:
 
     def deliver(self, delivery: Delivery) -> None:
         """Publish first and acknowledge then: the journal has them in this order, too."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._node_loop.now_ms()
         for index in range(delivery.first, delivery.stop):
             topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
             arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
             try:
-                self._hub.publish(self._namespace, arrival, from_exchange=True)
+                self._router.publish(self._namespace, arrival, from_exchange=True)
             except MqttError:
-                self._hub.counters.dropped += 1  # nobody would be helped by trying it again
+                self._router.counters.dropped += 1  # nobody would be helped by trying it again
         self._engine.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
 
 class Bridges:
-    def __init__(self, broker: Broker, hub: Hub) -> None:
-        self._broker = broker
-        self._hub = hub
+    def __init__(self, node_loop: NodeLoop, router: MqttRouter) -> None:
+        self._node_loop = node_loop
+        self._router = router
         self._bridges: dict[str, Bridge] = {}
 
     def want(self, namespace: str, pattern: str) -> None:
@@ -116,7 +116,7 @@ class Bridges:
             return
         bridge = self._bridges.get(namespace)
         if bridge is None:
-            bridge = self._bridges[namespace] = Bridge(self._broker, self._hub, namespace)
+            bridge = self._bridges[namespace] = Bridge(self._node_loop, self._router, namespace)
         bridge.want(key)
 
     def forget(self, namespace: str, pattern: str) -> None:
@@ -128,9 +128,9 @@ class Bridges:
 
     def restored(self) -> None:
         """Queues of a former run that nobody subscribes through any more."""
-        for topic in self._broker.engine.topics():
+        for topic in self._node_loop.engine.topics():
             if topic.name == BRIDGE and topic.namespace not in self._bridges:
-                self._broker.engine.delete_topic(topic)
+                self._node_loop.engine.delete_topic(topic)
 
 
 def _binding_key(pattern: str) -> bytes | None:

@@ -12,31 +12,31 @@ from msgspec.structs import replace
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
-from braidmq.gateways.mqtt.answers import MqttAnswers, PublishAnswer
 from braidmq.gateways.mqtt.errors import translate
-from braidmq.gateways.mqtt.express import Express
+from braidmq.gateways.mqtt.fast_path import MqttFastPath
 from braidmq.gateways.mqtt.handshake import Handshake
-from braidmq.gateways.mqtt.hub import Routed
 from braidmq.gateways.mqtt.input_events import InputEvents
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
+from braidmq.gateways.mqtt.pending_acks import PendingAcks, PublishAnswer
 from braidmq.gateways.mqtt.publisher import Publisher
-from braidmq.gateways.mqtt.queue_client import QueueClient
+from braidmq.gateways.mqtt.queues.client import QueueClient
+from braidmq.gateways.mqtt.router import Routed
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.mqtt.subscriber import Subscriber
 from braidmq.gateways.mqtt.trace import Trace
-from braidmq.gateways.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
-from braidmq.gateways.sessions import ChannelInfo, SessionInfo
-from braidmq.gateways.slicing import READ_S
-from braidmq.gateways.tcp import TcpLink
-from braidmq.gateways.transport import Transport
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.model.limits import KIB
+from braidmq.net.tcp import TcpLink
+from braidmq.net.transport import Transport
+from braidmq.record.buffer import Buffer
+from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
+from braidmq.runtime.sessions import ChannelInfo, SessionInfo
+from braidmq.runtime.sliced_work import READ_S
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
-from braidmq.storage.disk import Buffer
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
     ClientIdInvalid,
@@ -103,8 +103,8 @@ class MqttConnection:
 
     def __init__(self, gateway: "MqttGateway", transport: Transport) -> None:
         self.gateway = gateway
-        self.broker = gateway.broker
-        self.hub = gateway.hub
+        self.node_loop = gateway.node_loop
+        self.router = gateway.router
         self.sessions = gateway.sessions
         self.settings = gateway.settings
         self.transport = transport
@@ -121,12 +121,12 @@ class MqttConnection:
         self.credit = Credit(IN_FLIGHT_MAX)
         """What it may have unanswered, of its session and of queues."""
         self.grants: Grants
-        self.answers = MqttAnswers(self)
+        self.answers = PendingAcks(self)
         self.with_reasons = True
         """Whether it wants reason strings."""
         self._resumed_s = 0.0
         """When it could be heard again after it could not be."""
-        self.share = self.broker.intake.share(self)
+        self.share = self.node_loop.input_budget.share(self)
         transport.share = self.share
         transport.receive_bytes = STRANGER_BYTES
         self._scanner = Scanner(SERVER, 0, gateway.settings.connect_bytes_max)
@@ -141,14 +141,14 @@ class MqttConnection:
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
-        self._express: Express | None = None
+        self._fast_path: MqttFastPath | None = None
         self._noted = array("H")
         """What it has acknowledged, for the next turn."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._output_bytes_max = gateway.settings.output_bytes_max
-        self._session_id = self.broker.sessions.new_id("mqtt")
-        self._connected_ms = self.broker.now_ms()
+        self._session_id = self.node_loop.sessions.new_id("mqtt")
+        self._connected_ms = self.node_loop.now_ms()
         self._established = False
         self._held = False
         """CONNACK waits for the disk, and all that follows it."""
@@ -229,7 +229,7 @@ class MqttConnection:
             self._trace = Trace(self, self.version) if wanted else None
             self._set_shortcut()
             if self._established:
-                self.session.tree.moves += 1
+                self.session.index.moves += 1
 
     def log_fields(self) -> dict[str, Any]:
         named = {"connection": self._session_id, "peer": self.transport.peer}
@@ -259,9 +259,9 @@ class MqttConnection:
             if skipped == size:
                 return size
             return skipped + self.receive(memoryview(data)[skipped:size], size - skipped)
-        broker = self.broker
-        is_first = broker.begin()
-        broker.turns.read()
+        node_loop = self.node_loop
+        is_first = node_loop.begin()
+        node_loop.turns.read()
         try:
             return self._receive(data, size)
         except BraidError as error:
@@ -270,7 +270,7 @@ class MqttConnection:
             return size
         finally:
             if is_first:
-                broker.hurry()
+                node_loop.hurry()
 
     def _receive(self, data: Buffer, size: int) -> int:
         view = memoryview(data)
@@ -322,10 +322,10 @@ class MqttConnection:
     def handle(self, event: tuple[Any, ...], view: memoryview) -> None:
         kind = event[0]
         if kind != EVENT_PUBLISH:
-            self.broker.settle()
+            self.node_loop.flush_batch()
         if kind == EVENT_PUBLISH:
             run = event[1]
-            arrival = Arrival.of_run(run, view, self.version, self.broker.now_ms())
+            arrival = Arrival.of_run(run, view, self.version, self.node_loop.now_ms())
             self.take(arrival, run.packet_ids)
         elif kind == EVENT_ACKS:
             self._handle_acks(*event[1:])
@@ -371,7 +371,7 @@ class MqttConnection:
 
     def caught_up(self) -> None:
         """Everything it sent is done: it is heard again."""
-        self._resumed_s = self.broker.loop.time()
+        self._resumed_s = self.node_loop.loop.time()
         self.read_on()
 
     def read_on(self) -> None:
@@ -418,9 +418,9 @@ class MqttConnection:
         """The session is its own. What it is told from now on waits until that is on disk."""
         self.session = session
         session.connection = self
-        session.tree.moves += 1
+        session.index.moves += 1
         self._established = self._held = True
-        self.broker.sessions.add(self._session_id, self)
+        self.node_loop.sessions.add(self._session_id, self)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -435,8 +435,8 @@ class MqttConnection:
         self._handshake = None
         self._held = False
         self.transport.receive_bytes = 4 * RECEIVE_BYTES_MIN
-        self.session.tree.moves += 1
-        self.broker.flush_later(self)
+        self.session.index.moves += 1
+        self.node_loop.flush_later(self)
         self._subscriber.resume()
         self.read_on()
 
@@ -516,7 +516,7 @@ class MqttConnection:
         self._set_shortcut()
         if self._handshake is not None:
             self._handshake.end()
-        self.broker.lingering.add(self.transport)
+        self.node_loop.lingering.add(self.transport)
         if at_once:
             self.transport.close()
         else:
@@ -536,27 +536,27 @@ class MqttConnection:
         """Let the session go, once."""
         self._closed = True
         self.answers.end()
-        self.broker.sessions.remove(self._session_id)
+        self.node_loop.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
-            self.broker.settle()
-            self.broker.let_go(partial(self._leave_session, with_will))
-        if self._express is not None:
-            self._express.let_go()
-            self._express = None
+            self.node_loop.flush_batch()
+            self.node_loop.let_go(partial(self._leave_session, with_will))
+        if self._fast_path is not None:
+            self._fast_path.let_go()
+            self._fast_path = None
         self._set_shortcut()
 
     def _leave_session(self, with_will: bool) -> None:
-        self.take_notes()
+        self.run_deferred()
         if self._queues is not None:
             self._queues.detach_all()
         self.sessions.disconnected(self.session, with_will=with_will)
-        self.broker.touch()
+        self.node_loop.schedule_turn()
 
     def lost(self) -> None:
         """The transport is gone."""
         if self._handshake is not None:
             self._handshake.end()
-        self.broker.lingering.discard(self.transport)
+        self.node_loop.lingering.discard(self.transport)
         self.gateway.forget(self)
         self._drop_input()
         self.share.release()
@@ -610,7 +610,7 @@ class MqttConnection:
         if self._out_bytes > FLUSH_BYTES:
             self.flush()
         else:
-            self.broker.flush_later(self)
+            self.node_loop.flush_later(self)
 
     def send_packet(self, packet: Telling, text: str = "") -> None:
         data = self.encoded(packet, text)
@@ -667,7 +667,7 @@ class MqttConnection:
         return self._publisher.route(arrival)
 
     def when_stored(self, lsn: Lsn | None, answer: PublishAnswer) -> None:
-        self.broker.when_durable(lsn, partial(self.answers.settle, answer))
+        self.node_loop.when_durable(lsn, partial(self.answers.settle, answer))
 
     def pause_output(self, paused: bool) -> None:
         """The socket is full, or has room again."""
@@ -678,42 +678,42 @@ class MqttConnection:
                 self._queues.pause(paused)
         if not paused and not self._is_heard:
             self._is_heard = True
-            self._resumed_s = self.broker.loop.time()
+            self._resumed_s = self.node_loop.loop.time()
             self.read_on()
         if not paused and not self._closed:
             self._subscriber.catch_up()
 
     # --- the short way ---
 
-    def express(self) -> Express:
+    def fast_path(self) -> MqttFastPath:
         """Its part in it: made when it is first asked for."""
-        if self._express is None:
+        if self._fast_path is None:
             link = self.transport if isinstance(self.transport, TcpLink) else None
-            self._express = Express(self, link, self._publisher)
+            self._fast_path = MqttFastPath(self, link, self._publisher)
             self._set_shortcut()
-        return self._express
+        return self._fast_path
 
     def _set_shortcut(self) -> None:
         if isinstance(self.transport, TcpLink):
             is_usual = self._trace is None and not self._closed
-            self.transport.shortcut = self._express if is_usual else None
+            self.transport.fast_path = self._fast_path if is_usual else None
 
     def open_route(self, topic: bytes) -> None:
         """What it publishes there may go the short way, if there is one."""
         if isinstance(self.transport, TcpLink) and not self._closed:
-            self.express()
-            self.hub.open_route(self.namespace, topic)
+            self.fast_path()
+            self.router.open_route(self.namespace, topic)
 
     def note_acks(self, packet_ids: "array[int]") -> bool:
         """PUBACK of messages from the queue: when nobody waits for it, the next turn will do."""
         if not self.session.outbox.is_easy:
             return False
         if not self._noted:
-            self.broker.note(self)
+            self.node_loop.defer(self)
         self._noted.extend(packet_ids)
         return True
 
-    def take_notes(self) -> None:
+    def run_deferred(self) -> None:
         """A turn has begun, or the connection ends."""
         packet_ids, self._noted = self._noted, array("H")
         if packet_ids:
@@ -723,22 +723,22 @@ class MqttConnection:
                 self.fail(translate(error))
 
     def is_expressed(self, packet_id: int) -> bool:
-        return self._express is not None and self._express.holds(packet_id)
+        return self._fast_path is not None and self._fast_path.holds(packet_id)
 
     def settle_express(self, packet_ids: "array[int]") -> "array[int]":
         """PUBACK: those that were not for messages that came the short way."""
-        if self._express is None:
+        if self._fast_path is None:
             return packet_ids
-        others, count = self._express.settle(packet_ids)
+        others, count = self._fast_path.settle(packet_ids)
         if count:
-            self.broker.engine.release(self.credit, count)
+            self.node_loop.engine.release(self.credit, count)
         return others
 
     # --- pressure and keep alive ---
 
     def must_wait(self) -> bool:
         """Whether what is published now can't be taken now."""
-        return self._parked is not None or self.broker.engine.pressure.level is Level.BLOCKED
+        return self._parked is not None or self.node_loop.engine.pressure.level is Level.BLOCKED
 
     def _park(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         """Keep it until there is room, and read on: an acknowledgement that makes room may be right
@@ -751,7 +751,7 @@ class MqttConnection:
         self._parked.add((kept, packet_ids), kept.batch.memory_bytes)
         if self._parked.is_full and not self._read_paused:
             self._read_paused = True
-            self._deaf_since_s = self.broker.loop.time()
+            self._deaf_since_s = self.node_loop.loop.time()
             self.transport.pause()
 
     def set_unblocked(self) -> None:
@@ -760,7 +760,7 @@ class MqttConnection:
         if parked is None:
             return
         try:
-            while len(parked) and not self._closed and not self.broker.is_blocked():
+            while len(parked) and not self._closed and not self.node_loop.is_blocked():
                 self._publisher.publish(*parked.take())
         except BraidError as error:
             self.fail(translate(error))
@@ -774,7 +774,7 @@ class MqttConnection:
             self.transport.receive_bytes = RECEIVE_BYTES
         if self._read_paused:
             self._read_paused = False
-            self._resumed_s = self.broker.loop.time()
+            self._resumed_s = self.node_loop.loop.time()
             self.read_on()
 
     def check_parked(self, now: float) -> None:

@@ -29,7 +29,9 @@ class Handshake:
         self._connection = connection
         self.is_known = False
         """CONNECT is there: until it is answered nothing more is read."""
-        self._deadline = connection.broker.loop.call_later(HANDSHAKE_S, connection.transport.abort)
+        self._deadline = connection.node_loop.loop.call_later(
+            HANDSHAKE_S, connection.transport.abort
+        )
 
     def end(self) -> None:
         """It may take no more time: it is done, or the connection is over."""
@@ -57,7 +59,7 @@ class Handshake:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, "the QoS of the will is not supported")
         connection.transport.pause()
         self.is_known = True
-        connection.broker.loop.create_task(self._log_in(packet))
+        connection.node_loop.loop.create_task(self._log_in(packet))
 
     async def _log_in(self, packet: Connect) -> None:
         connection = self._connection
@@ -93,7 +95,7 @@ class Handshake:
             found = await gateway.logins.authenticate(
                 user,
                 password,
-                connection.broker.now_ms(),
+                connection.node_loop.now_ms(),
                 is_loopback(connection.transport.host),
             )
         except AccessRefused:
@@ -113,7 +115,7 @@ class Handshake:
 
     async def _establish(self, packet: Connect) -> None:
         connection = self._connection
-        broker, sessions = connection.broker, connection.sessions
+        node_loop, sessions = connection.node_loop, connection.sessions
         namespace, client_id, user = connection.namespace, connection.client_id, connection.user
         given = packet.properties
         expiry_s = given.session_expiry_interval or 0
@@ -123,7 +125,7 @@ class Handshake:
         old = sessions.find(namespace, client_id, user)
         if old is not None and old.connection is not None:
             old.connection.taken_over()
-        broker.settle()
+        node_loop.flush_batch()
         session, present = sessions.open(
             namespace, client_id, user, clean_start=packet.clean_start, expiry_s=expiry_s
         )
@@ -136,8 +138,8 @@ class Handshake:
         lsn = sessions.save(session)
         if old is not None and not present:
             # The session that it does not go on with must not be there after a crash either.
-            lsn = broker.pending_lsn()
-        await broker.durable(lsn)
+            lsn = node_loop.pending_lsn()
+        await node_loop.durable(lsn)
         if not connection.is_closed:
             self.end()
             connection.begin()

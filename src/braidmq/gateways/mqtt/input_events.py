@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import Arrival
-from braidmq.gateways.slicing import Steps
 from braidmq.model.errors import BraidError
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.mqtt.scan import EVENT_PUBLISH
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class InputEvents:
         if self.is_late:
             connection.transport.pause()
             what = f"what {connection.transport.peer} asked for"
-            connection.broker.work_unawaited(self._catch_up(), what)
+            connection.node_loop.work_in_background(self._catch_up(), what)
 
     def do(self, steps: Steps) -> None:
         """Have the packet that is handled done in steps; what comes after it waits."""
@@ -60,7 +60,7 @@ class InputEvents:
         """Keep it, for when those before it are done."""
         if event[0] == EVENT_PUBLISH:
             run, connection = event[1], self._connection
-            now_ms = connection.broker.now_ms()
+            now_ms = connection.node_loop.now_ms()
             arrival = Arrival.of_run(run, view, connection.version, now_ms)
             event = (EVENT_PUBLISH, arrival.kept(), run.packet_ids)
         self._late.append(event)

@@ -4,22 +4,22 @@ import asyncio
 import socket
 
 from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
-from braidmq.gateways.admission import Listening, listen
-from braidmq.gateways.broker import Broker
-from braidmq.gateways.mqtt.admin import Admin
 from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, RECEIVE_BYTES, MqttConnection
 from braidmq.gateways.mqtt.errors import refusal
-from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.outbox import Outbox
-from braidmq.gateways.mqtt.queue_consumer import QueueConsumer
-from braidmq.gateways.mqtt.queues import Queues
+from braidmq.gateways.mqtt.queues.admin import Admin
+from braidmq.gateways.mqtt.queues.consumer import QueueConsumer
+from braidmq.gateways.mqtt.queues.registry import Queues
+from braidmq.gateways.mqtt.router import MqttRouter
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
 from braidmq.gateways.mqtt.websocket import WebSocketTransport
-from braidmq.gateways.tcp import TcpLink
-from braidmq.gateways.withdrawals import reason_to_end
+from braidmq.net.admission import Listening, listen
+from braidmq.net.tcp import TcpLink
+from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
     AccountChange,
     Accounts,
@@ -39,36 +39,38 @@ class MqttGateway:
     """One for both listeners: a client may come over TCP today and WebSocket tomorrow."""
 
     def __init__(
-        self, broker: Broker, accounts: Accounts, logins: Logins, settings: MqttSettings
+        self, node_loop: NodeLoop, accounts: Accounts, logins: Logins, settings: MqttSettings
     ) -> None:
-        self.broker = broker
+        self.node_loop = node_loop
         self.accounts = accounts
         self.logins = logins
         self.settings = settings
         self.connections: set[MqttConnection] = set()
         self.connections_opened = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self.hub = Hub(broker, accounts, settings)
-        self.queues = Queues(broker, accounts)
+        self.router = MqttRouter(node_loop, accounts, settings)
+        self.queues = Queues(node_loop, accounts)
         self.admin = Admin(self)
-        self.sessions = Sessions(broker, self.hub, self.queues, settings)
+        self.sessions = Sessions(node_loop, self.router, self.queues, settings)
         self.sys_topics = SysTopics(self)
         self._servers: list[asyncio.Server | Listening] = []
-        self._beat = broker.loop.call_later(BEAT_S, self._beats)
-        broker.on_pressure(self._on_pressure)
-        broker.listeners.append(self._on_effect)
+        self._beat = node_loop.loop.call_later(BEAT_S, self._beats)
+        node_loop.on_pressure(self._on_pressure)
+        node_loop.listeners.append(self._on_effect)
         accounts.watch(self._on_change)
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
-        self._servers.append(Listening(self.broker.loop, sock, self._link))
+        self._servers.append(Listening(self.node_loop.loop, sock, self._link))
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.broker.poller, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
+        link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
         link.start(MqttConnection(self, link))
 
     async def listen_websocket(self, sock: socket.socket) -> None:
-        self._servers.append(await listen(self.broker.loop, sock, lambda: WebSocketTransport(self)))
+        self._servers.append(
+            await listen(self.node_loop.loop, sock, lambda: WebSocketTransport(self))
+        )
 
     async def stop(self, deadline_s: float) -> None:
         """Tell every client, give them a moment to read it, then let go. Of several listeners the
@@ -78,8 +80,8 @@ class MqttGateway:
         self._beat.cancel()
         for connection in list(self.connections):
             connection.shut_down()
-        deadline = self.broker.loop.time() + min(deadline_s, DRAIN_S)
-        while self.connections and self.broker.loop.time() < deadline:
+        deadline = self.node_loop.loop.time() + min(deadline_s, DRAIN_S)
+        while self.connections and self.node_loop.loop.time() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.transport.abort()
@@ -114,15 +116,15 @@ class MqttGateway:
 
     @property
     def received_messages(self) -> int:
-        return self.hub.counters.received
+        return self.router.counters.received
 
     @property
     def sent_messages(self) -> int:
-        return self.hub.counters.sent
+        return self.router.counters.sent
 
     @property
     def missed_messages(self) -> int:
-        return self.hub.counters.dropped
+        return self.router.counters.dropped
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its connections."""
@@ -136,13 +138,13 @@ class MqttGateway:
             )
 
     def _beats(self) -> None:
-        now = self.broker.loop.time()
+        now = self.node_loop.loop.time()
         for connection in list(self.connections):
             connection.beat(now)
             connection.check_parked(now)
         self.sys_topics.beat(now)
         self.admin.beat(now)
-        self._beat = self.broker.loop.call_later(BEAT_S, self._beats)
+        self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
         if changed.level is not Level.BLOCKED:

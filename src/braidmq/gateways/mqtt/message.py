@@ -1,9 +1,9 @@
 """A run of messages to one topic, on its way to subscribers."""
 
 from braidmq.engine.envelope import MQTT
-from braidmq.gateways.batches import single
-from braidmq.storage.disk import Buffer
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.record.batch import Record, RecordBatch
+from braidmq.record.buffer import Buffer
+from braidmq.record.copies import single
 from braidmq.wire.mqtt.constants import REMAINING_LENGTH_MAX, Kind
 from braidmq.wire.mqtt.properties import Properties, encode_properties
 from braidmq.wire.mqtt.publish import (

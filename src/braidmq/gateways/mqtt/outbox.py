@@ -20,17 +20,17 @@ from braidmq.engine.policy import QUEUE_SETTINGS, merge
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Credit, Delivery, PartitionView, Topic
 from braidmq.engine.topics import Subscription as EngineSubscription
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.message import FLAG_COPY, FLAG_OWN, batch_of
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.session_records import PacketIds
-from braidmq.gateways.mqtt.tree import Wants
+from braidmq.gateways.mqtt.subscription_index import DeliveryOptions
 from braidmq.gateways.translation import mqtt_record
 from braidmq.model.errors import StorageFailed
+from braidmq.record.batch import RecordBatch
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.storage.partition_log import PartitionLog
-from braidmq.storage.record import RecordBatch
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
 from braidmq.wire.mqtt.render import (
@@ -74,11 +74,11 @@ class Port(Protocol):
 
 class Outbox:
     def __init__(
-        self, broker: Broker, session: "Session", messages_max: int, counters: Counters
+        self, node_loop: NodeLoop, session: "Session", messages_max: int, counters: Counters
     ) -> None:
-        self._broker = broker
+        self._node_loop = node_loop
         self._counters = counters
-        self._engine = broker.engine
+        self._engine = node_loop.engine
         self._session = session
         self._messages_max = messages_max
         self._topic: Topic | None = None
@@ -150,8 +150,8 @@ class Outbox:
         return topic is None or topic.deleted or SUBSCRIPTION not in topic.subscriptions
 
     def _open(self) -> Topic:
-        session, now_ms = self._session, self._broker.now_ms()
-        topic = self._engine.core.topics.get((session.namespace, self.name))
+        session, now_ms = self._session, self._node_loop.now_ms()
+        topic = self._engine.state.topics.get((session.namespace, self.name))
         if topic is None:
             limits = {"max_messages": self._messages_max, "limits_count": "ready"}
             topic = self._engine.create_topic(
@@ -175,7 +175,7 @@ class Outbox:
 
     def reopen(self) -> None:
         """After a restart: what waited is still there."""
-        if (self._session.namespace, self.name) in self._engine.core.topics:
+        if (self._session.namespace, self.name) in self._engine.state.topics:
             self._safe_end = self.topic().partitions[0].log.next_offset
 
     def delete(self) -> None:
@@ -298,20 +298,20 @@ class Outbox:
         self._crowded = False
         self._consumer = self._engine.attach(
             self._subscription,
-            now_ms=self._broker.now_ms(),
+            now_ms=self._node_loop.now_ms(),
             credits=[self._credit],
             visibility_ms=0,
             tag=self,
         )
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
         self.is_syncing = False
         if consumer is not None and not consumer.subscription.topic.deleted:
-            self._engine.detach(consumer, now_ms=self._broker.now_ms())
-            self._broker.touch()
+            self._engine.detach(consumer, now_ms=self._node_loop.now_ms())
+            self._node_loop.schedule_turn()
 
     def pause(self, paused: bool) -> None:
         """The connection's socket is full, or has room again."""
@@ -321,7 +321,7 @@ class Outbox:
             self._consumer.paused = True
         else:
             self._engine.resume(self._consumer)
-            self._broker.touch()
+            self._node_loop.schedule_turn()
 
     @property
     def _subscription(self) -> EngineSubscription:
@@ -388,17 +388,17 @@ class Outbox:
     ) -> None:
         port = self._port
         assert port is not None
-        if not self._session.tree.plan(topic).may_read(self._session):
+        if not self._session.index.match(topic).may_read(self._session):
             # At least not any more.
             self._counters.dropped += stop - first
             self._withhold(delivery, batch, first, stop)
             return
         qos, retain, properties = flags & FLAG_QOS, bool(flags & FLAG_COPY), b""
-        wants = self._wants(flags, topic)
-        if wants is not None:
-            qos = EXACTLY_ONCE if held else min(qos, wants.qos)
-            retain = bool(flags & FLAG_RETAIN) and wants.retain_as_published
-            properties = wants.properties
+        options = self._wants(flags, topic)
+        if options is not None:
+            qos = EXACTLY_ONCE if held else min(qos, options.qos)
+            retain = bool(flags & FLAG_RETAIN) and options.retain_as_published
+            properties = options.properties
         alias, is_set = (0, False) if port.aliases is None else port.aliases.look(topic)
         while first < stop:
             start = batch.offset_at(first)
@@ -415,7 +415,7 @@ class Outbox:
                 properties=properties,
                 topic_alias=alias,
                 alias_is_set=is_set,
-                now_ms=self._broker.now_ms(),
+                now_ms=self._node_loop.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
             )
             if data:
@@ -451,19 +451,19 @@ class Outbox:
         """Not now: the engine is in the middle of something."""
         if not self._releases and self._port is not None:
             self._releases = True
-            self._broker.loop.call_soon(self._release, self._port)
+            self._node_loop.loop.call_soon(self._release, self._port)
 
     def _release(self, port: Port) -> None:
         self._releases = False
         if port is self._port:
             port.release_gone()
 
-    def _wants(self, flags: int, topic: bytes) -> Wants | None:
+    def _wants(self, flags: int, topic: bytes) -> DeliveryOptions | None:
         """How the session wants a message; None: as it came."""
         if flags & FLAG_COPY:
             return None
-        wants = self._session.tree.plan(topic).delivery(self._session)
-        return wants.local if wants is not None and flags & FLAG_OWN else wants
+        options = self._session.index.match(topic).delivery(self._session)
+        return options.local if options is not None and flags & FLAG_OWN else options
 
     # --- what has to wait ---
 
@@ -516,9 +516,9 @@ class Outbox:
             self._safe_end = log.next_offset
             return stop
         if start != self._unsafe_at:  # where it was found the last time it still is
-            if self._clear_moves != self._session.tree.moves:
+            if self._clear_moves != self._session.index.moves:
                 self._clear_end = 0  # somebody may want them in another way
-                self._clear_moves = self._session.tree.moves
+                self._clear_moves = self._session.index.moves
             look_from = max(start, self._safe_end, self._clear_end)
             self._unsafe_at = NOWHERE
             if look_from < stop:
@@ -537,8 +537,8 @@ class Outbox:
             first = run.first
             for end, form, flags, topic in delivery_runs(run.batch, first, run.stop):
                 if form == MQTT and flags & FLAG_QOS == EXACTLY_ONCE:
-                    wants = self._wants(flags, topic)
-                    if wants is None or wants.qos == EXACTLY_ONCE:
+                    options = self._wants(flags, topic)
+                    if options is None or options.qos == EXACTLY_ONCE:
                         self._unsafe_at = run.batch.offset_at(first)
                         return self._unsafe_at
                 first = end
@@ -551,7 +551,7 @@ class Outbox:
         if end > self._awaited_end or floor > self._awaited_floor:
             self._awaited_end, self._awaited_floor = end, floor
             lsn = self._engine.store.journal.last_lsn
-            self._broker.when_durable(lsn, partial(self._synced, self._topic, end, floor))
+            self._node_loop.when_durable(lsn, partial(self._synced, self._topic, end, floor))
 
     def _synced(
         self, topic: Topic | None, end: int, floor: int, failure: StorageFailed | None
@@ -560,8 +560,8 @@ class Outbox:
             self._safe_end = max(self._safe_end, end)
             self._safe_floor = max(self._safe_floor, floor)
             self._unsafe_at = NOWHERE
-            self._engine.core.touch(self._subscription)
-            self._broker.touch()
+            self._engine.state.mark_dirty(self._subscription)
+            self._node_loop.schedule_turn()
 
     # --- answers ---
 
@@ -575,7 +575,7 @@ class Outbox:
                 continue  # of a queue that this client has nothing of any more
             for start, end in _offsets_of(view, first, min(stop, ID_MAX + 1)):
                 self._engine.ack(self._consumer, view, start, end)
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def complete(self, packet_ids: "array[int]") -> None:
         """PUBCOMP: first the message goes, then its id."""
@@ -589,7 +589,7 @@ class Outbox:
                 self.released.discard(low, high)
         if self._consumer is not None and not self._consumer.subscription.topic.deleted:
             # Of a message that is gone the id alone may have been waited for.
-            self._engine.core.touch(self._subscription)
+            self._engine.state.mark_dirty(self._subscription)
 
     @property
     def is_easy(self) -> bool:

@@ -4,13 +4,13 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from braidmq.gateways.mqtt.admin import ADMIN_BYTES, is_admin
-from braidmq.gateways.mqtt.answers import PublishAnswer
-from braidmq.gateways.mqtt.hub import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
-from braidmq.gateways.mqtt.queue_names import QUEUE_BYTES, is_queue, parse
-from braidmq.gateways.mqtt.tree import REMEMBERED_BYTES_MAX
+from braidmq.gateways.mqtt.pending_acks import PublishAnswer
+from braidmq.gateways.mqtt.queues.admin import ADMIN_BYTES, is_admin
+from braidmq.gateways.mqtt.queues.names import QUEUE_BYTES, is_queue, parse
+from braidmq.gateways.mqtt.router import BeforeAppend, Routed, later
+from braidmq.gateways.mqtt.subscription_index import REMEMBERED_BYTES_MAX
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
@@ -113,14 +113,14 @@ class Publisher:
 
     def _passed_on(self, arrival: Arrival) -> bool:
         connection = self._connection
-        return connection.hub.pass_on(connection.namespace, arrival, connection.session)
+        return connection.router.pass_on(connection.namespace, arrival, connection.session)
 
     def takes_runs(self, arrival: Arrival) -> bool:
         """Whether all messages of a run go the same way."""
         connection = self._connection
         if arrival.topic.startswith(QUEUE_BYTES):
             return connection.gateway.queues.takes_runs(connection.namespace, arrival)
-        return connection.hub.takes_runs(connection.namespace, arrival.topic)
+        return connection.router.takes_runs(connection.namespace, arrival.topic)
 
     def _publish_run(self, arrival: Arrival, ids: "array[int]") -> None:
         if arrival.qos == EXACTLY_ONCE:
@@ -178,10 +178,10 @@ class Publisher:
         connection, topic = self._connection, arrival.topic
         namespace, session = connection.namespace, connection.session
         if topic[:1] != b"$" or not topic.startswith((QUEUE_BYTES, ADMIN_BYTES)):
-            return connection.hub.publish(
+            return connection.router.publish(
                 namespace, arrival, session, before_append=before_append, waiting=waiting
             )
-        connection.hub.counters.received += arrival.count
+        connection.router.counters.received += arrival.count
         address = parse(topic.decode()) if topic.startswith(QUEUE_BYTES) else None
         if address is not None and not address.verb:
             queues = connection.gateway.queues

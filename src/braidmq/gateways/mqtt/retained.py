@@ -10,7 +10,7 @@ from braidmq.engine.routing.filters import FILTER_LEVELS_MAX
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.topic_tree import TopicTree, Walk
 from braidmq.model.ids import Lsn
-from braidmq.storage.record import Record
+from braidmq.record.batch import Record
 from braidmq.storage.store import Store
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError

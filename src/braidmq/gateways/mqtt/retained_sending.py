@@ -1,6 +1,6 @@
 """Retained messages on their way to new subscriptions, a slice at a time.
 
-A filter may match a hundred thousand of them. They are work in slices, as ``gateways/slicing`` does
+A filter may match a hundred thousand of them. They are work in slices, as ``runtime/sliced_work`` does
 it: who publishes meanwhile waits for a slice, and not for all of them. Each connection gets no more
 than its socket and its session's queue take.
 """
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from braidmq.engine.envelope import MQTT
-from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import FLAG_COPY, envelope_of, render_all
+from braidmq.gateways.mqtt.queues.admin import is_admin
 from braidmq.gateways.mqtt.session import RetainedWalk
 from braidmq.gateways.mqtt.session_records import RetainedPlace
-from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
-from braidmq.storage.record import Record, RecordBatch
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import decode_properties
@@ -56,7 +56,7 @@ class RetainedSending:
         """From the beginning, once SUBACK is given. The caller keeps the subscription, and that."""
         connection = self._connection
         self._walks.pop(new.filter, None)
-        retained = connection.hub.retained
+        retained = connection.router.retained
         if not is_made_up(new.filter) and retained.may_match(connection.namespace, new.filter):
             self._walks[new.filter] = RetainedWalk(RetainedPlace(), is_held=True)
 
@@ -74,7 +74,9 @@ class RetainedSending:
         """There may be room again."""
         if self._walks and not self._is_under_way and self._is_ready:
             self._is_under_way = True
-            self._connection.broker.work_unawaited(self._slices(), "sending retained messages")
+            self._connection.node_loop.work_in_background(
+                self._slices(), "sending retained messages"
+            )
 
     def _slices(self) -> Iterator[None]:
         try:
@@ -116,7 +118,7 @@ class RetainedSending:
                 continue
             new = connection.session.subscriptions[pattern]
             if each.walk is None:
-                each.walk = connection.hub.retained.walk(
+                each.walk = connection.router.retained.walk(
                     connection.namespace, pattern, each.place.after
                 )
             walk = each.walk
@@ -138,8 +140,8 @@ class RetainedSending:
         connection = self._connection
         if not connection.grants.may_read(topic):
             return
-        record = connection.hub.retained.get(
-            connection.namespace, topic, connection.broker.now_ms()
+        record = connection.router.retained.get(
+            connection.namespace, topic, connection.node_loop.now_ms()
         )
         if record is not None:
             flags, _, raw = split_mqtt(record.envelope)
@@ -147,13 +149,13 @@ class RetainedSending:
             _add_copy(queued if qos else at_once, topic, record, raw, qos, new.identifier)
 
     def _send(self, at_once: RecordBatch, queued: RecordBatch, ends: dict[str, str | None]) -> None:
-        connection, now_ms = self._connection, self._connection.broker.now_ms()
+        connection, now_ms = self._connection, self._connection.node_loop.now_ms()
         if queued.count:
-            connection.broker.settle()
+            connection.node_loop.flush_batch()
             topic = connection.session.outbox.topic()
             self._note(ends, connection.session.outbox.next_offset)
-            connection.broker.engine.publish(topic, queued, now_ms=now_ms)
-            connection.broker.touch()
+            connection.node_loop.engine.publish(topic, queued, now_ms=now_ms)
+            connection.node_loop.schedule_turn()
         self._done(ends, is_noted=queued.count > 0)
         if at_once.count:
             limit = connection.packet_bytes_max

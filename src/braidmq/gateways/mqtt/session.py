@@ -3,11 +3,10 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.counters import Counters
 from braidmq.gateways.mqtt.outbox import Outbox
 from braidmq.gateways.mqtt.packet_ids import IdRuns
-from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.gateways.mqtt.queues.record import QueueRecord
 from braidmq.gateways.mqtt.session_records import (
     PacketIds,
     RetainedPlace,
@@ -15,8 +14,9 @@ from braidmq.gateways.mqtt.session_records import (
     SubscriptionRecord,
 )
 from braidmq.gateways.mqtt.settings import MqttSettings
+from braidmq.gateways.mqtt.subscription_index import Subscription, SubscriptionIndex
 from braidmq.gateways.mqtt.topic_tree import Walk
-from braidmq.gateways.mqtt.tree import Subscription, Tree
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.permissions import Grants
 from braidmq.wire.mqtt.packets import Will
 
@@ -41,8 +41,8 @@ class RetainedWalk:
 class Session:
     def __init__(
         self,
-        broker: Broker,
-        tree: Tree,
+        node_loop: NodeLoop,
+        index: SubscriptionIndex,
         client_id: str,
         grants: Grants,
         settings: MqttSettings,
@@ -50,8 +50,8 @@ class Session:
         *,
         durable: bool,
     ) -> None:
-        self.tree = tree
-        self.namespace = tree.namespace
+        self.index = index
+        self.namespace = index.namespace
         self.client_id = client_id
         self.grants = grants
         """Of the user it belongs to: what that may read is what it gets, connected or not."""
@@ -62,7 +62,7 @@ class Session:
         self.queues: dict[str, QueueRecord] = {}
         self.connection: MqttConnection | None = None
         self.inbound = IdRuns()
-        self.outbox = Outbox(broker, self, settings.session_messages_max, counters)
+        self.outbox = Outbox(node_loop, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0
         self.retained: dict[str, RetainedWalk] = {}

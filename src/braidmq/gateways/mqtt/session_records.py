@@ -8,7 +8,7 @@ mqtt-packet-ids      namespace\\0client id → PacketIds
 import msgspec
 
 from braidmq.gateways.mqtt.packet_ids import IdRun
-from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.gateways.mqtt.queues.record import QueueRecord
 from braidmq.wire.mqtt.packets import Will
 
 SESSIONS = "mqtt-sessions"

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from braidmq.gateways.broker import Broker
 from braidmq.gateways.mqtt.bridge import Bridges
-from braidmq.gateways.mqtt.hub import Hub
 from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
-from braidmq.gateways.mqtt.queue_names import is_queue, parse
-from braidmq.gateways.mqtt.queues import Queues
+from braidmq.gateways.mqtt.queues.names import is_queue, parse
+from braidmq.gateways.mqtt.queues.registry import Queues
+from braidmq.gateways.mqtt.router import MqttRouter
 from braidmq.gateways.mqtt.session import RetainedWalk, Session
 from braidmq.gateways.mqtt.session_records import (
     PACKET_IDS,
@@ -22,9 +21,10 @@ from braidmq.gateways.mqtt.session_records import (
     SubscriptionRecord,
 )
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER, MqttSettings
-from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.permissions import Grants
 from braidmq.storage.catalogue import Change
 from braidmq.wire.mqtt.constants import Reason
@@ -46,17 +46,17 @@ _decode_ids = msgspec.msgpack.Decoder(PacketIds).decode
 class Sessions:
     def __init__(
         self,
-        broker: Broker,
-        hub: Hub,
+        node_loop: NodeLoop,
+        router: MqttRouter,
         queues: Queues,
         settings: MqttSettings,
     ) -> None:
-        self._broker = broker
-        self._hub = hub
+        self._node_loop = node_loop
+        self._router = router
         self._queues = queues
         self._settings = settings
-        self._store = broker.engine.store
-        self._bridges = Bridges(broker, hub)
+        self._store = node_loop.engine.store
+        self._bridges = Bridges(node_loop, router)
         self._sessions: dict[tuple[str, str], Session] = {}
 
     def __len__(self) -> int:
@@ -79,12 +79,12 @@ class Sessions:
             session = None
         if session is None:
             session = Session(
-                self._broker,
-                self._hub.tree(namespace),
+                self._node_loop,
+                self._router.index(namespace),
                 client_id,
-                self._hub.accounts.grants(user, namespace),
+                self._router.accounts.grants(user, namespace),
                 self._settings,
-                self._hub.counters,
+                self._router.counters,
                 durable=expiry_s > 0,
             )
             self._sessions[namespace, client_id] = session
@@ -102,7 +102,7 @@ class Sessions:
                 raise MqttError(
                     Reason.NOT_AUTHORIZED, f"the client id {client_id!r} is another user's"
                 )
-            found.grants = self._hub.accounts.grants(user, namespace)  # nobody's so far
+            found.grants = self._router.accounts.grants(user, namespace)  # nobody's so far
         return found
 
     # --- going ---
@@ -110,9 +110,9 @@ class Sessions:
     def disconnected(self, session: Session, *, with_will: bool) -> None:
         """Its connection is gone; it stays for as long as it was asked to."""
         session.connection = None
-        session.tree.moves += 1
+        session.index.moves += 1
         session.outbox.detach()
-        session.disconnected_ms = self._broker.now_ms()
+        session.disconnected_ms = self._node_loop.now_ms()
         if not with_will:
             session.will = None
         if not session.expiry_s:
@@ -127,20 +127,22 @@ class Sessions:
 
     def _arm(self, session: Session) -> None:
         """Timers for what is to happen while it is away."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._node_loop.now_ms()
         if session.will is not None:
             due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
             wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
-            session.will_timer = self._broker.loop.call_later(wait_s, self._will_due, session)
+            session.will_timer = self._node_loop.loop.call_later(wait_s, self._will_due, session)
         if session.expiry_s != EXPIRES_NEVER:
             due_ms = session.disconnected_ms + session.expiry_s * 1000
             wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
-            session.expiry_timer = self._broker.loop.call_later(wait_s, self._expiry_due, session)
+            session.expiry_timer = self._node_loop.loop.call_later(
+                wait_s, self._expiry_due, session
+            )
 
     def _will_due(self, session: Session) -> None:
         session.will_timer = None
         due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
-        if self._broker.now_ms() < due_ms:
+        if self._node_loop.now_ms() < due_ms:
             session.cancel_timers()
             self._arm(session)
             return
@@ -149,7 +151,7 @@ class Sessions:
 
     def _expiry_due(self, session: Session) -> None:
         session.expiry_timer = None
-        if self._broker.now_ms() < session.disconnected_ms + session.expiry_s * 1000:
+        if self._node_loop.now_ms() < session.disconnected_ms + session.expiry_s * 1000:
             session.cancel_timers()
             self._arm(session)
         else:
@@ -173,7 +175,7 @@ class Sessions:
         ]
         if gone:
             self._store.change(gone)
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def _publish_will(self, session: Session) -> None:
         will, session.will = session.will, None
@@ -182,7 +184,7 @@ class Sessions:
         arrival = make_arrival(
             will.topic.encode(),
             will.payload,
-            self._broker.now_ms(),
+            self._node_loop.now_ms(),
             qos=will.qos,
             retain=will.retain,
             properties=properties,
@@ -193,11 +195,11 @@ class Sessions:
                 self._queues.publish(session.namespace, arrival, session)
             else:
                 session.grants.need_write(will.topic)
-                self._hub.publish(session.namespace, arrival, session)
+                self._router.publish(session.namespace, arrival, session)
         except BraidError as error:
             # Refused for want of room, or of a right that it had when it was given; there is
             # nobody left to hear of it.
-            self._hub.counters.dropped += 1
+            self._router.counters.dropped += 1
             logger.warning(
                 "a will was not published",
                 extra={
@@ -213,7 +215,7 @@ class Sessions:
         """The permissions of a user have changed: subscriptions to what it may not read any more
         end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
         other way to say that there is nothing to hear any more."""
-        grants = self._hub.accounts.grants(user, namespace)
+        grants = self._router.accounts.grants(user, namespace)
         for session in [each for each in self._sessions.values() if each.user == user]:
             if session.namespace != namespace:
                 continue
@@ -248,13 +250,13 @@ class Sessions:
             connection.shut_down(
                 Reason.NOT_AUTHORIZED, f"the right to subscribe to {ended} was withdrawn"
             )
-        self._broker.touch()
+        self._node_loop.schedule_turn()
 
     def forget_namespace(self, namespace: str) -> None:
         for session in [each for each in self._sessions.values() if each.namespace == namespace]:
             session.will = None
             self.end(session)
-        self._hub.retained.forget_namespace(namespace)
+        self._router.retained.forget_namespace(namespace)
 
     def forget_user(self, name: str) -> None:
         """Its sessions are nobody's, and not those of a namesake that comes later."""
@@ -268,9 +270,9 @@ class Sessions:
         """False when the session had this filter; it has other options now."""
         old = session.subscriptions.get(new.filter)
         if old is not None:
-            self._hub.tree(session.namespace).remove(old)
+            self._router.index(session.namespace).remove(old)
         # First the index, which may refuse the filter.
-        self._hub.tree(session.namespace).add(new)
+        self._router.index(session.namespace).add(new)
         session.subscriptions[new.filter] = new
         if old is None:
             self._bridges.want(session.namespace, new.filter)
@@ -288,7 +290,7 @@ class Sessions:
     def _remove(self, session: Session, old: Subscription) -> None:
         del session.subscriptions[old.filter]
         session.retained.pop(old.filter, None)
-        self._hub.tree(session.namespace).remove(old)
+        self._router.index(session.namespace).remove(old)
         self._bridges.forget(session.namespace, old.filter)
 
     # --- the catalogue ---
@@ -297,7 +299,7 @@ class Sessions:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
-        record = session.record(self._broker.engine.core.clock.lead_ms)
+        record = session.record(self._node_loop.engine.state.clock.lead_ms)
         changes: list[Change] = [(SESSIONS, session.key, _encode(record))]
         if with_ids:
             changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
@@ -325,7 +327,7 @@ class Sessions:
 
     def restore(self) -> None:
         """After a start: everybody is away, who was connected since now."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._node_loop.now_ms()
         subscriptions: dict[str, list[SubscriptionRecord]] = {}
         for key, value in self._store.catalogue.items(SUBSCRIPTIONS):
             owner = key.rpartition("\0")[0]
@@ -383,7 +385,7 @@ class Sessions:
     def _arrived(self, run: IdRun) -> list[IdRun]:
         """The packet ids of a run whose messages came to the log before the crash."""
         first, stop, number, offset = run
-        partition = self._broker.engine.core.partitions.get(number)  # type: ignore[call-overload]
+        partition = self._node_loop.engine.state.partitions.get(number)  # type: ignore[call-overload]
         # A queue that is gone had them, as far as anybody can tell.
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)

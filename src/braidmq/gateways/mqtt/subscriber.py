@@ -4,16 +4,16 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from braidmq.gateways.mqtt.admin import is_admin
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.publisher import is_reserved
-from braidmq.gateways.mqtt.queue_names import is_queue_filter
-from braidmq.gateways.mqtt.queue_record import QueueRecord
+from braidmq.gateways.mqtt.queues.admin import is_admin
+from braidmq.gateways.mqtt.queues.names import is_queue_filter
+from braidmq.gateways.mqtt.queues.record import QueueRecord
 from braidmq.gateways.mqtt.retained_sending import RetainedSending, is_made_up
-from braidmq.gateways.mqtt.tree import Subscription
-from braidmq.gateways.slicing import Steps
+from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError, ProtocolError
 from braidmq.wire.mqtt.packets import (
@@ -94,7 +94,7 @@ class Subscriber:
 
         def answered() -> None:
             if len(wanted) > FILTERS_AT_ONCE:
-                connection.broker.work_unawaited(
+                connection.node_loop.work_in_background(
                     self._sending_retained(wanted), "looking for retained messages"
                 )
             else:
@@ -106,7 +106,7 @@ class Subscriber:
         if queues:
             connection.sessions.save(connection.session)
             # A queue or group that was made for it is there for good, too.
-            lsn = connection.broker.pending_lsn()
+            lsn = connection.node_loop.pending_lsn()
         answer = SubAck(packet.packet_id, tuple(reasons))
         connection.answers.reply(connection.encoded(answer, "; ".join(texts)), lsn, answered)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from braidmq import __version__
 from braidmq.gateways.mqtt.message import make_arrival
-from braidmq.gateways.mqtt.tree import Subscription
+from braidmq.gateways.mqtt.subscription_index import Subscription
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 class SysTopics:
     def __init__(self, gateway: "MqttGateway") -> None:
         self._gateway = gateway
-        self._started = gateway.broker.loop.time()
+        self._started = gateway.node_loop.loop.time()
         self._published = self._started
 
     def values(self) -> dict[str, str]:
         """Of all namespaces together."""
         gateway = self._gateway
-        hub, connected = gateway.hub, len(gateway.connections)
-        subscriptions = sum(tree.count for tree in hub.trees.values())
+        router, connected = gateway.router, len(gateway.connections)
+        subscriptions = sum(index.count for index in router.indexes.values())
         numbers = {
             "clients/connected": connected,
             "clients/disconnected": max(len(gateway.sessions) - connected, 0),
             "clients/total": max(len(gateway.sessions), connected),
-            "messages/received": hub.counters.received,
-            "publish/messages/received": hub.counters.received,
-            "publish/messages/sent": hub.counters.sent,
-            "publish/messages/dropped": hub.counters.dropped,
-            "retained messages/count": hub.retained.count,
+            "messages/received": router.counters.received,
+            "publish/messages/received": router.counters.received,
+            "publish/messages/sent": router.counters.sent,
+            "publish/messages/dropped": router.counters.dropped,
+            "retained messages/count": router.retained.count,
             "subscriptions/count": subscriptions,
         }
-        uptime_s = int(gateway.broker.loop.time() - self._started)
+        uptime_s = int(gateway.node_loop.loop.time() - self._started)
         values = {"version": f"BraidMQ version {__version__}", "uptime": f"{uptime_s} seconds"}
         values |= {name: str(number) for name, number in numbers.items()}
         return {f"$SYS/broker/{name}": value for name, value in values.items()}
 
     def send_to(self, connection: "MqttConnection", new: Subscription) -> None:
         """Who subscribes gets the values of now, as if they were retained."""
-        now_ms = connection.broker.now_ms()
+        now_ms = connection.node_loop.now_ms()
         for topic, value in self.values().items():
             if matches(new.filter, topic) and connection.grants.may_read(topic):
                 arrival = make_arrival(topic.encode(), value.encode(), now_ms, retain=True)
@@ -53,14 +53,14 @@ class SysTopics:
         if not interval_s or now < self._published + interval_s:
             return
         self._published = now
-        now_ms = self._gateway.broker.now_ms()
+        now_ms = self._gateway.node_loop.now_ms()
         for topic, value in self.values().items():
             name = topic.encode()
-            for tree in self._gateway.hub.trees.values():
-                plan = tree.plan(name)
+            for index in self._gateway.router.indexes.values():
+                match = index.match(name)
                 arrival = make_arrival(name, value.encode(), now_ms)
-                for session, wants in plan.sessions.items():
-                    self._gateway.hub.send(arrival, session, wants)
+                for session, options in match.sessions.items():
+                    self._gateway.router.send(arrival, session, options)
 
 
 def matches(pattern: str, topic: str) -> bool:

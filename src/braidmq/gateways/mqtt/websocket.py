@@ -1,4 +1,4 @@
-"""MQTT over WebSocket (over TCP: ``gateways/tcp``)."""
+"""MQTT over WebSocket (over TCP: ``net/tcp``)."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from braidmq.gateways.intake import Share
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
-from braidmq.gateways.slicing import READ_S
-from braidmq.gateways.web import origin_allowed
 from braidmq.model.limits import KIB
+from braidmq.net.input_budget import InputShare
+from braidmq.net.web_origins import origin_allowed
+from braidmq.runtime.sliced_work import READ_S
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.listener import MqttGateway
@@ -54,10 +54,10 @@ class WebSocketTransport(asyncio.Protocol):
         self._deaf = False
         self._kept_bytes = 0
         self._is_paused = self._waits = self._is_full = False
-        self.share: Share | None = None
+        self.share: InputShare | None = None
         self.receive_bytes = 0  # the loop's transport reads as much as it likes
         self.received_bytes = self.sent_bytes = 0
-        self.heard_s = gateway.broker.loop.time()
+        self.heard_s = gateway.node_loop.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -70,7 +70,7 @@ class WebSocketTransport(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self.drop_input()
         self.share = None
-        self._gateway.broker.unsent.note(self, 0)
+        self._gateway.node_loop.unsent.note(self, 0)
         self.connection.lost()
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._protocol.parser.close()
@@ -103,7 +103,7 @@ class WebSocketTransport(asyncio.Protocol):
         """Others hold too much that is not complete, or we do: somebody has to go first."""
         self._waits = True
         self.transport.pause_reading()
-        self._gateway.broker.loop.call_soon(self._read_on)
+        self._gateway.node_loop.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._waits = False
@@ -118,7 +118,7 @@ class WebSocketTransport(asyncio.Protocol):
         """Have it counted what the peer does not take. Answers to pings are bounded, too: above
         what a connection may have unsent nothing is read that would have to be answered."""
         unsent_bytes = self.unsent_bytes
-        self._gateway.broker.unsent.note(self, unsent_bytes)
+        self._gateway.node_loop.unsent.note(self, unsent_bytes)
         if unsent_bytes > self._gateway.settings.output_bytes_max and not self._is_full:
             self._is_full = True
             self.transport.pause_reading()
@@ -133,7 +133,7 @@ class WebSocketTransport(asyncio.Protocol):
         if self._raw and not self._is_late:
             self._is_late = True
             self.transport.pause_reading()
-            self._gateway.broker.work_unawaited(self._catch_up(), f"frames of {self.peer}")
+            self._gateway.node_loop.work_in_background(self._catch_up(), f"frames of {self.peer}")
 
     def _catch_up(self) -> Iterator[None]:
         """Frames are told apart a slice at a time: of small ones there are thousands in a read."""
@@ -181,7 +181,7 @@ class WebSocketTransport(asyncio.Protocol):
         if self.share is not None:
             self.share.hold(kept_bytes - self._kept_bytes)
             self._kept_bytes = kept_bytes
-            if kept_bytes and self.share.intake.is_over and not self._waits:
+            if kept_bytes and self.share.input_budget.is_over and not self._waits:
                 self._wait()
         limit = CONTROL_BYTES_MAX if self._deaf else self.connection.input_bytes_max
         if kept_bytes > limit and not self._is_paused:
@@ -229,7 +229,7 @@ class WebSocketTransport(asyncio.Protocol):
     def _read_rest(self) -> None:
         if self._pending and not self._receiving:
             self._receiving = True
-            self.heard_s = self._gateway.broker.loop.time()
+            self.heard_s = self._gateway.node_loop.loop.time()
             try:
                 used = self.connection.receive(self._pending, len(self._pending))
             finally:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from braidmq.storage.key_hash import partition_for
+from braidmq.record.key_hash import partition_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from braidmq.record.buffer import Buffer
 from braidmq.storage.disk import (
-    Buffer,
     File,
     MemoryContent,
     MemoryDirectory,

@@ -1,7 +1,7 @@
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 EVENT_FRAME: int
 EVENT_DELIVERIES: int

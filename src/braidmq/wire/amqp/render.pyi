@@ -1,5 +1,5 @@
-from braidmq.storage.disk import Buffer
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
+from braidmq.record.buffer import Buffer
 
 def all_amqp(batch: RecordBatch, first: int, stop: int) -> bool: ...
 def render_deliveries(

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from braidmq.storage.record cimport RecordBatch, RecordHeader, header_bytes
+from braidmq.record.batch cimport RecordBatch, RecordHeader, header_bytes
 from braidmq.wire.amqp.frames cimport (
     DELIVER, FRAME_END, FRAME_METHOD, FRAME_OVERHEAD, content_bytes, frame_start, piece_bytes,
     put32, put64, put_content,

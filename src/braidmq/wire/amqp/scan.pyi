@@ -1,6 +1,6 @@
 from typing import Any
 
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 
 EVENT_FRAME: int
 EVENT_PUBLISH: int

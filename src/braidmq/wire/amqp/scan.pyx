@@ -25,7 +25,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcmp, memcpy
 
-from braidmq.storage.record cimport TRANSIENT, RecordBatch
+from braidmq.record.batch cimport TRANSIENT, RecordBatch
 from braidmq.wire.amqp.frames cimport (
     ACK, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, PUBLISH, be16, be32,
     be64,

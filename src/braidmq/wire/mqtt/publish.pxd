@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
-from braidmq.storage.record cimport RecordBatch
+from braidmq.record.batch cimport RecordBatch
 from braidmq.wire.mqtt.fields cimport read_variable
 
 

@@ -21,7 +21,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from braidmq.storage.record cimport HEADER_BYTES, TRANSIENT, RecordBatch
+from braidmq.record.batch cimport HEADER_BYTES, TRANSIENT, RecordBatch
 from braidmq.wire.mqtt.fields cimport be16, be32, put16, read_variable
 
 from braidmq.wire.mqtt.properties import PROPERTIES, Type

@@ -1,6 +1,6 @@
 from array import array
 
-from braidmq.storage.record import RecordBatch
+from braidmq.record.batch import RecordBatch
 
 def delivery_runs(
     batch: RecordBatch, first: int, stop: int

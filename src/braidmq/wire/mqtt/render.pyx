@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from braidmq.storage.record cimport (
+from braidmq.record.batch cimport (
     HEADER_BYTES, TIMED, RecordBatch, RecordHeader, RecordTiming, header_bytes,
 )
 from braidmq.wire.mqtt.fields cimport (

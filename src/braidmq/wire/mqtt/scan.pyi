@@ -1,6 +1,6 @@
 from typing import Any
 
-from braidmq.storage.disk import Buffer
+from braidmq.record.buffer import Buffer
 from braidmq.wire.mqtt.constants import Reason
 
 SERVER: int

@@ -1,0 +1,177 @@
+"""The ASGI app of a node: finds the operation a request means, calls it, answers.
+
+Paths are matched as they were sent, segment by segment: ``%2F`` is part of a name and not a
+separator, which frameworks that match decoded paths can't know.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from braidmq.api.bodies import Bodies
+from braidmq.api.endpoints import (
+    Bound,
+    Call,
+    bound_operations,
+    headers_from,
+    query_from,
+    respond,
+    segments_from,
+)
+from braidmq.api.guard import Guard
+from braidmq.api.openapi import describe
+from braidmq.api.problems import (
+    InternalError,
+    MethodNotAllowed,
+    problem,
+)
+from braidmq.api.resources.metrics_stream import MetricsStream
+from braidmq.model.errors import BadRequest, BraidError, NotFound
+from braidmq.net.input_budget import InputBudget
+from braidmq.net.web_origins import LOCALHOST, WebCallers
+from braidmq.security.rights import MONITORING, USER
+
+OPENAPI_PATH = ("v1", "openapi.json")
+ABSOLUTE = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+
+
+class App:
+    """``stream`` answers WebSockets; without it there are none."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        resources: Iterable[object],
+        stream: MetricsStream | None = None,
+        web: WebCallers | None = None,
+        input_budget: InputBudget | None = None,
+    ) -> None:
+        self._guard = guard
+        self._web = web or WebCallers(LOCALHOST)
+        self._live = stream
+        self._bodies = Bodies(input_budget)
+        self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}
+        self.operations = [each for one in resources for each in bound_operations(one)]
+        for bound in self.operations:
+            self._add(bound)
+        self._openapi: bytes | None = None
+        self.on_stop: list[Callable[[], None]] = []
+
+    def stop(self) -> None:
+        """The node stops: requests that wait for something are answered."""
+        for each in self.on_stop:
+            each()
+
+    def _add(self, bound: Bound) -> None:
+        pattern = tuple("*" if part[:1] == "{" else part for part in bound.operation.pattern)
+        among = self._by_length.setdefault(len(pattern), [])
+        for known, methods in among:
+            if known == pattern:
+                assert bound.operation.method not in methods, bound.operation.path
+                methods[bound.operation.method] = bound
+                return
+        among.append((pattern, {bound.operation.method: bound}))
+        # A fixed word goes before a name, and has all the methods of its path.
+        among.sort(key=lambda each: each[0].count("*"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._stream(WebSocket(scope, receive, send))
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self._perform(request)
+        except BraidError as error:
+            return problem(error)
+        except Exception:
+            log.exception("%s %s", request.method, request.url.path)
+            return problem(InternalError("the node made a mistake"))
+
+    async def _perform(self, request: Request) -> Response:
+        self._web.check(request)
+        segments = path_segments(request.scope["raw_path"])
+        if tuple(segments) == OPENAPI_PATH and request.method in ("GET", "HEAD"):
+            return Response(self.openapi(), media_type="application/json")
+        bound, methods = self._find(request.method, segments)
+        if bound is None:
+            # A stranger does not learn what there is.
+            await self._guard.caller(request, USER)
+            if methods:
+                raise MethodNotAllowed(request.method, sorted(methods))
+            raise NotFound(f"there is nothing at {request.url.path}")
+        right = bound.operation.right
+        caller = await self._guard.caller(request, right)
+        arguments = self._named(bound, request, segments)
+        call = Call(request, caller, self._guard.admit(right, caller, arguments))
+        if bound.operation.body is not None:
+            arguments["body"] = await self._body(bound, request)
+            self._guard.admit_body(right, call, arguments)
+        return respond(bound.operation, await bound.handler(call=call, **arguments))
+
+    def _find(self, method: str, segments: list[str]) -> tuple[Bound | None, dict[str, Bound]]:
+        for pattern, methods in self._by_length.get(len(segments), ()):
+            if all(p in ("*", s) for p, s in zip(pattern, segments, strict=True)):
+                return methods.get("GET" if method == "HEAD" else method), methods
+        return None, {}
+
+    def _named(self, bound: Bound, request: Request, segments: list[str]) -> dict[str, Any]:
+        """What is known before the body is."""
+        operation = bound.operation
+        arguments = segments_from(operation, segments)
+        if operation.query is not None:
+            arguments["query"] = query_from(request, operation.query)
+        if operation.headers is not None:
+            arguments["headers"] = headers_from(request, operation.headers)
+        return arguments
+
+    async def _body(self, bound: Bound, request: Request) -> Any:
+        data = await self._bodies.read(request, bound.operation.body_bytes_max)
+        return data if bound.decode_body is None else decoded(bound, data)
+
+    async def _stream(self, socket: WebSocket) -> None:
+        try:
+            self._web.check(socket)
+            segments = path_segments(socket.scope["raw_path"])
+            if self._live is None or tuple(segments) != self._live.PATH:
+                raise NotFound(f"there is no stream at {socket.url.path}")
+            caller = await self._guard.caller(socket, MONITORING)
+            await self._live.serve(socket, caller)
+        except BraidError as error:
+            await socket.send_denial_response(problem(error))
+
+    def openapi(self) -> bytes:
+        if self._openapi is None:
+            document = describe([each.operation for each in self.operations])
+            self._openapi = msgspec.json.encode(document)
+        return self._openapi
+
+
+def decoded(bound: Bound, data: bytes) -> Any:
+    """An empty body is an object with nothing in it."""
+    assert bound.decode_body is not None
+    try:
+        return bound.decode_body(data or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not as expected: {error}") from None
+
+
+def path_segments(raw: bytes) -> list[str]:
+    # RFC 9112, 3.2.2: the form that proxies are sent, and servers must understand.
+    raw = ABSOLUTE.sub(b"", raw)
+    try:
+        return [unquote_to_bytes(part).decode() for part in raw.lstrip(b"/").split(b"/")]
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not UTF-8") from None

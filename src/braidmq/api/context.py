@@ -1,0 +1,72 @@
+"""What every resource works with. Whoever calls it may do so: ``guard`` has seen to it."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.api.access import Access
+from braidmq.api.endpoints import Call
+from braidmq.api.problems import DiskLow, MemoryLow
+from braidmq.engine.effects import Level
+from braidmq.engine.engine import Engine
+from braidmq.engine.topics import Subscription, Topic
+from braidmq.model.errors import BadRequest
+from braidmq.runtime.node_loop import NodeLoop
+from braidmq.security.records import ROOT_NAMESPACE
+
+NamespaceName = Annotated[
+    str, Meta(description="The namespace; AMQP calls it a virtual host", examples=["/"])
+]
+MillisecondsSinceEpoch = Annotated[int, Meta(description="Milliseconds since 1970, UTC")]
+
+
+class InNamespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: NamespaceName = ROOT_NAMESPACE
+
+
+class ApiContext:
+    def __init__(self, node_loop: NodeLoop, access: Access) -> None:
+        self.node_loop = node_loop
+        self.access = access
+
+    @property
+    def now_ms(self) -> int:
+        """A handler goes on when others were read in the same turn: it reads the clock itself."""
+        return self.node_loop.read_clock()
+
+    def engine(self) -> Engine:
+        """The engine, to be used until the next await."""
+        self.node_loop.schedule_turn()
+        self.node_loop.flush_batch()
+        return self.node_loop.engine
+
+    async def done(self) -> None:
+        """Wait until all that was done so far is on disk."""
+        lsn = self.node_loop.pending_lsn()
+        if lsn is not None:
+            await self.node_loop.durable(lsn)
+
+    def topic(self, call: Call, name: str) -> Topic:
+        """Of the namespace that its caller has entered. Raises UnknownTopic."""
+        return self.engine().topic(call.grants.namespace, name)
+
+    def subscription(self, call: Call, topic: str, subscription: str) -> Subscription:
+        return self.node_loop.engine.subscription(self.topic(call, topic), subscription)
+
+    def require_room(self) -> None:
+        """Publishers wait while memory or disk is low (catalogue row A7)."""
+        pressure = self.node_loop.engine.pressure
+        if pressure.level is not Level.BLOCKED:
+            return
+        if pressure.disk_is_blocked:
+            raise DiskLow("the node's disk is almost full and takes no messages")
+        raise MemoryLow("the node's memory is almost full and takes no messages")
+
+
+def require_storable(values: dict[str, Any]) -> None:
+    """JSON has numbers that no format of ours can hold."""
+    try:
+        msgspec.msgpack.encode(values)
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise BadRequest(f"this can't be kept: {error}") from None

@@ -1,0 +1,248 @@
+"""What the API can do, one operation a method, and how a request becomes a call of it.
+
+A resource is a class whose methods are marked with ``operation``. Everything a client may send is
+in the signature, so what is accepted and what the OpenAPI document says can't differ:
+
+    @operation("GET", "/v1/topics/{topic}/messages", right=read("topic"), tag="messages")
+    async def read(self, call: Call, topic: str, query: ReadQuery) -> Messages:
+
+Segments of the path come under their names, ``query``, ``headers`` and ``body`` as msgspec
+structs. ``right`` is what its caller must be allowed (``security/rights.py``); ``guard`` has seen
+to that when the method is called. What is returned becomes the body, with the first status of the
+operation; an ``Answer`` has a status of its own, and a ``Response`` is sent as it is.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from braidmq.api.access import Caller
+from braidmq.api.problems import NO_STORE, PreconditionFailed
+from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
+from braidmq.model.limits import KIB
+from braidmq.security.permissions import Grants
+from braidmq.security.records import User
+from braidmq.security.rights import Right
+
+BODY_BYTES_MAX = 64 * KIB
+"""Ten times three patterns of full length; read before anything is known of its sender's intent."""
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Any]])
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key nobody knows is refused: a misspelt limit must not be taken for none."""
+
+
+class Call(NamedTuple):
+    """One request, who sent it, and what they may do in the namespace it is about. For operations
+    that anyone may call the user is nobody."""
+
+    request: Request
+    caller: Caller
+    known_grants: Grants | None
+    """None where no namespace had to be entered."""
+
+    @property
+    def user(self) -> User:
+        return self.caller.user
+
+    @property
+    def grants(self) -> Grants:
+        assert self.known_grants is not None, "its right names no namespace"
+        return self.known_grants
+
+    def require_still(self, may: Callable[[], bool]) -> None:
+        """For what takes long: log-in and right must hold until its end. Raises AccessRefused."""
+        if not self.caller.is_current():
+            raise NotAuthenticated(f"the login of user {self.user.name!r} holds no more")
+        if not may():
+            raise AccessRefused(f"user {self.user.name!r} has lost the right to this meanwhile")
+
+
+class Answer(NamedTuple):
+    """A body with a status other than the usual one."""
+
+    body: object
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    name: str
+    tag: str
+    summary: str
+    description: str
+    statuses: tuple[int, ...]
+    """Those of success; the first is the usual one."""
+    errors: tuple[type[BraidError], ...]
+    right: Right
+    segments: dict[str, Any]
+    """Name → type of what varies in the path."""
+    query: Any
+    headers: Any
+    body: Any
+    answer: Any
+    binary: bool
+    """The answer is not JSON."""
+    body_bytes_max: int
+    examples: tuple[Any, ...]
+    """Of bodies."""
+
+    @property
+    def pattern(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
+
+
+class Bound(NamedTuple):
+    """An operation of one resource, ready to be called."""
+
+    operation: Operation
+    handler: Callable[..., Awaitable[Any]]
+    decode_body: Callable[[bytes], Any] | None
+
+
+def operation(
+    method: str,
+    path: str,
+    *,
+    right: Right,
+    tag: str,
+    statuses: tuple[int, ...] = (200,),
+    errors: tuple[type[BraidError], ...] = (),
+    binary: bool = False,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    examples: tuple[Any, ...] = (),
+) -> Callable[[AnyHandler], AnyHandler]:
+    """Mark a method as an operation; its docstring is the documentation."""
+
+    def mark(handler: AnyHandler) -> AnyHandler:
+        summary, _, description = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
+        hints = get_type_hints(handler, include_extras=True)
+        answer = hints.pop("return")
+        handler.__operation__ = Operation(  # type: ignore[attr-defined]
+            method,
+            path,
+            handler.__name__,
+            tag,
+            " ".join(summary.split()).rstrip("."),
+            description,
+            statuses,
+            errors,
+            right,
+            {name: hints[name] for name in names_in(path)},
+            hints.get("query"),
+            hints.get("headers"),
+            hints.get("body"),
+            _shown(answer),
+            binary,
+            body_bytes_max,
+            examples,
+        )
+        return handler
+
+    return mark
+
+
+def _shown(answer: Any) -> Any:
+    """The body that a return type stands for; ``Answer`` and ``Response`` are ways to give it."""
+    if answer in (NoneType, Response, Answer):
+        return None
+    parts = [each for each in get_args(answer) if each not in (NoneType, Response, Answer)]
+    return parts[0] if isinstance(answer, UnionType) else answer
+
+
+def names_in(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+
+
+def operations_of(resource: type) -> list[Operation]:
+    members = inspect.getmembers(resource, inspect.isfunction)
+    return [m.__operation__ for _, m in members if hasattr(m, "__operation__")]
+
+
+def bound_operations(resource: object) -> Iterator[Bound]:
+    for each in operations_of(type(resource)):
+        decode = None
+        if each.body is not None and each.body is not bytes:
+            decode = msgspec.json.Decoder(each.body).decode
+        yield Bound(each, getattr(resource, each.name), decode)
+
+
+# --- from a request to arguments ---
+
+
+def segments_from(operation: Operation, segments: list[str]) -> dict[str, Any]:
+    """What varies in the path, in the types the operation wants."""
+    found = {}
+    for part, segment in zip(operation.pattern, segments, strict=True):
+        if part.startswith("{"):
+            name = part[1:-1]
+            found[name] = _converted(segment, operation.segments[name], f"{name} in the path")
+    return found
+
+
+def query_from(request: HTTPConnection, wanted: Any) -> Any:
+    raw: bytes = request.scope["query_string"]
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except (ValueError, UnicodeError):
+        raise BadRequest("the query can't be read") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise BadRequest("a parameter of the query is given twice")
+    return _converted(values, wanted, "the query")
+
+
+def headers_from(request: Request, wanted: Any) -> Any:
+    """Only the headers an operation knows: there are always others."""
+    known = {field.encode_name for field in msgspec.structs.fields(wanted)}
+    values = {
+        name.title(): value for name, value in request.headers.items() if name.title() in known
+    }
+    return _converted(values, wanted, "the headers")
+
+
+def _converted(value: Any, wanted: Any, where: str) -> Any:
+    try:
+        # Not strict: all there is are texts, and "5" is a number in them.
+        return msgspec.convert(value, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{where}: {error}") from None
+
+
+def refuse_if_only_new(request: Request, what: str) -> None:
+    if request.headers.get("if-none-match") == "*":
+        raise PreconditionFailed(f"there is a {what} already")
+
+
+# --- from what a handler returns to a response ---
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def as_json(body: object, status: int = 200) -> Response:
+    return Response(_encoder.encode(body), status, media_type=JSON, headers=NO_STORE)
+
+
+def respond(operation: Operation, returned: Any) -> Response:
+    if isinstance(returned, Response):
+        return returned
+    status = operation.statuses[0]
+    if isinstance(returned, Answer):
+        returned, status = returned
+    if returned is None:
+        return Response(status_code=status, headers=NO_STORE)
+    return as_json(returned, status)

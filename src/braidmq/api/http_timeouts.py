@@ -1,0 +1,111 @@
+"""uvicorn's HTTP protocol, with an end to how long a client may keep it waiting.
+
+uvicorn waits without limit for the head of a request, and for a client to read its answer: whoever
+sends a byte now and then, or reads none, would keep a connection and its buffers for ever. Bodies
+have their own limit, in ``app.py``.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from starlette.responses import Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from braidmq.api.problems import SlowRequest, problem
+from braidmq.model.errors import BadRequest
+from braidmq.net.admission import admit
+
+
+class TimeoutProtocol(H11Protocol):
+    HEAD_S = 10.0
+    """From the connection, or the first byte of a later request, to the end of the head."""
+    UNREAD_S = 30.0
+    """A client that read nothing of what waits for it for so long reads no more."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if admit(transport):
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_awaiting_head()
+        self._stop_awaiting_reading()
+        super().connection_lost(exc)
+
+    # --- requests ---
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._await_head()
+        else:
+            self._stop_awaiting_head()
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(self.HEAD_S, self._head_missing)
+
+    def _stop_awaiting_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _head_missing(self) -> None:
+        self._head = None
+        began = bool(self.conn.trailing_data[0])
+        if began and self.conn.our_state is h11.IDLE:
+            late = SlowRequest(f"the head of a request can't take more than {self.HEAD_S:g} s")
+            self._refuse(problem(late))
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse(problem(BadRequest(msg)))
+        else:
+            self.transport.close()
+
+    def _refuse(self, answer: Response) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # whoever works on it need not answer any more
+            self.cycle.message_event.set()
+        headers = [each for each in answer.raw_headers if each[0] != b"connection"]
+        headers.append((b"connection", b"close"))
+        phrase = HTTPStatus(answer.status_code).phrase
+        start = h11.Response(status_code=answer.status_code, headers=headers, reason=phrase)
+        for event in (start, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    # --- answers ---
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._stop_awaiting_reading()
+        super().resume_writing()
+
+    def _await_reading(self, size: int) -> None:
+        self._unread = self.loop.call_later(self.UNREAD_S, self._look_at_unread, size)
+
+    def _stop_awaiting_reading(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _look_at_unread(self, before: int) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size >= before:
+            self._unread = None
+            self.transport.abort()
+        else:
+            self._await_reading(size)

@@ -1,0 +1,325 @@
+"""Users, permissions and namespaces, for administrators; tokens, for their owners too.
+
+``If-None-Match: *`` makes a PUT create or fail. A change is answered once it is durable, without a
+body: what was made is what was asked for, and a password is not given back.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from braidmq.api.endpoints import (
+    Answer,
+    Body,
+    Call,
+    operation,
+    refuse_if_only_new,
+)
+from braidmq.api.problems import PreconditionFailed
+from braidmq.engine.policy import Milliseconds
+from braidmq.model.clock import Clock
+from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotFound
+from braidmq.model.ids import Lsn
+from braidmq.security.accounts import Accounts
+from braidmq.security.logins import Logins
+from braidmq.security.records import Namespace, Permission, User
+from braidmq.security.rights import ADMINISTRATOR, USER, owner
+from braidmq.security.tokens import Token, Tokens
+
+Commit = Callable[[Lsn], Awaitable[None]]
+"""Returns once an entry of the journal is durable, or raises StorageFailed."""
+
+
+OWN_TOKENS = "one's own tokens; an administrator anybody's"
+
+
+class UserBody(Body, frozen=True):
+    password: Annotated[str, Meta(description="A new user needs one")] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+
+
+class PasswordBody(Body, frozen=True):
+    password: str
+
+
+class TagsBody(Body, frozen=True):
+    tags: list[str]
+
+
+class PermissionBody(Body, frozen=True):
+    """Patterns of names, as in RabbitMQ; the empty one grants nothing."""
+
+    configure: str
+    write: str
+    read: str
+
+
+class LimitsBody(Body, frozen=True):
+    """Null lifts a limit; one not given stays."""
+
+    max_connections: int | UnsetType | None = UNSET
+    max_queues: int | UnsetType | None = UNSET
+
+    def given(self) -> dict[str, int | None]:
+        limits = {"max_connections": self.max_connections, "max_queues": self.max_queues}
+        return {name: value for name, value in limits.items() if not isinstance(value, UnsetType)}
+
+
+class NewToken(Body, frozen=True):
+    user: (
+        Annotated[str, Meta(description="Whose; for another than oneself by administrators only")]
+        | UnsetType
+    ) = UNSET
+    expires_in_ms: (
+        Annotated[Milliseconds, Meta(description="Else it lives until it is revoked")] | UnsetType
+    ) = UNSET
+    description: str = ""
+
+
+class IssuedToken(msgspec.Struct, frozen=True):
+    token: Annotated[str, Meta(description="The token itself: shown here and never again")]
+    info: Token
+
+
+class TokensQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    user: Annotated[str, Meta(description="Only this user's")] | UnsetType = UNSET
+
+
+class Admin:
+    def __init__(
+        self, accounts: Accounts, logins: Logins, tokens: Tokens, commit: Commit, clock: Clock
+    ) -> None:
+        self._accounts = accounts
+        self._logins = logins
+        self._tokens = tokens
+        self._commit = commit
+        self._clock = clock
+
+    # --- users ---
+
+    @operation("GET", "/v1/users", right=ADMINISTRATOR, tag="users")
+    async def list_users(self, call: Call) -> list[User]:
+        """List users."""
+        return self._accounts.users()
+
+    @operation("GET", "/v1/users/{name}", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
+    async def describe_user(self, call: Call, name: str) -> User:
+        """Describe a user."""
+        return self._accounts.user(name)
+
+    @operation(
+        "PUT",
+        "/v1/users/{name}",
+        right=ADMINISTRATOR,
+        tag="users",
+        statuses=(200, 201),
+        errors=(BadRequest, PreconditionFailed),
+        examples=({"password": "secret", "tags": ["administrator"]},),
+    )
+    async def put_user(self, call: Call, name: str, body: UserBody) -> Answer:
+        """Make a user, or change one; what is not given stays."""
+        given = body.password
+        password = None if isinstance(given, UnsetType) else await self._logins.hash(given)
+        tags = None if isinstance(body.tags, UnsetType) else body.tags
+        # Nothing is awaited between the question and the change: the answer still holds.
+        if self._accounts.has_user(name):
+            refuse_if_only_new(call.request, f"user {name!r}")
+            return await self._kept(self._accounts.update_user(name, password, tags), 200)
+        if password is None:
+            raise BadRequest(f"there is no user {name!r}, and a new one needs a password")
+        return await self._kept(self._accounts.add_user(name, password, tags or ()), 201)
+
+    @operation("PUT", "/v1/users/{name}/tags", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
+    async def put_tags(self, call: Call, name: str, body: TagsBody) -> None:
+        """Set a user's tags; `administrator` may do everything here."""
+        await self._commit(self._accounts.set_tags(name, body.tags))
+
+    @operation(
+        "PUT", "/v1/users/{name}/password", right=ADMINISTRATOR, tag="users", errors=(NotFound,)
+    )
+    async def put_password(self, call: Call, name: str, body: PasswordBody) -> None:
+        """Set a user's password."""
+        password = await self._logins.hash(body.password)
+        await self._commit(self._accounts.change_password(name, password))
+
+    @operation(
+        "DELETE",
+        "/v1/users/{name}",
+        right=ADMINISTRATOR,
+        tag="users",
+        statuses=(204,),
+        errors=(NotFound,),
+    )
+    async def delete_user(self, call: Call, name: str) -> None:
+        """Delete a user, with its permissions and tokens; its connections are closed."""
+        await self._commit(self._accounts.delete_user(name))
+
+    # --- permissions ---
+
+    @operation("GET", "/v1/permissions", right=ADMINISTRATOR, tag="users")
+    async def list_permissions(self, call: Call) -> list[Permission]:
+        """List permissions on all namespaces."""
+        return self._accounts.permissions()
+
+    @operation(
+        "GET",
+        "/v1/permissions/{namespace}",
+        right=ADMINISTRATOR,
+        tag="users",
+        errors=(NotFound,),
+    )
+    async def list_permissions_on_namespace(self, call: Call, namespace: str) -> list[Permission]:
+        """List permissions on a namespace."""
+        return self._accounts.permissions(namespace)
+
+    @operation(
+        "GET",
+        "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
+        tag="users",
+        errors=(NotFound,),
+    )
+    async def describe_permission(self, call: Call, namespace: str, user: str) -> Permission:
+        """Describe what a user may do in a namespace."""
+        return self._accounts.permission(user, namespace)
+
+    @operation(
+        "PUT",
+        "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
+        tag="users",
+        statuses=(200, 201),
+        errors=(NotFound, BadRequest),
+        examples=({"configure": "", "write": "^orders$", "read": ".*"},),
+    )
+    async def put_permission(
+        self, call: Call, namespace: str, user: str, body: PermissionBody
+    ) -> Answer:
+        """Say what a user may do in a namespace."""
+        status = 200 if self._accounts.has_permission(user, namespace) else 201
+        lsn = self._accounts.set_permission(user, namespace, body.configure, body.write, body.read)
+        return await self._kept(lsn, status)
+
+    @operation(
+        "DELETE",
+        "/v1/permissions/{namespace}/{user}",
+        right=ADMINISTRATOR,
+        tag="users",
+        statuses=(204,),
+        errors=(NotFound,),
+    )
+    async def delete_permission(self, call: Call, namespace: str, user: str) -> None:
+        """Withdraw a user's permission on a namespace."""
+        await self._commit(self._accounts.clear_permission(user, namespace))
+
+    # --- namespaces ---
+
+    @operation("GET", "/v1/namespaces", right=ADMINISTRATOR, tag="namespaces")
+    async def list_namespaces(self, call: Call) -> list[Namespace]:
+        """List namespaces."""
+        return self._accounts.namespaces()
+
+    @operation(
+        "GET",
+        "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
+        tag="namespaces",
+        errors=(NotFound,),
+    )
+    async def describe_namespace(self, call: Call, name: str) -> Namespace:
+        """Describe a namespace."""
+        return self._accounts.namespace(name)
+
+    @operation(
+        "PUT",
+        "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
+        tag="namespaces",
+        statuses=(200, 201),
+        errors=(BadRequest, PreconditionFailed),
+        examples=({}, {"max_connections": 100}),
+    )
+    async def put_namespace(self, call: Call, name: str, body: LimitsBody) -> Answer:
+        """Make a namespace, or change its limits."""
+        limits = body.given()
+        if self._accounts.has_namespace(name):
+            refuse_if_only_new(call.request, f"namespace {name!r}")
+            return await self._kept(self._accounts.set_limits(name, limits), 200)
+        return await self._kept(self._accounts.add_namespace(name, **limits), 201)
+
+    @operation(
+        "PUT",
+        "/v1/namespaces/{name}/limits",
+        right=ADMINISTRATOR,
+        tag="namespaces",
+        errors=(NotFound,),
+    )
+    async def put_limits(self, call: Call, name: str, body: LimitsBody) -> None:
+        """Change the limits of a namespace."""
+        await self._commit(self._accounts.set_limits(name, body.given()))
+
+    @operation(
+        "DELETE",
+        "/v1/namespaces/{name}",
+        right=ADMINISTRATOR,
+        tag="namespaces",
+        statuses=(204,),
+        errors=(NotFound, Conflict),
+    )
+    async def delete_namespace(self, call: Call, name: str) -> None:
+        """Delete a namespace, with all that is in it."""
+        await self._commit(self._accounts.delete_namespace(name))
+
+    # --- tokens ---
+
+    @operation("GET", "/v1/tokens", right=USER.noting(OWN_TOKENS), tag="users")
+    async def list_tokens(self, call: Call, query: TokensQuery) -> list[Token]:
+        """List tokens: one's own, or for administrators anybody's."""
+        if query.user is UNSET:
+            return self._tokens.tokens(None if call.user.is_administrator else call.user.name)
+        self._require_own(call, query.user)
+        return self._tokens.tokens(query.user)
+
+    @operation(
+        "POST",
+        "/v1/tokens",
+        right=USER.noting(OWN_TOKENS),
+        tag="users",
+        statuses=(201,),
+        errors=(NotFound,),
+        examples=({"description": "build server", "expires_in_ms": 2_592_000_000},),
+    )
+    async def issue_token(self, call: Call, body: NewToken) -> IssuedToken:
+        """Issue a token, for `Authorization: Bearer`.
+
+        It may do what its user may do, and ends with it.
+        """
+        user = call.user.name if body.user is UNSET else body.user
+        self._require_own(call, user)
+        now_ms = self._clock.wall_ms()
+        expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
+        info, token, lsn = self._tokens.issue(user, now_ms, expires_ms, body.description)
+        await self._commit(lsn)
+        return IssuedToken(token, info)
+
+    @operation(
+        "DELETE",
+        "/v1/tokens/{token_id}",
+        right=owner("token", namespace=""),
+        tag="users",
+        statuses=(204,),
+        errors=(NotFound,),
+    )
+    async def revoke_token(self, call: Call, token_id: str) -> None:
+        """Revoke a token."""
+        await self._commit(self._tokens.revoke(token_id))
+
+    def _require_own(self, call: Call, user: str) -> None:
+        if user != call.user.name and not call.user.is_administrator:
+            raise AccessRefused(f"user {call.user.name!r} may see to its own tokens only")
+
+    async def _kept(self, lsn: Lsn, status: int) -> Answer:
+        await self._commit(lsn)
+        return Answer(None, status)

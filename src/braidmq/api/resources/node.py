@@ -1,0 +1,201 @@
+"""The node: what it is doing, and who is connected to it."""
+
+import platform
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from braidmq import __version__
+from braidmq.api.context import ApiContext, InNamespace
+from braidmq.api.endpoints import Call, operation
+from braidmq.model.errors import NotFound
+from braidmq.runtime.sessions import ChannelInfo, Session, SessionInfo
+from braidmq.security.rights import MONITORING, listing, owner
+
+RATE_WINDOW_MS = 5_000
+"""Rates are over at least about this long: shorter ones jump about."""
+
+Channel = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class UnknownConnection(NotFound):
+    code = "unknown-connection"
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Counted since the node started, with topics that were deleted since."""
+
+    published: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Messages a second, over the last seconds."""
+
+    published: float = 0.0
+    delivered: float = 0.0
+    acked: float = 0.0
+
+
+class Overview(msgspec.Struct, frozen=True):
+    node: str
+    version: str
+    started_ms: int
+    uptime_ms: int
+    pressure: Annotated[str, Meta(description="normal, slow or blocked")]
+    topics: int
+    subscriptions: int
+    consumers: int
+    connections: int
+    ready: Annotated[int, Meta(description="Messages that could be delivered now")]
+    in_flight: int
+    memory_bytes: Annotated[int, Meta(description="Messages in memory")]
+    totals: Totals
+    rates: Rates
+
+
+class Figures:
+    """The figures of an overview, and the rates between two looks at them."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._started_ms: int = context.node_loop.clock.now_ms()
+        self._last: tuple[int, Totals] = (self._started_ms, Totals())
+        self._before: tuple[int, Totals] = self._last
+
+    def may_see(self, user: str) -> bool:
+        """Whether a user who was shown them still may see them: its tags may have changed."""
+        accounts = self._context.access.accounts
+        if accounts.dev:
+            return True
+        return accounts.has_user(user) and accounts.user(user).may_monitor
+
+    def look(self) -> Overview:
+        node_loop = self._context.node_loop
+        engine, now_ms = node_loop.engine, node_loop.clock.now_ms()
+        subscriptions = list(engine.state.subscriptions.values())
+        by_namespace = engine.state.totals.all_counts(engine.state.topics.values())
+        counts = sum(by_namespace.values(), Counter())
+        totals = Totals(*(counts[name] for name in Totals.__struct_fields__))
+        return Overview(
+            node=platform.node(),
+            version=__version__,
+            started_ms=self._started_ms,
+            uptime_ms=now_ms - self._started_ms,
+            pressure=engine.pressure.level.name.lower(),
+            topics=len(engine.state.topics),
+            subscriptions=len(subscriptions),
+            consumers=sum(len(each.consumers) for each in subscriptions),
+            connections=len(node_loop.sessions),
+            ready=sum(each.ready for each in subscriptions),
+            in_flight=sum(each.in_flight for each in subscriptions),
+            memory_bytes=engine.store.memory.resident,
+            totals=totals,
+            rates=self._rates(now_ms, totals),
+        )
+
+    def _rates(self, now_ms: int, totals: Totals) -> Rates:
+        if now_ms - self._last[0] >= RATE_WINDOW_MS:
+            self._before, self._last = self._last, (now_ms, totals)
+        since_ms, then = self._before
+        seconds = max(now_ms - since_ms, 1) / 1000
+        return Rates(
+            *(
+                round(max(getattr(totals, name) - getattr(then, name), 0) / seconds, 1)
+                for name in Rates.__struct_fields__
+            )
+        )
+
+
+class Node:
+    def __init__(self, context: ApiContext, figures: Figures) -> None:
+        self._context = context
+        self._figures = figures
+
+    @operation("GET", "/v1/overview", right=MONITORING, tag="node")
+    async def overview(self, call: Call) -> Overview:
+        """Say what the node is doing: counters and rates over all namespaces."""
+        self._context.engine()
+        return self._figures.look()
+
+    @operation(
+        "GET",
+        "/v1/connections",
+        right=listing("the caller's own; an administrator sees all"),
+        tag="node",
+        errors=(NotFound,),
+    )
+    async def list_connections(self, call: Call, query: InNamespace) -> list[SessionInfo]:
+        """List the connections of other protocols to a namespace.
+
+        Those of the caller; administrators see everybody's.
+        """
+        every = (each.describe() for each in self._context.node_loop.sessions.all())
+        return [
+            each
+            for each in every
+            if each.namespace == query.namespace
+            and (call.user.is_administrator or each.user == call.user.name)
+        ]
+
+    @operation(
+        "GET",
+        "/v1/connections/{connection}",
+        right=owner("connection", namespace=""),
+        tag="node",
+        errors=(UnknownConnection,),
+    )
+    async def describe_connection(self, call: Call, connection: str) -> SessionInfo:
+        """Describe a connection."""
+        return self._found(connection).describe()
+
+    @operation(
+        "DELETE",
+        "/v1/connections/{connection}",
+        right=owner("connection", namespace=""),
+        tag="node",
+        statuses=(204,),
+        errors=(UnknownConnection,),
+    )
+    async def close_connection(self, call: Call, connection: str) -> None:
+        """Close a connection; its peer is told who did."""
+        self._found(connection).end(f"closed by {call.user.name} over HTTP")
+        self._context.node_loop.schedule_turn()
+
+    @operation(
+        "GET",
+        "/v1/connections/{connection}/channels",
+        right=owner("connection", namespace=""),
+        tag="node",
+        errors=(UnknownConnection,),
+    )
+    async def list_channels(self, call: Call, connection: str) -> list[ChannelInfo]:
+        """List the channels of a connection."""
+        return self._found(connection).describe_channels()
+
+    @operation(
+        "DELETE",
+        "/v1/connections/{connection}/channels/{channel}",
+        right=owner("connection", namespace=""),
+        tag="node",
+        statuses=(204,),
+        errors=(UnknownConnection,),
+    )
+    async def close_channel(self, call: Call, connection: str, channel: Channel) -> None:
+        """Close a channel; its peer is told who did."""
+        reason = f"closed by {call.user.name} over HTTP"
+        if not self._found(connection).end_channel(channel, reason):
+            raise UnknownConnection(f"connection {connection!r} has no channel {channel}")
+        self._context.node_loop.schedule_turn()
+
+    def _found(self, connection: str) -> Session:
+        session = self._context.node_loop.sessions.get(connection)
+        if session is None:
+            raise UnknownConnection(f"there is no connection {connection!r}")
+        return session

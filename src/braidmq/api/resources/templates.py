@@ -1,0 +1,110 @@
+"""Templates: settings for topics by the pattern of their names (catalogue row B7)."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from braidmq.api.context import ApiContext, InNamespace, require_storable
+from braidmq.api.endpoints import Answer, Body, Call, operation
+from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
+from braidmq.engine.policy import IllegalPolicy, Template
+from braidmq.model.errors import NotFound
+from braidmq.security.permissions import check_pattern
+from braidmq.security.records import check_name
+from braidmq.security.rights import TARGETS, administering
+
+PRIORITY_MAX = 1_000_000
+
+
+class NewTemplate(Body, frozen=True):
+    pattern: Annotated[
+        str, Meta(description="A regular expression that names contain", examples=["^shop[.]"])
+    ]
+    settings: Annotated[dict[str, Any], Meta(description="Any of TopicPolicy")]
+    priority: Annotated[
+        int,
+        Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX, description="Of several the highest counts"),
+    ] = 0
+
+
+class TemplateInfo(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    pattern: str
+    settings: dict[str, Any]
+    priority: int
+
+
+class Templates:
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    @operation(
+        "GET",
+        "/v1/templates",
+        right=administering("query.namespace"),
+        tag="templates",
+        errors=(NotFound,),
+    )
+    async def list_templates(self, call: Call, query: InNamespace) -> list[TemplateInfo]:
+        """List templates."""
+        every = self._context.engine().state.templates
+        return [shown(*key, every[key]) for key in sorted(every) if key[0] == query.namespace]
+
+    @operation(
+        "GET",
+        "/v1/templates/{name}",
+        right=administering("query.namespace"),
+        tag="templates",
+        errors=(UnknownTemplate,),
+    )
+    async def describe_template(self, call: Call, name: str, query: InNamespace) -> TemplateInfo:
+        """Describe a template."""
+        found = self._context.engine().state.templates.get((query.namespace, name))
+        if found is None:
+            raise UnknownTemplate(f"there is no template {name!r} in namespace {query.namespace!r}")
+        return shown(query.namespace, name, found)
+
+    @operation(
+        "PUT",
+        "/v1/templates/{name}",
+        right=administering("query.namespace").noting(TARGETS),
+        tag="templates",
+        statuses=(201, 200),
+        errors=(NotFound, IllegalPolicy, BadPartitionCount),
+        examples=({"pattern": "^shop[.]", "settings": {"ttl_ms": 86_400_000}, "priority": 5},),
+    )
+    async def put_template(
+        self, call: Call, name: str, query: InNamespace, body: NewTemplate
+    ) -> TemplateInfo | Answer:
+        """Make or change a template; topics that match it change at once."""
+        check_name(name, "template name")
+        check_pattern(body.pattern)
+        require_storable(body.settings)
+        engine = self._context.engine()
+        known = (query.namespace, name) in engine.state.templates
+        made = Template(name, body.pattern, body.settings, body.priority, set_by=call.user.name)
+        steps = engine.setting_template(query.namespace, made, now_ms=self._context.now_ms)
+        await self._context.node_loop.work(steps)
+        await self._context.done()
+        return Answer(shown(query.namespace, name, made), 200 if known else 201)
+
+    @operation(
+        "DELETE",
+        "/v1/templates/{name}",
+        right=administering("query.namespace"),
+        tag="templates",
+        statuses=(204,),
+        errors=(UnknownTemplate,),
+    )
+    async def delete_template(self, call: Call, name: str, query: InNamespace) -> None:
+        """Delete a template; topics that matched it change at once."""
+        engine = self._context.engine()
+        steps = engine.deleting_template(query.namespace, name, now_ms=self._context.now_ms)
+        await self._context.node_loop.work(steps)
+        await self._context.done()
+
+
+def shown(namespace: str, name: str, template: Template) -> TemplateInfo:
+    return TemplateInfo(namespace, name, template.pattern, template.settings, template.priority)

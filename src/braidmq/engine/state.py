@@ -1,0 +1,178 @@
+"""What the parts of the engine share: the store, the timer wheel, and who is who.
+
+Nothing here knows a clock: the time comes with every call.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import msgspec
+
+from braidmq.engine.effects import Effect, SubscriptionReady
+from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
+from braidmq.engine.policy import Template
+from braidmq.engine.record_times import Ages, RecordClock
+from braidmq.engine.records import SubscriptionRecord, TopicRecord
+from braidmq.engine.timer_wheel import TimerWheel
+from braidmq.engine.topics import (
+    Consumer,
+    PartitionView,
+    Subscription,
+    Topic,
+    TopicPartition,
+)
+from braidmq.engine.totals import Totals
+from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.record.offset_set import OffsetSet
+from braidmq.storage.catalogue import COUNTERS, Change
+from braidmq.storage.store import Store
+
+TOPICS = "topics"
+SUBSCRIPTIONS = "subscriptions"
+TEMPLATES = "templates"
+GROUPS = "groups"
+DOOMED = "doomed"
+"""Topics that are being deleted with their namespace, which takes a while."""
+
+CANCELLED = SubscriptionId(0)
+"""Stands for every subscription, those to come too: what it has settled is delivered to nobody."""
+
+
+class TimerKind(IntEnum):
+    """What a timer in the wheel is for, and what its owner and numbers mean."""
+
+    RETRY = 1
+    """view; offsets a … b-1 have waited long enough"""
+    VISIBILITY = 2
+    """view; deliveries of offsets a … b-1 are overdue"""
+    DUE = 3
+    """partition; the record at offset a becomes visible, if its date was not put off since"""
+    EXPIRY = 4
+    """partition; the record at offset a outlives its own time to live"""
+    HEAD = 5
+    """partition; the oldest record may outlive the topic's time to live"""
+    IDLE = 6
+    """topic; it may have been unused for too long"""
+    SWEEP = 7
+    """the node; retention in the background"""
+    GROUP = 8
+    """group; a session or a revocation may be over"""
+    LEASE = 9
+    """lease; it may be over"""
+    TRANSACTION = 10
+    """transaction; its time or its owner's session may be over"""
+    COMPACTION = 11
+    """topic; it is compacted"""
+
+
+class EngineState:
+    def __init__(self, store: Store, now_ms: int) -> None:
+        self.store = store
+        self.wheel = TimerWheel(now_ms)
+        self.topics: dict[tuple[str, str], Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.partitions: dict[PartitionId, TopicPartition] = {}
+        self.subscriptions: dict[SubscriptionId, Subscription] = {}
+        self.views: dict[int, PartitionView] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.templates: dict[tuple[str, str], Template] = {}
+        self.dirty: dict[Subscription, None] = {}
+        """Subscriptions that may have something to deliver, in the order they came to it."""
+        self.crowded: dict[Subscription, None] = {}
+        """Those that may be above a limit once their consumers have taken what they wait for."""
+        self.effects: list[Effect] = []
+        self.totals = Totals()
+        self.clock = RecordClock()
+        """Reads the times of records that are appended now."""
+        self.clocks = [self.clock]
+        """All that records may have been stamped by since the node was started."""
+        self.ages = Ages()
+        """Of messages when they were first delivered."""
+        self._next_ids = dict.fromkeys(("topic", "subscription", "view", "consumer", "group"), 1)
+
+    def next_id(self, kind: str) -> int:
+        number = self._next_ids[kind]
+        self._next_ids[kind] = number + 1
+        return number
+
+    def restore_ids(self) -> None:
+        """A number once used never means something else: not even after a restart."""
+        for kind in (TOPICS, SUBSCRIPTIONS):
+            following = self.store.catalogue.get(COUNTERS, kind)
+            if following is not None:
+                self.seen_id(kind.removesuffix("s"), int(following) - 1)
+
+    def _counter(self, kind: str) -> Change:
+        return COUNTERS, kind, str(self._next_ids[kind.removesuffix("s")]).encode()
+
+    def seen_id(self, kind: str, number: int) -> None:
+        self._next_ids[kind] = max(self._next_ids[kind], number + 1)
+
+    # --- looking up ---
+
+    def topic(self, namespace: str, name: str) -> Topic:
+        topic = self.topics.get((namespace, name))
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r} in namespace {namespace!r}")
+        return topic
+
+    def partition(self, topic: Topic, number: int) -> TopicPartition:
+        if not 0 <= number < len(topic.partitions):
+            raise UnknownPartition(
+                f"topic {topic.name!r} has {len(topic.partitions)} partitions, and no {number}"
+            )
+        return topic.partitions[number]
+
+    def subscription(self, topic: Topic, name: str) -> Subscription:
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise UnknownSubscription(f"topic {topic.name!r} has no subscription {name!r}")
+        return subscription
+
+    # --- the catalogue ---
+
+    def save_topic(self, topic: Topic) -> None:
+        if topic.durable:
+            record = TopicRecord(
+                topic.id,
+                topic.namespace,
+                topic.name,
+                topic.settings,
+                [partition.log.id for partition in topic.partitions],
+                topic.created_ms,
+                topic.attributes,
+                topic.kind,
+            )
+            value = msgspec.msgpack.encode(record)
+            self.store.change([(TOPICS, str(topic.id), value), self._counter(TOPICS)])
+
+    def save_subscription(self, subscription: Subscription, starts: Sequence[int]) -> None:
+        if subscription.durable:
+            record = SubscriptionRecord(
+                subscription.id,
+                subscription.topic.id,
+                subscription.name,
+                str(subscription.mode),
+                list(starts),
+                subscription.uncommitted,
+            )
+            value = msgspec.msgpack.encode(record)
+            self.store.change(
+                [(SUBSCRIPTIONS, str(subscription.id), value), self._counter(SUBSCRIPTIONS)]
+            )
+
+    def wall_ms(self, now_ms: int) -> int:
+        """What the wall clock says: for people, never for a duration."""
+        return now_ms + self.clock.lead_ms
+
+    def cancelled(self, partition: TopicPartition) -> OffsetSet | None:
+        """Offsets that are delivered to nobody, whoever comes; None when there are none."""
+        return self.store.acknowledged.get((CANCELLED, partition.log.id))
+
+    def mark_dirty(self, subscription: Subscription) -> None:
+        """It may have something to deliver."""
+        if subscription.consumers:
+            self.dirty[subscription] = None
+        if subscription.watched:
+            subscription.watched = False
+            self.effects.append(SubscriptionReady(subscription))

@@ -1,0 +1,161 @@
+"""Durable queues: topics of the engine that MQTT clients know as ``$queue/{name}``.
+
+They are the topics that AMQP and HTTP have under the same name. One that is not there is made on
+first use, with the defaults of its kind unless a template says otherwise.
+"""
+
+from braidmq.engine.dead_letters import DEAD_TOPIC_SETTINGS
+from braidmq.engine.topics import Mode, Subscription, Topic
+from braidmq.gateways.mqtt.errors import refusal
+from braidmq.gateways.mqtt.message import Arrival, batch_of
+from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
+from braidmq.gateways.mqtt.queues.names import DEAD_SUFFIX, Address, parse
+from braidmq.gateways.mqtt.router import BeforeAppend, Routed
+from braidmq.gateways.mqtt.session import Session
+from braidmq.gateways.translation import queue_record
+from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
+from braidmq.record.batch import RecordBatch
+from braidmq.runtime.node_loop import NodeLoop
+from braidmq.security.accounts import Accounts
+from braidmq.security.permissions import Grants
+from braidmq.security.records import check_name
+from braidmq.wire.mqtt.constants import Reason
+from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.publish import FLAG_USER_PROPERTIES
+
+MODES = {"none": Mode.SHARED, "partition": Mode.KEY_ORDERED, "strict": Mode.SINGLE_ACTIVE}
+"""How a new group shares a queue, by the order that the queue promises."""
+
+
+class TooManyQueues(Conflict):
+    code = "too-many-queues"
+
+
+class Queues:
+    def __init__(self, node_loop: NodeLoop, accounts: Accounts) -> None:
+        self._node_loop = node_loop
+        self._engine = node_loop.engine
+        self._accounts = accounts
+
+    # --- finding and making them ---
+
+    def name_of(self, namespace: str, address: Address) -> str:
+        """The topic of the engine; dead letters are where the policy of their queue puts them."""
+        if not address.dead:
+            return address.name
+        queue = self._engine.state.topics.get((namespace, address.name))
+        named = self._engine.dead_letter_queue.name_for(queue) if queue is not None else None
+        return named or address.name + DEAD_SUFFIX
+
+    def find(self, namespace: str, address: Address) -> Topic | None:
+        return self._engine.state.topics.get((namespace, self.name_of(namespace, address)))
+
+    def open(self, namespace: str, address: Address, grants: Grants) -> Topic:
+        """The queue, made if there is none and the user may make it."""
+        topic = self.find(namespace, address)
+        if topic is not None:
+            return topic
+        grants.need_configure(self.name_of(namespace, address))
+        return self.make(namespace, address)
+
+    def make(self, namespace: str, address: Address) -> Topic:
+        name = self.name_of(namespace, address)
+        self.require_room(namespace)
+        self._node_loop.flush_batch()
+        self._node_loop.schedule_turn()
+        now_ms = self._node_loop.now_ms()
+        if address.dead:
+            return self._engine.create_topic(namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms)
+        return self._engine.create_topic(namespace, name, now_ms=now_ms, kind="queue")
+
+    def require_room(self, namespace: str) -> None:
+        """A namespace may limit its topics."""
+        limit = self._accounts.namespace(namespace).max_queues
+        if limit is not None and len(self._engine.topics(namespace)) >= limit:
+            raise TooManyQueues(f"namespace {namespace!r} has as many topics as it may: {limit}")
+
+    def group(self, topic: Topic, name: str) -> Subscription:
+        """The subscription of a group, made if there is none."""
+        check_name(name, "consumer group")
+        found = topic.subscriptions.get(name)
+        if found is None:
+            mode = MODES[topic.policy.ordering]
+            return self._engine.subscribe(topic, name, now_ms=self._node_loop.now_ms(), mode=mode)
+        if found.mode is Mode.ASSIGNED:
+            raise MqttError(
+                Reason.UNSPECIFIED_ERROR,
+                f"group {name!r} of {topic.name!r} hands out whole partitions: it is not for MQTT",
+            )
+        return found
+
+    # --- publishing ---
+
+    def check_publish(self, namespace: str, topic: str, grants: Grants) -> None:
+        """Raises MqttError unless the user may publish there. The queue is there afterwards."""
+        address = parse(topic)
+        if address.dead or address.verb:
+            raise MqttError(Reason.TOPIC_NAME_INVALID, f"{topic!r} is not to be published to")
+        try:
+            grants.need_write(address.name)
+            self.open(namespace, address, grants)
+        except AccessRefused as error:
+            raise refusal(error) from None
+
+    def takes_runs(self, namespace: str, arrival: Arrival) -> bool:
+        """Whether messages can be taken together: no answer differs, and none needs its place."""
+        try:
+            address = parse(arrival.topic.decode())
+        except MqttError:
+            return True  # all of them are refused
+        topic = self.find(namespace, address)
+        if topic is None or address.verb or arrival.qos == 2 or topic.policy.max_bytes is not None:
+            return False
+        limit = topic.policy.max_messages
+        return limit is None or topic.load[0] + arrival.count <= limit
+
+    def publish(
+        self,
+        namespace: str,
+        arrival: Arrival,
+        publisher: Session | None = None,
+        *,
+        before_append: BeforeAppend | None = None,
+    ) -> Routed:
+        """Raises MqttError when it is refused."""
+        address = parse(arrival.topic.decode())
+        try:
+            batch = _records(arrival, publisher)
+            topic = self.find(namespace, address) or self.make(namespace, address)
+            self._node_loop.flush_batch()
+            if before_append is not None:
+                before_append(_anchor(topic, batch))
+            # Whatever the QoS: a durable queue keeps what it took.
+            lsn = self._engine.publish(topic, batch, now_ms=arrival.now_ms).lsn
+        except StorageFailed:
+            raise
+        except BraidError as error:
+            raise refusal(error) from None
+        self._node_loop.schedule_turn()
+        return Routed(lsn, True)
+
+
+def batch_size(topic: Topic) -> int | None:
+    """Messages that one consumer may have unanswered, if the queue says that."""
+    found: int | None = topic.attributes.get("mqtt", {}).get("batch_size")
+    return found
+
+
+def _records(arrival: Arrival, publisher: Session | None) -> RecordBatch:
+    """The messages as records of a queue: some user properties are fields of a record."""
+    if not arrival.flags & FLAG_USER_PROPERTIES:
+        return arrival.batch
+    user = publisher.user if publisher is not None else ""
+    records = [queue_record(each, user) for each in arrival.batch.records()]
+    return batch_of(*records)
+
+
+def _anchor(topic: Topic, batch: RecordBatch) -> Anchor:
+    if batch.count > 1 or not topic.journaled:
+        return NO_ANCHOR
+    log = topic.partition_of(batch.record(0).key).log
+    return log.id, log.next_offset

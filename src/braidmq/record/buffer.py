@@ -1,0 +1,3 @@
+"""What kernels take bytes from."""
+
+Buffer = bytes | bytearray | memoryview
