@@ -8,6 +8,7 @@ LSN they return is. A login is three steps, so that the slow one in the middle c
 import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -429,6 +430,7 @@ class Accounts:
             watcher(change)
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether a peer's address is this machine's own; what is not an address is not."""
     try:
