@@ -19,7 +19,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 from bench.connections import resident_bytes
-from bench.hostile import SWITCH, frame_head
+from bench.hostile_wire import SWITCH, frame_head
 from braidmq.model.limits import MIB
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.amqp import methods as m

@@ -155,7 +155,7 @@ def many_subscriptions(context: Context) -> Iterator[Measure]:
     """A third each of filters without wildcards, with one level open, and with the rest open."""
     count = context.size(SUBSCRIPTIONS, 3000)
     accounts = Accounts(Store.open(MemoryDisk()), dev=True)
-    tree = SubscriptionIndex("/", accounts)
+    index = SubscriptionIndex("/", accounts)
     devices = range(count // 3)
     filters = [
         pattern.format(n)
@@ -166,7 +166,7 @@ def many_subscriptions(context: Context) -> Iterator[Measure]:
     owner.grants = accounts.grants("guest", "/")
     used = time.process_time()
     for each in filters:
-        tree.add(Subscription(owner, each, 0))
+        index.add(Subscription(owner, each, 0))
     used = time.process_time() - used
     yield Measure(f"subscribe, up to {count}", used / len(filters) * 1e6, "µs of processor")
     topics = [
@@ -175,7 +175,7 @@ def many_subscriptions(context: Context) -> Iterator[Measure]:
     for name in ("not seen before", "seen before"):
         used = time.process_time()
         for topic in topics:
-            tree.plan(topic)
+            index.match(topic)
         used = time.process_time() - used
         name = f"match among {count}, a topic {name}"
         yield Measure(name, used / len(topics) * 1e6, "µs of processor")

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
@@ -215,7 +216,7 @@ def test_a_listener_that_speaks_without_end_is_cut_off(api: Api) -> None:
     with connect(url, additional_headers={"Authorization": f"Basic {token}"}) as socket:
         socket.recv(20)
         with suppress(ConnectionClosed):
-            socket.send(bytes(2 * ListenerProtocol.HEARD_BYTES))
+            socket.send(os.urandom(2 * ListenerProtocol.HEARD_BYTES))  # zeros would be deflated
             while True:
                 socket.recv(20)
         assert socket.close_code == 1006  # without a word

@@ -31,6 +31,7 @@ from braidmq.runtime.sessions import Sessions
 from braidmq.runtime.sliced_work import SlicedWork, Steps
 from braidmq.runtime.turns import Turns
 from braidmq.storage.journal import Waiter
+from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,13 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
 
 
+class DiskWorkers(Protocol):
+    """Who commits the journal and carries out checkpoints."""
+
+    def wake(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 class Deferring(Protocol):
     def run_deferred(self) -> None:
         """Do now what could wait."""
@@ -75,7 +83,13 @@ EffectListener = Callable[[Effect], None]
 
 
 class NodeLoop:
-    def __init__(self, engine: Engine, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        workers: Callable[[Store, asyncio.AbstractEventLoop], DiskWorkers] = Workers,
+    ) -> None:
         self.engine = engine
         self.clock = clock
         self.loop = loop
@@ -94,7 +108,7 @@ class NodeLoop:
         self.pipelines = Pipelines(engine.store)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
-        self._workers = Workers(engine.store, loop)
+        self._workers = workers(engine.store, loop)
         self._batcher = PublishBatcher(engine)
         self._work = SlicedWork()
         self.turns = Turns()

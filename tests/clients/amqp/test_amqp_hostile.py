@@ -11,7 +11,8 @@ from test_amqp_unfinished import until
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp import connection as amqp_connection
 from braidmq.gateways.amqp.commands import COMMITTED_AT_ONCE
-from braidmq.gateways.amqp.connection import OUTPUT_FULL_BYTES, AmqpConnection
+from braidmq.gateways.amqp.connection import AmqpConnection
+from braidmq.gateways.amqp.input_events import OUTPUT_FULL_BYTES
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.model.limits import MIB
 from braidmq.wire.amqp import methods as m
@@ -116,7 +117,7 @@ def test_a_connection_that_goes_in_the_middle_of_a_commit_leaves_nothing(port: P
                 channel = connection.channels[1]
                 assert channel.transaction is not None
                 steps = connection._commands._committing(channel, channel.transaction)
-                connection._steps = steps
+                connection.input._steps = steps
                 for _ in range(50):
                     next(steps)
                 connection.abort("cut")

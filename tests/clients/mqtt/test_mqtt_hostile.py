@@ -12,7 +12,7 @@ from test_mqtt_unfinished import frame_head, held_bytes, until, websocket
 
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.mqtt import connection as mqtt_connection
-from braidmq.gateways.mqtt import subscription_index as mqtt_tree
+from braidmq.gateways.mqtt import subscription_index
 from braidmq.gateways.mqtt.aliases import ALIASED_BYTES_MAX, ALIASES_MAX, Aliases
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
@@ -138,7 +138,7 @@ def test_long_topics_are_not_remembered(port: Port) -> None:
             client.publish(topic)
             assert client.expect(Publish).topic == topic
         connection = port.ask(only)
-        assert list(connection.session.tree.plans) == [b"short"]
+        assert list(connection.session.index.matches) == [b"short"]
         assert long not in connection.grants._read
         assert long not in connection.grants._write
 
@@ -146,7 +146,7 @@ def test_long_topics_are_not_remembered(port: Port) -> None:
 def test_topics_with_many_subscribers_are_remembered_as_many(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt_tree, "PLANS_MAX", 8)
+    monkeypatch.setattr(subscription_index, "MATCHES_MAX", 8)
     clients = [RawMqtt(port) for _ in range(4)]
     for number, client in enumerate(clients):
         client.connect(f"c{number}")
@@ -155,8 +155,8 @@ def test_topics_with_many_subscribers_are_remembered_as_many(
         clients[0].publish(f"t/{number}")
         for client in clients:
             assert client.expect(Publish).topic == f"t/{number}"
-        tree = port.ask(lambda gateway: next(iter(gateway.connections)).session.tree)
-        assert len(tree.plans) <= 2
+        index = port.ask(lambda gateway: next(iter(gateway.connections)).session.index)
+        assert len(index.matches) <= 2
     for client in clients:
         client.sock.close()
 

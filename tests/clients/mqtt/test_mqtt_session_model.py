@@ -32,7 +32,6 @@ from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.model.errors import StorageFailed
-from braidmq.runtime import node_loop as broker_module
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.storage.settings import StorageSettings
@@ -130,10 +129,10 @@ class Node:
         self.disk = disk
         self.loop = asyncio.new_event_loop()
         self.engine = Engine.open(disk, clock.now_ms(), SMALL)
-        self.broker = NodeLoop(self.engine, clock, self.loop)
+        self.node_loop = NodeLoop(self.engine, clock, self.loop, NoWorkers)
         logins = SimpleNamespace(authenticate=self._authenticate)
         self.gateway = MqttGateway(
-            self.broker,
+            self.node_loop,
             Accounts(self.engine.store),
             logins,  # type: ignore[arg-type]
             MqttSettings(),
@@ -417,7 +416,6 @@ class SessionMachine(RuleBasedStateMachine):
 @pytest.fixture
 def few_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "ID_MAX", FEW)
-    monkeypatch.setattr(broker_module, "Workers", NoWorkers)
 
 
 @pytest.mark.usefixtures("few_ids")

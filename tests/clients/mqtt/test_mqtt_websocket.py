@@ -89,7 +89,7 @@ def test_pages_of_other_machines_are_refused_unless_allowed(tmp_path: Path) -> N
 
 
 def test_pongs_that_nobody_reads_are_bounded() -> None:
-    """A client that sends pings and reads nothing is not read any more."""
+    """A client that sends pings and reads nothing is not read any more, or has to go."""
     settings = MqttSettings(output_bytes_max=1 << 20)
     with (
         mqtt_port(RoomyDisk(), settings=settings) as port,
@@ -105,7 +105,7 @@ def test_pongs_that_nobody_reads_are_bounded() -> None:
         assert peer.recv(1000).startswith(b"HTTP/1.1 101")
         pings = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 500_000
         peer.settimeout(1.0)
-        with pytest.raises(TimeoutError):
+        with pytest.raises((TimeoutError, ConnectionError)):
             peer.sendall(pings)
-        unsent = port.ask(lambda gateway: max(each.unsent_bytes for each in gateway.connections))
-        assert unsent < 4 << 20
+        unsent = port.ask(lambda gateway: [each.unsent_bytes for each in gateway.connections])
+        assert sum(unsent) < 4 << 20

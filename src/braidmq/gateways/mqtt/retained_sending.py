@@ -1,7 +1,7 @@
 """Retained messages on their way to new subscriptions, a slice at a time.
 
-A filter may match a hundred thousand of them. They are work in slices, as ``runtime/sliced_work`` does
-it: who publishes meanwhile waits for a slice, and not for all of them. Each connection gets no more
+A filter may match a hundred thousand of them. They are work in slices (``runtime/sliced_work``):
+who publishes meanwhile waits for a slice, and not for all of them. Each connection gets no more
 than its socket and its session's queue take.
 """
 

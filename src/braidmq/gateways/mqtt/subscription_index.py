@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from braidmq.gateways.mqtt.settings import ShareStrategy
     from braidmq.security.accounts import Accounts
 
-PLANS_MAX = 65_536
+MATCHES_MAX = 65_536
 """Topics with one subscriber that are remembered: those with many count for as many, and clients
 choose both how many there are and how long a topic is."""
 
@@ -208,7 +208,7 @@ class SubscriptionIndex:
         """Grows when anybody gets a message who did not, or no more, or in another way."""
         self.matches: dict[bytes, Match] = {}
         """What was found last for a topic: emptied when a subscription or a permission changes."""
-        self._plans_weight = 0
+        self._matches_weight = 0
         self._index = FilterIndex()
         self._found: dict[int, Subscription | ShareGroup] = {}
         self._groups: dict[tuple[str, str], ShareGroup] = {}
@@ -250,7 +250,7 @@ class SubscriptionIndex:
 
     def _changed(self) -> None:
         self.matches.clear()
-        self._plans_weight = 0
+        self._matches_weight = 0
         self.moves += 1
 
     def _leave(self, number: int) -> None:
@@ -269,8 +269,8 @@ class SubscriptionIndex:
         return match
 
     def _remember(self, topic: bytes, match: Match) -> None:
-        if self._plans_weight + match.weight > PLANS_MAX:
+        if self._matches_weight + match.weight > MATCHES_MAX:
             self.matches.clear()
-            self._plans_weight = 0
-        self._plans_weight += match.weight
+            self._matches_weight = 0
+        self._matches_weight += match.weight
         self.matches[topic] = match
