@@ -83,7 +83,8 @@ cdef class InputShare:
         else:
             input_budget.holders.discard(self)
         if change > 0 and not input_budget.is_over and (
-            input_budget.held_bytes > input_budget.bytes_max or self.held_bytes > input_budget.share_bytes_max
+            input_budget.held_bytes > input_budget.bytes_max
+            or self.held_bytes > input_budget.share_bytes_max
         ):
             input_budget.is_over = True
             input_budget.later(input_budget.shed)

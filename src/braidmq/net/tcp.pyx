@@ -61,9 +61,9 @@ cdef enum:
 
 RECEIVE_BYTES_MAX = RECEIVED_MAX
 
+# So long are connections served before the loop goes on: what they asked for has to be done, and
+# those who come next must not wait for all of a crowd.
 cdef double SERVE_S = 0.02
-"""So long are connections served before the loop goes on: what they asked for has to be done, and
-those who come next must not wait for all of a crowd."""
 
 _received = bytearray(RECEIVE_BYTES_MAX)
 _view = memoryview(_received)
