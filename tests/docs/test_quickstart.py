@@ -51,4 +51,4 @@ def test_it_is_read_in_a_minute() -> None:
 
 def test_make_serve_is_braid_serve() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    assert "\nserve: setup\n\t$(BIN)/braid serve\n" in makefile
+    assert "\nserve: $(INSTALLED)\n\t@$(BIN)/braid serve\n" in makefile

@@ -44,6 +44,13 @@ def test_a_crash_leaves_a_prefix_with_all_that_was_confirmed(several) -> None:
     world.check_recovered(world.disk.crash(LoseAll()))
 
 
+def test_files_that_a_crash_brings_back_are_known_to_be_dead() -> None:
+    """Their removal was not on disk, nor was that of the snapshot that named them."""
+    steps = ("append", "checkpoint", "delete", "checkpoint", "checkpoint")
+    world = live(World(), [(name, 0) for name in steps])
+    world.check_recovered(world.disk.crash(LoseAll()))
+
+
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(steps, st.integers(0, 2**32))
 def test_one_moment_crashed_in_many_ways(history, seed) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidmq.model.ids import Lsn
-from braidmq.storage import aside, snapshot
+from braidmq.storage import aside, segment, snapshot
 from braidmq.storage.disk import Disk
 from braidmq.storage.flush import Rewrite, Rewritten, Salvage, Salvaged, SegmentWriter
 from braidmq.storage.journal import Journal
@@ -77,6 +77,9 @@ class Checkpoint:
         self.damages = writer.damages
         writer.sync()
         snapshot.write(disk, Snapshot(self.next_lsn, self.first_epoch, self._state()))
+        # What earlier checkpoints removed must be gone before the last snapshot is that names it:
+        # after a crash nothing else would tell that those files are dead.
+        disk.sync_directory(segment.DIRECTORY)
         snapshot.remove_old(disk)
         for each in self.salvaged:
             if each.segment is not None:

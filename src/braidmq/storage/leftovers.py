@@ -14,7 +14,8 @@ was recovered, whole, proves that nobody needs it; every other is set aside and 
   interrupted before it came to remove it; unless it was written anew around damage.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from braidmq.model.errors import BraidError
@@ -149,15 +150,15 @@ class Leftovers:
         return not header.label and header.partition == int(found[1], 16)
 
     def _dropped(self) -> set[str]:
-        """Names that the snapshot in use has, or the one before it had, of what is not wanted."""
+        """Names that the snapshot in use has, or one before it had, of what is not wanted."""
         if self._used is None:
             return set()
         used = _segments(self._used)
         salvaged = {(each.partition, each.base_offset) for each in used if each.salvaged}
-        older = self._older()
         before = [
             each
-            for each in (_segments(older) if older is not None else [])
+            for older in self._older()
+            for each in _segments(older)
             if (each.partition, each.base_offset) not in salvaged
         ]
         found: set[str] = set()
@@ -165,12 +166,12 @@ class Leftovers:
             found |= _names(each)
         return found
 
-    def _older(self) -> Snapshot | None:
-        paths = snapshot.names(self._disk)[1:]
-        try:
-            return snapshot.load(self._disk, paths[0]) if paths else None
-        except BraidError:
-            return None
+    def _older(self) -> Iterator[Snapshot]:
+        """Usually one. A crash may bring back those that were removed before it, together with the
+        files that they name."""
+        for path in snapshot.names(self._disk)[1:]:
+            with suppress(BraidError):
+                yield snapshot.load(self._disk, path)
 
 
 def _segments(found: Snapshot) -> list[Segment]:
