@@ -259,7 +259,7 @@ def test_when_everything_is_acknowledged_no_segment_is_made() -> None:
     disk.clear()
     store.checkpoint()
     assert disk.list("segments") == []
-    assert not any(op.path.startswith("segments") for op in disk.operations)
+    assert not any(op.path.startswith("segments/") for op in disk.operations)
     assert log.flushed_offset == log.next_offset == 30
     reopened = Store.open(copy_of(disk.inner), SMALL)
     assert reopened.logs[log.id].next_offset == 30
