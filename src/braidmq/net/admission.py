@@ -7,11 +7,14 @@ lowest that is free: the number of a new connection says how many there are.
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import time
 from collections.abc import Callable
 from typing import cast
+
+from braidmq.net.tcp import accept
 
 BACKLOG_CONNECTIONS = 4096
 """Connections the kernel holds for us between two turns of the loop; it has limits of its own."""
@@ -91,20 +94,20 @@ class Listening:
             self._sock.close()
 
     def _accept(self) -> None:
+        listener = self._sock.fileno()
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                sock, address = self._sock.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
+                accepted = accept(listener)
             except OSError as error:
                 self._pause(error)
                 return
-            if not has_room(sock.fileno()):
-                sock.close()
-                continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._link(sock.detach(), address[0], address[1])
+            if accepted is None:
+                return
+            fd, host, port = accepted
+            if has_room(fd):
+                self._link(fd, host, port)
+            else:
+                os.close(fd)
 
     def _pause(self, error: OSError) -> None:
         """Files or memory are used up: who waits is let in when there are some again."""

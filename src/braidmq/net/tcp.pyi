@@ -6,6 +6,10 @@ from braidmq.net.unsent_output import Unsent
 
 RECEIVE_BYTES_MAX: int
 
+def accept(listener: int) -> tuple[int, str, int] | None:
+    """The next connection that waits: its file, the peer's address and port; None if there is
+    none. Raises OSError."""
+
 class Receiver(Protocol):
     """A connection, whatever it speaks."""
 

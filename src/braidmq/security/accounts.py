@@ -431,6 +431,8 @@ class Accounts:
 
 
 @lru_cache(maxsize=1024)
+# Asked at each login, mostly of the same few.
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether a peer's address is this machine's own; what is not an address is not."""
     try:

@@ -74,6 +74,9 @@ logger = logging.getLogger(__name__)
 OUTPUT_HIGH_BYTES = 1 << 20
 """A consumer whose socket has this much unsent gets nothing more until it reads."""
 
+OPEN_OK = method_frame(0, ConnectionOpenOk())
+CLOSE_OK_FRAME = method_frame(0, ConnectionCloseOk())
+
 CLIENT_LEFT = "the client closed it"
 
 CLOSE, CLOSE_OK = b"\0\x0a\0\x32", b"\0\x0a\0\x33"
@@ -525,7 +528,7 @@ class AmqpConnection(PermissionChecks):
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
-        self.send_method(0, ConnectionOpenOk())
+        self.send(OPEN_OK)
 
     # --- asked by channels ---
 
@@ -597,7 +600,7 @@ class AmqpConnection(PermissionChecks):
         if self._hung_up and self.is_socket_full:
             return  # it asks and asks, and does not read
         self._hung_up = True
-        self._out.append(method_frame(0, ConnectionCloseOk()))
+        self._out.append(CLOSE_OK_FRAME)
         self.node_loop.flush_later(self)
 
     def _let_go_later(self) -> None:

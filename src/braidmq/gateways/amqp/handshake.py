@@ -2,12 +2,14 @@
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from braidmq import __version__
 from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
 from braidmq.security.accounts import is_loopback
+from braidmq.security.records import User
 from braidmq.wire.amqp.constants import FRAME_BYTES_MIN, PROTOCOL_HEADER, ReplyCode
 from braidmq.wire.amqp.errors import ConnectionError_
 from braidmq.wire.amqp.methods import (
@@ -17,6 +19,7 @@ from braidmq.wire.amqp.methods import (
     ConnectionTune,
     ConnectionTuneOk,
     Method,
+    method_frame,
 )
 from braidmq.wire.amqp.tables import Table, decode_table
 
@@ -76,7 +79,7 @@ class Handshake:
             connection.drop("the peer does not speak AMQP 0-9-1")
             return size
         self.is_begun = True
-        connection.send_method(0, greeting(connection.gateway.name))
+        connection.send(greeting_frame(connection.gateway.name))
         return 8
 
     def handle(self, number: int, method: Method) -> None:
@@ -92,29 +95,41 @@ class Handshake:
         self._mechanism = method.mechanism
         user, password = credentials(method)
         self._state = None  # nothing is due until the user is known
-        self._connection.node_loop.loop.create_task(self._log_in(user, password))
+        connection = self._connection
+        logins, loopback = connection.gateway.logins, is_loopback(connection.transport.host)
+        try:
+            found = logins.recognise(user, password, connection.node_loop.now_ms(), loopback)
+        except BraidError as error:
+            self._refuse_login(user, error)
+            return
+        if found is None:
+            connection.node_loop.loop.create_task(self._log_in(user, password, loopback))
+        else:
+            self._welcome(found)
 
-    async def _log_in(self, user: str, password: str) -> None:
+    async def _log_in(self, user: str, password: str, loopback: bool) -> None:
         connection = self._connection
         try:
             found = await connection.gateway.logins.authenticate(
-                user, password, is_loopback(connection.transport.host)
+                user, password, connection.node_loop.now_ms(), loopback
             )
         except BraidError as error:
-            connection.accounts.failed_logins.note("amqp", user, connection.peer, str(error))
-            self._refuse_login()
+            self._refuse_login(user, error)
             return
-        if connection.is_lost:
-            return
-        connection.user = found.name
+        if not connection.is_lost:
+            self._welcome(found)
+
+    def _welcome(self, user: User) -> None:
+        self._connection.user = user.name
         self._state = self._await_tune_ok
-        offer = connection.settings
-        connection.send_method(
-            0, ConnectionTune(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
+        offer = self._connection.settings
+        self._connection.send(
+            tune_frame(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
         )
 
-    def _refuse_login(self) -> None:
+    def _refuse_login(self, user: str, error: BraidError) -> None:
         connection = self._connection
+        connection.accounts.failed_logins.note("amqp", user, connection.peer, str(error))
         if connection.is_lost:
             return
         if is_capable(connection.client_properties, "authentication_failure_close"):
@@ -158,8 +173,10 @@ class Handshake:
         connection.open(vhost)
 
 
-def greeting(node: str) -> ConnectionStart:
-    return ConnectionStart(
+# Every client is told the same.
+@lru_cache(maxsize=8)
+def greeting_frame(node: str) -> bytes:
+    start = ConnectionStart(
         server_properties={
             "capabilities": CAPABILITIES,
             "cluster_name": f"braid@{node}",
@@ -171,6 +188,12 @@ def greeting(node: str) -> ConnectionStart:
         },
         mechanisms=b"PLAIN AMQPLAIN",
     )
+    return method_frame(0, start)
+
+
+@lru_cache(maxsize=8)
+def tune_frame(channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> bytes:
+    return method_frame(0, ConnectionTune(channel_max, frame_bytes_max, heartbeat_s))
 
 
 def client_name(properties: dict[str, Any]) -> str:

@@ -21,7 +21,6 @@ from braidmq.security.accounts import (
     PermissionChanged,
 )
 from braidmq.security.logins import Logins
-from braidmq.security.records import User
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 
@@ -50,7 +49,7 @@ class AmqpGateway:
         self.node_loop = node_loop
         self.accounts = accounts
         self.unconfirmed = unconfirmed or UnconfirmedLimit()
-        self.logins = GatewayLogins(node_loop, logins)
+        self.logins = logins
         self.name = socket.gethostname()
         self.registry = Registry(node_loop)
         self.replies = Replies()
@@ -175,14 +174,3 @@ class AmqpGateway:
                 ReplyCode.PRECONDITION_FAILED,
                 f"cannot declare queue: queue limit in vhost '{vhost}' ({limit}) is reached",
             )
-
-
-class GatewayLogins:
-    """Logins with the broker's clock."""
-
-    def __init__(self, node_loop: NodeLoop, logins: Logins) -> None:
-        self._node_loop = node_loop
-        self._logins = logins
-
-    async def authenticate(self, user: str, password: str, loopback: bool) -> User:
-        return await self._logins.authenticate(user, password, self._node_loop.now_ms(), loopback)
