@@ -511,7 +511,7 @@ class Commands:
                 auto_ack=method.no_ack,
                 exclusive=method.exclusive,
                 visibility_ms=0,
-                tag=target,
+                receiver=target,
             )
         except ExclusiveConsumer:
             raise _in_exclusive_use(topic) from None

@@ -56,7 +56,7 @@ class Registry:
     def _on_effect(self, effect: Effect) -> None:
         if not isinstance(effect, ConsumerCancelled | ConsumerFailed):
             return
-        target = effect.consumer.tag
+        target = effect.consumer.receiver
         if not isinstance(target, AmqpConsumer):
             return
         if isinstance(effect, ConsumerFailed):

@@ -154,11 +154,11 @@ class MqttGateway:
     def _on_effect(self, effect: Effect) -> None:
         """Somebody deleted a queue: one of ours, as AMQP can, is made again."""
         if isinstance(effect, ConsumerCancelled):
-            owner = effect.consumer.tag
+            owner = effect.consumer.receiver
             if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
         elif isinstance(effect, ConsumerFailed):
-            connection = _connection_of(effect.consumer.tag)
+            connection = _connection_of(effect.consumer.receiver)
             if connection is not None:
                 connection.fail(refusal(effect.error))
 
