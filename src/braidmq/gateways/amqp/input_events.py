@@ -92,7 +92,7 @@ class InputEvents:
         return (
             channel is not None
             and event[1] == following[1]
-            and channel.unacked.are_together(event[3], following[3])
+            and channel.consumers.unacked.are_together(event[3], following[3])
         )
 
     def do(self, steps: Steps) -> None:

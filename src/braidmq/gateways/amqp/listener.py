@@ -149,7 +149,7 @@ class AmqpGateway:
             elif isinstance(change, PermissionChanged) and connection.opened:
                 self.node_loop.flush_batch()
                 for channel in list(connection.channels.values()):
-                    channel.end_unreadable()
+                    channel.consumers.end_unreadable()
         if isinstance(change, NamespaceDeleted):
             node_loop, name = self.node_loop, change.name
             steps = node_loop.engine.deleting_namespace(name, now_ms=node_loop.now_ms())
