@@ -26,7 +26,7 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import UNREAD, Hold
-from braidmq.gateways.amqp.input_events import InputEvents
+from braidmq.gateways.amqp.input_events import FrameEvents
 from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.permission_checks import PermissionChecks
@@ -130,7 +130,7 @@ class AmqpConnection(PermissionChecks):
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
-        self.input = InputEvents(self)
+        self.input = FrameEvents(self)
         self._write_paused = False
         self.is_socket_full = False
         self.holds = Hold(0)
@@ -270,7 +270,7 @@ class AmqpConnection(PermissionChecks):
             fast,
             self.routes.known,
         )
-        is_readable = self.input.handle(events, monotonic() + READ_S)
+        is_readable = self.input.handle_read(events, monotonic() + READ_S)
         if self.input.is_behind:
             self.transport.receive_bytes = RECEIVE_BYTES_MIN
         elif size >= self.transport.receive_bytes and self._may_send_more:
@@ -523,7 +523,7 @@ class AmqpConnection(PermissionChecks):
         self.grants = self.accounts.grants(self.user, vhost)
         self._handshake = None
         self.opened = True
-        self.node_loop.sessions.add(self.session_id, AmqpSession(self))
+        self.node_loop.sessions.add(self.session_id, AmqpSession(self), vhost)
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
