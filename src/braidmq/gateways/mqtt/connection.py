@@ -229,7 +229,7 @@ class MqttConnection:
             self._trace = Trace(self, self.version) if wanted else None
             self._set_shortcut()
             if self._established:
-                self.session.index.moves += 1
+                self.session.index.moved()
 
     def log_fields(self) -> dict[str, Any]:
         named = {"connection": self._session_id, "peer": self.transport.peer}
@@ -418,7 +418,7 @@ class MqttConnection:
         """The session is its own. What it is told from now on waits until that is on disk."""
         self.session = session
         session.connection = self
-        session.index.moves += 1
+        session.index.moved()
         self._established = self._held = True
         self.node_loop.sessions.add(self._session_id, self, self.namespace)
         self._scanner.version = self.version
@@ -435,7 +435,7 @@ class MqttConnection:
         self._handshake = None
         self._held = False
         self.transport.receive_bytes = 4 * RECEIVE_BYTES_MIN
-        self.session.index.moves += 1
+        self.session.index.moved()
         self.node_loop.flush_later(self)
         self._subscriber.resume()
         self.read_on()

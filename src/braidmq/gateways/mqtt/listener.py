@@ -53,6 +53,7 @@ class MqttGateway(Gateway[MqttConnection]):
         node_loop.on_pressure(self._on_pressure)
         node_loop.listeners.append(self._on_effect)
         accounts.watch(self._on_change)
+        accounts.when_stale(node_loop.turns.changed)
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
