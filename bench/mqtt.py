@@ -23,6 +23,7 @@ from braidmq.loadgen.mqtt_client import MqttClient, parse_mqtt_address
 from braidmq.loadgen.mqtt_workloads import WORKLOADS
 from braidmq.loadgen.result import Result
 from braidmq.model.errors import BraidError
+from braidmq.runtime.turns import Turns
 from braidmq.security.accounts import Accounts
 from braidmq.storage.disk import MemoryDisk
 from braidmq.storage.store import Store
@@ -155,7 +156,7 @@ def many_subscriptions(context: Context) -> Iterator[Measure]:
     """A third each of filters without wildcards, with one level open, and with the rest open."""
     count = context.size(SUBSCRIPTIONS, 3000)
     accounts = Accounts(Store.open(MemoryDisk()), dev=True)
-    index = SubscriptionIndex("/", accounts)
+    index = SubscriptionIndex("/", accounts, Turns())
     devices = range(count // 3)
     filters = [
         pattern.format(n)

@@ -1,5 +1,6 @@
 """A node as its operator sees it: real processes, real ports, real signals."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import httpx
+import msgspec
 import pytest
 
 from braidmq import __version__
@@ -20,7 +22,9 @@ from braidmq.api.app import App
 from braidmq.api.guard import Guard
 from braidmq.api.resources.health import Health
 from braidmq.config import Config
+from braidmq.config.settings import ListenerSettings
 from braidmq.engine.engine import Engine
+from braidmq.gateways.mqtt.session_records import SESSIONS, SessionRecord
 from braidmq.model.errors import StorageFailed
 from braidmq.net.web_origins import WebCallers
 from braidmq.record.batch import RecordBatch
@@ -432,4 +436,22 @@ def test_a_node_is_unready_until_it_listens_and_says_why() -> None:
     assert node.unready() == "listeners are starting or stopping"
     engine.store.journal.fail(OSError(5, "Input/output error"))
     assert node.unready() == str(engine.store.failure())
+    node.close()
+
+
+def test_sessions_are_back_before_the_loop_runs_whatever_listens() -> None:
+    engine = Engine.open(MemoryDisk(), 1000, StorageSettings(journal_file_bytes=65536))
+    connected = SessionRecord("guest", expiry_s=60, disconnected_ms=0)
+    engine.store.change([(SESSIONS, "/\0meter", msgspec.msgpack.encode(connected))])
+    clock = FakeClock()
+    node = Node(Config(listeners=msgspec.convert(OFF, ListenerSettings)), engine, clock)
+    loop = asyncio.new_event_loop()
+    assembled = node.assemble(loop)
+    assert assembled.listeners == []
+    kept = engine.store.catalogue.get(SESSIONS, "/\0meter")
+    assert kept is not None
+    record = msgspec.msgpack.decode(kept, type=SessionRecord)
+    assert record.disconnected_ms == clock.now_ms()
+    assembled.node_loop.stop()
+    loop.close()
     node.close()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import uvicorn
 import uvloop
@@ -143,8 +143,24 @@ class Node:
             return str(error)
         return None if self._listening else "listeners are starting or stopping"
 
-    async def run(self) -> None:
+    def assemble(self, loop: asyncio.AbstractEventLoop) -> "Assembled":
+        """Put the gateways in front of what was recovered. Before the loop runs: what they keep in
+        the store, as MQTT's sessions, is back when the first listener starts, whichever it is."""
+        self._say_recovered()
+        if self._config.node.dev:
+            say(OPEN_WARNING)
+        node_loop = NodeLoop(self._engine, self._clock, loop)
+        try:
+            alerts = Alerts(self._config.alerts)
+            node_loop.listeners.append(alerts.hear)
+            return Assembled(node_loop, alerts, self._build_listeners(node_loop, alerts))
+        except BaseException:
+            node_loop.stop()
+            raise
+
+    async def run(self, assembled: "Assembled") -> None:
         """Serve until SIGTERM, SIGINT or SIGHUP; another one does not wait for the first."""
+        node_loop, alerts, listeners = assembled
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         numbers = [signal.SIGTERM, signal.SIGINT]
@@ -152,15 +168,9 @@ class Node:
             numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, _on_signal, number, stop)
-        self._say_recovered()
-        if self._config.node.dev:
-            say(OPEN_WARNING)
-        node_loop = NodeLoop(self._engine, self._clock, loop)
-        alerts = Alerts(self._config.alerts)
-        node_loop.listeners.append(alerts.hear)
         started: list[Listener] = []
         try:
-            for listener in self._build_listeners(node_loop, alerts):
+            for listener in listeners:
                 await listener.start()
                 started.append(listener)
                 say(f"{listener.name:<7} listening on {listener.url}")
@@ -192,6 +202,14 @@ class Node:
             f"storage recovered {found.records} records in {found.partitions} partitions"
             f" from {self._config.node.data_dir} ({found.elapsed_ms:.0f} ms)"
         )
+
+
+class Assembled(NamedTuple):
+    """A node that is ready to listen."""
+
+    node_loop: NodeLoop
+    alerts: Alerts
+    listeners: list[Listener]
 
 
 class RecoveryProgress:
@@ -231,14 +249,18 @@ def serve(config: Config) -> None:
     """
     logs.configure(config.log)
     _allow_many_files()
-    with closing(Node.open(config)) as node:
+    with (
+        closing(Node.open(config)) as node,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        assembled = node.assemble(runner.get_loop())
         # What start-up made is there to stay: collecting garbage need not look at it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         # A commit that is done waits for the loop to let go of the interpreter: at most this long.
         sys.setswitchinterval(0.0005)
-        uvloop.run(node.run())
+        runner.run(node.run(assembled))
     if (failure := node.failure()) is not None:
         raise failure  # a supervisor must learn that this was no ordinary stop
     say("stopped")

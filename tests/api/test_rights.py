@@ -267,7 +267,7 @@ class World:
 
     def connection(self) -> str:
         session = Connection(self.broker.sessions.new_id("amqp"))
-        self.broker.sessions.add(session.id, session)
+        self.broker.sessions.add(session.id, session, "/")
         return session.id
 
     async def token(self) -> str:

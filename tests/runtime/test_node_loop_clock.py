@@ -58,7 +58,7 @@ def consumed(broker: NodeLoop) -> tuple[Topic, Inbox]:
     topic = engine.create_topic("n", "t", {"partitions": 1}, now_ms=now_ms)
     inbox = Inbox()
     subscription = engine.subscribe(topic, "s", now_ms=now_ms)
-    engine.attach(subscription, now_ms=now_ms, tag=inbox)
+    engine.attach(subscription, now_ms=now_ms, receiver=inbox)
     return topic, inbox
 
 

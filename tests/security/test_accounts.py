@@ -413,3 +413,13 @@ TestAccountsMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_whoever_remembers_what_it_derived_is_told_of_every_change() -> None:
+    accounts = Accounts(Store.open(MemoryDisk()))
+    told: list[int] = []
+    accounts.when_stale(lambda: told.append(accounts.generation))
+    accounts.add_namespace("shop")
+    accounts.set_limits("shop", {"max_queues": 5})
+    accounts.delete_namespace("shop")
+    assert told == [accounts.generation - 2, accounts.generation - 1, accounts.generation]

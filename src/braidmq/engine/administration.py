@@ -39,6 +39,7 @@ from braidmq.engine.topics import (
     Credit,
     Mode,
     PartitionView,
+    Receiver,
     Subscription,
     Topic,
     TopicPartition,
@@ -625,7 +626,7 @@ class Administration:
         exclusive: bool = False,
         visibility_ms: int | None = None,
         passive: bool = False,
-        tag: object = None,
+        receiver: Receiver | None = None,
     ) -> Consumer:
         self.require_subscription(subscription)
         alone = exclusive or subscription.exclusive or subscription.mode is Mode.EXCLUSIVE
@@ -646,7 +647,7 @@ class Administration:
             auto_ack=auto_ack,
             visibility_ms=visibility_ms,
             passive=passive,
-            tag=tag,
+            receiver=receiver,
         )
         self._state.consumers[consumer.id] = consumer
         if passive:

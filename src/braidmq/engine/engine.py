@@ -37,6 +37,7 @@ from braidmq.engine.topics import (
     Delivery,
     Mode,
     PartitionView,
+    Receiver,
     Subscription,
     Topic,
 )
@@ -405,7 +406,7 @@ class Engine:
         exclusive: bool = False,
         visibility_ms: int | None = None,
         passive: bool = False,
-        tag: object = None,
+        receiver: Receiver | None = None,
     ) -> Consumer:
         """``passive``: it pulls, and nothing is pushed to it."""
         return self._administration.attach(
@@ -417,7 +418,7 @@ class Engine:
             exclusive=exclusive,
             visibility_ms=visibility_ms,
             passive=passive,
-            tag=tag,
+            receiver=receiver,
         )
 
     def detach(self, consumer: Consumer, *, now_ms: int, requeue: bool = True) -> None:

@@ -150,7 +150,6 @@ class GroupCoordinator:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         credits: Sequence[Credit] | None = None,
-        tag: object = None,
         owner: str = "",
     ) -> Answer:
         """Become a member, of a new group if there is none; how that is run its first decides.
@@ -181,7 +180,6 @@ class GroupCoordinator:
                 self._administration.subscribe(topic, name, now_ms, mode=Mode.ASSIGNED),
                 now_ms,
                 credits=credits,
-                tag=tag,
             )
             for topic in wanted
         }

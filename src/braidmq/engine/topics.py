@@ -284,8 +284,14 @@ class Credit:
         return self.limit - self.used
 
 
+class Receiver(Protocol):
+    """Where a consumer's deliveries go: its gateway's own."""
+
+    def deliver(self, delivery: "Delivery") -> None: ...
+
+
 class Consumer:
-    """Somebody who takes messages of one subscription. ``tag`` is its gateway's own."""
+    """Somebody who takes messages of one subscription. One without a ``receiver`` pulls them."""
 
     __slots__ = (
         "auto_ack",
@@ -295,8 +301,8 @@ class Consumer:
         "passive",
         "paused",
         "priority",
+        "receiver",
         "subscription",
-        "tag",
         "visibility_ms",
     )
 
@@ -310,7 +316,7 @@ class Consumer:
         auto_ack: bool = False,
         visibility_ms: int = 0,
         passive: bool = False,
-        tag: object = None,
+        receiver: Receiver | None = None,
     ) -> None:
         self.id = consumer_id
         self.subscription = subscription
@@ -318,7 +324,7 @@ class Consumer:
         self.priority = priority
         self.auto_ack = auto_ack
         self.visibility_ms = visibility_ms
-        self.tag = tag
+        self.receiver = receiver
         self.passive = passive
         """It asks for messages; none are pushed to it."""
         self.paused = False

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
-from braidmq.engine.topics import Delivery, Topic
+from braidmq.engine.topics import Topic
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
@@ -55,12 +55,6 @@ done while it works."""
 
 ALONE_S = 0.00005
 """When no turn was for so long, whoever is read now is not one of many who are read together."""
-
-
-class Receiver(Protocol):
-    """A consumer's ``tag``: where its deliveries go."""
-
-    def deliver(self, delivery: Delivery) -> None: ...
 
 
 class Flushable(Protocol):
@@ -314,7 +308,8 @@ class NodeLoop:
     def _dispatch(self, now_ms: int) -> None:
         engine = self.engine
         for delivery in engine.dispatch(now_ms):
-            receiver: Receiver = delivery.consumer.tag  # type: ignore[assignment]
+            receiver = delivery.consumer.receiver
+            assert receiver is not None  # who pulls is paused or passive
             receiver.deliver(delivery)
         for effect in engine.take_effects():
             for listener in self.listeners:

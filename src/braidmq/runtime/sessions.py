@@ -1,9 +1,10 @@
 """Who is connected, whatever the protocol: what gateways say of their connections.
 
-A gateway keeps its connections in ``Broker.sessions`` while they are open; whoever lists or closes
-them needs to know no protocol.
+A gateway keeps its connections in ``NodeLoop.sessions`` while they are open; whoever lists, counts
+or closes them needs to know no protocol.
 """
 
+from collections import Counter
 from typing import Protocol
 
 import msgspec
@@ -51,7 +52,9 @@ class Session(Protocol):
 
 class Sessions:
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, tuple[Session, str]] = {}
+        self._counts: Counter[str] = Counter()
+        """By namespace."""
         self._last = 0
 
     def new_id(self, protocol: str) -> str:
@@ -59,17 +62,26 @@ class Sessions:
         self._last += 1
         return f"{protocol}-{self._last}"
 
-    def add(self, session_id: str, session: Session) -> None:
-        self._sessions[session_id] = session
+    def add(self, session_id: str, session: Session, namespace: str) -> None:
+        self._sessions[session_id] = session, namespace
+        self._counts[namespace] += 1
 
     def remove(self, session_id: str) -> None:
-        self._sessions.pop(session_id, None)
+        found = self._sessions.pop(session_id, None)
+        if found is not None:
+            self._counts[found[1]] -= 1
+            if not self._counts[found[1]]:
+                del self._counts[found[1]]
 
     def get(self, session_id: str) -> Session | None:
-        return self._sessions.get(session_id)
+        found = self._sessions.get(session_id)
+        return None if found is None else found[0]
 
     def all(self) -> list[Session]:
-        return list(self._sessions.values())
+        return [session for session, _ in self._sessions.values()]
+
+    def count(self, namespace: str) -> int:
+        return self._counts[namespace]
 
     def __len__(self) -> int:
         return len(self._sessions)

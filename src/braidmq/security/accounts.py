@@ -134,6 +134,7 @@ class Accounts:
         self._unmatchable = unmatchable_hash()
         self._grants: WeakValueDictionary[tuple[str, str], Grants] = WeakValueDictionary()
         self._watchers: list[Callable[[AccountChange], None]] = []
+        self._derived: list[Callable[[], None]] = []
         self._stamps: dict[str, int] = {}
         self._users: dict[str, UserRecord] = {}
         self._namespaces: dict[str, NamespaceRecord] = {}
@@ -243,6 +244,10 @@ class Accounts:
     def watch(self, watcher: Callable[[AccountChange], None]) -> None:
         """Have ``watcher`` told of every change: what somebody has no right to any more ends."""
         self._watchers.append(watcher)
+
+    def when_stale(self, forget: Callable[[], None]) -> None:
+        """Have it called when the generation goes up, for who does not look at that each time."""
+        self._derived.append(forget)
 
     def login_stamp(self, name: str) -> int:
         """Another one once the password changed, or the user was deleted: what was let in with the
@@ -423,6 +428,8 @@ class Accounts:
     def _change(self, changes: list[Change]) -> Lsn:
         lsn = self._store.change(changes)
         self.generation += 1
+        for forget in self._derived:
+            forget()
         return lsn
 
     def tell(self, change: AccountChange) -> None:

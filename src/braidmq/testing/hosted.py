@@ -19,7 +19,7 @@ from braidmq.config.settings import Config, ListenerSettings, NodeSettings
 from braidmq.engine.engine import Engine
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.runtime.node_loop import NodeLoop
-from braidmq.server import Node
+from braidmq.server import Listener, Node
 from braidmq.storage.disk import Disk, MemoryContent
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk
@@ -104,22 +104,23 @@ class HostedNode:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            # As a node does it: all of it is there before the loop runs.
+            self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
+            listeners = self._node._build_listeners(self.node_loop, Alerts(AlertSettings()))
+            self._loop.run_until_complete(self._serve(listeners))
         except BaseException as error:
             self._error = error
             self._up.set()
         finally:
             self._loop.close()
 
-    async def _serve(self) -> None:
-        node_loop = self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
-        listeners = self._node._build_listeners(node_loop, Alerts(AlertSettings()))
+    async def _serve(self, listeners: list[Listener]) -> None:
         for listener in listeners:
             await listener.start()
         self._up.set()
         await self._stop.wait()
         await asyncio.gather(*(each.stop(0.0) for each in listeners))
-        node_loop.stop()
+        self.node_loop.stop()
 
     def call(self, do: Callable[[], Answer]) -> Answer:
         """Have something done where the node runs, in one step of its loop."""

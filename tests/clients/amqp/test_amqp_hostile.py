@@ -63,7 +63,7 @@ def test_many_commands_of_one_read_are_done_in_slices(
     with RawClient(port) as client:
         client.open(1)
         client.declare("q")
-        before = port.ask(lambda gateway: gateway.node_loop.turns.count)
+        before = port.ask(lambda gateway: gateway.node_loop.turns.epoch)
         bodies = [b"%d" % number for number in range(300)]
         data = b"".join(
             content_frames(1, m.BasicPublish("", "q"), body)
@@ -76,7 +76,7 @@ def test_many_commands_of_one_read_are_done_in_slices(
             client.expect(m.BasicGetOk)
             got.append(client.content()[1])
         assert got == bodies
-        assert port.ask(lambda gateway: gateway.node_loop.turns.count) > before
+        assert port.ask(lambda gateway: gateway.node_loop.turns.epoch) > before
 
 
 def test_a_large_transaction_is_committed_in_slices_and_whole(port: Port) -> None:
@@ -112,11 +112,11 @@ def test_a_connection_that_goes_in_the_middle_of_a_commit_leaves_nothing(port: P
                 (connection,) = [
                     each
                     for each in gateway.connections
-                    if each.channels and each.channels[1].transaction is not None
+                    if each.channels and each.channels[1].tx.buffered is not None
                 ]
                 channel = connection.channels[1]
-                assert channel.transaction is not None
-                steps = connection._commands._committing(channel, channel.transaction)
+                assert channel.tx.buffered is not None
+                steps = connection._commands._committing(channel, channel.tx.buffered)
                 connection.input._steps = steps
                 for _ in range(50):
                     next(steps)
@@ -146,7 +146,7 @@ def test_a_rollback_of_many_answers_puts_them_back_once(port: Port) -> None:
             client.content()
         client.method(1, *[m.BasicAck(tag) for tag in range(2, many + 1, 2)])
         client.ask(1, m.TxRollback(), m.TxRollbackOk)
-        assert port.ask(lambda gateway: len(only(gateway).channels[1].unacked)) == many
+        assert port.ask(lambda gateway: len(only(gateway).channels[1].consumers.unacked)) == many
         client.method(1, m.BasicAck(0, multiple=True))
         client.ask(1, m.TxCommit(), m.TxCommitOk)
-        assert port.ask(lambda gateway: len(only(gateway).channels[1].unacked)) == 0
+        assert port.ask(lambda gateway: len(only(gateway).channels[1].consumers.unacked)) == 0

@@ -297,7 +297,7 @@ READ_BYTES = 1 * MIB
 
 def unconfirmed(gateway: AmqpGateway) -> int:
     channels = [each for one in gateway.connections for each in one.channels.values()]
-    return sum(len(channel.confirms or ()) for channel in channels)
+    return sum(len(channel.publisher.confirms or ()) for channel in channels)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from raw_client import Gone, RawClient, content_frames
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.channel import Channel
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
+from braidmq.gateways.amqp.consumers import Consumers
 from braidmq.gateways.amqp.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.amqp.publisher import Publisher
 from braidmq.model.limits import KIB, MIB
 from braidmq.net.input_budget import BYTES_MIN
 from braidmq.net.lingering import LINGERING_MAX
@@ -183,7 +185,10 @@ def test_what_a_transaction_has_not_committed_counts(port: Port) -> None:
 
 
 def alive() -> int:
-    return sum(isinstance(each, AmqpConnection | Channel) for each in gc.get_objects())
+    return sum(
+        isinstance(each, AmqpConnection | Channel | Consumers | Publisher)
+        for each in gc.get_objects()
+    )
 
 
 def test_a_connection_is_freed_without_the_cyclic_collector(port: Port) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from raw_mqtt import RawMqtt
 
 from braidmq.testing.live import LiveNode, live_node
+from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.packets import Disconnect
 from braidmq.wire.mqtt.properties import Properties
 
@@ -136,3 +138,22 @@ def test_confirmed_over_amqp_reaches_a_session_after_a_kill(tmp_path: Path) -> N
     with live_node(tmp_path) as node, RawMqtt(node) as client:
         assert client.connect("keeper", clean_start=False, properties=kept).session_present
         assert client.message().payload == b"safe"
+
+
+def test_a_namespace_limits_the_connections_of_all_protocols_together(
+    node: LiveNode, name: str
+) -> None:
+    with httpx.Client(base_url=node.http_url, auth=("guest", "guest")) as admin:
+        admin.put(f"/v1/namespaces/{name}").raise_for_status()
+        admin.put(f"/v1/namespaces/{name}/limits", json={"max_connections": 1}).raise_for_status()
+        everything = dict.fromkeys(("configure", "write", "read"), ".*")
+        admin.put(f"/v1/permissions/{name}/guest", json=everything).raise_for_status()
+    login = {"user_name": f"{name}:guest", "password": b"guest"}
+    at = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"], virtual_host=name)
+    with RawMqtt(node) as first, RawMqtt(node) as second:
+        assert first.connect(**login).reason == 0
+        assert second.connect(**login).reason == Reason.QUOTA_EXCEEDED
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="connection limit"):
+            pika.BlockingConnection(at)
+    with pika.BlockingConnection(at), RawMqtt(node) as third:
+        assert third.connect(**login).reason == Reason.QUOTA_EXCEEDED

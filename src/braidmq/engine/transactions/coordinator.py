@@ -17,7 +17,14 @@ from braidmq.engine.publishing import Publishing
 from braidmq.engine.settling import Settling, forget_keys
 from braidmq.engine.state import CANCELLED, EngineState, TimerKind
 from braidmq.engine.states import Event
-from braidmq.engine.topics import Consumer, Credit, PartitionView, Topic, TopicPartition
+from braidmq.engine.topics import (
+    Consumer,
+    Credit,
+    PartitionView,
+    Subscription,
+    Topic,
+    TopicPartition,
+)
 from braidmq.engine.transactions.entries import (
     Acknowledged,
     Application,
@@ -92,6 +99,18 @@ class Held(NamedTuple):
     first_offset: int
     behind: int
     """Records that readers don't get because of it; 0 when an older one is in the way first."""
+
+
+class Holder(Consumer):
+    """Stands for a transaction at a subscription: it is served nothing."""
+
+    __slots__ = ("transaction",)
+
+    def __init__(
+        self, consumer_id: int, subscription: Subscription, transaction: Transaction
+    ) -> None:
+        super().__init__(consumer_id, subscription, (Credit(),), passive=True)
+        self.transaction = transaction
 
 
 class Coordinator:
@@ -448,20 +467,17 @@ class Coordinator:
             guard()
 
     def _holder(self, transaction: Transaction, view: PartitionView) -> Consumer:
-        """The consumer that stands for a transaction at a subscription: it is served nothing."""
         subscription = view.subscription
         number = transaction.holders.get(subscription.id)
         if number is None or number not in self._state.consumers:
             number = self._state.next_id("consumer")
             transaction.holders[subscription.id] = number
-            self._state.consumers[number] = Consumer(
-                number, subscription, (Credit(),), passive=True, tag=transaction
-            )
+            self._state.consumers[number] = Holder(number, subscription, transaction)
         return self._state.consumers[number]
 
     def held_by(self, consumer: Consumer) -> Transaction | None:
         """The transaction that a consumer stands for, if it does."""
-        return consumer.tag if isinstance(consumer.tag, Transaction) else None
+        return consumer.transaction if isinstance(consumer, Holder) else None
 
     # --- ending ---
 

@@ -13,8 +13,8 @@ from braidmq.engine.routing.effects import ExchangeInfo
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Credit, Mode, Topic
 from braidmq.gateways.amqp import transactions
-from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
-from braidmq.gateways.amqp.confirms import Confirms
+from braidmq.gateways.amqp.channel import Channel
+from braidmq.gateways.amqp.consumers import AmqpConsumer
 from braidmq.gateways.amqp.errors import (
     access_refused,
     no_exchange,
@@ -464,18 +464,19 @@ class Commands:
             )
         limit = method.prefetch_count or UNLIMITED
         if method.global_qos:
-            channel.credit.limit = limit
-            for target in channel.consumers.values():
+            channel.consumers.credit.limit = limit
+            for target in channel.consumers.by_tag.values():
                 self._node_loop.engine.resume(target.consumer)
-            channel.pause(self._connection.write_paused)
+            channel.consumers.pause(self._connection.write_paused)
         else:
-            channel.prefetch = method.prefetch_count
-            channel.credit.limit = UNLIMITED  # as in RabbitMQ, it lifts the channel's own limit
+            channel.consumers.prefetch = method.prefetch_count
+            # As in RabbitMQ, it lifts the channel's own limit.
+            channel.consumers.credit.limit = UNLIMITED
         channel.reply(m.BasicQosOk())
 
     def basic_consume(self, channel: Channel, method: m.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        if tag in channel.consumers or tag == channel.reply_tag:
+        if tag in channel.consumers.by_tag or tag == channel.consumers.reply_tag:
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         if method.queue == REPLY_TO:
             self._consume_replies(channel, method, tag)
@@ -487,14 +488,14 @@ class Commands:
             self._connection.require_read(name)
             topic = self._topic(channel, name)
         by_offset = "x-stream-offset" in method.arguments and "x-group" not in method.arguments
-        target = AmqpConsumer(channel, tag, topic.name, method.no_ack, by_offset)
+        target = AmqpConsumer(channel.consumers, tag, topic.name, method.no_ack, by_offset)
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise precondition_failed(
                 f"invalid arg 'x-priority' for queue '{topic.name}' in vhost '{channel.vhost}': "
                 f'"expected integer, got {wire_name(priority)}"'
             )
-        if is_quorum(topic) and channel.credit.limit != UNLIMITED:
+        if is_quorum(topic) and channel.consumers.credit.limit != UNLIMITED:
             raise ConnectionError_(
                 ReplyCode.NOT_IMPLEMENTED,
                 f"queue '{topic.name}' in vhost '{channel.vhost}' does not support global qos",
@@ -506,17 +507,17 @@ class Commands:
             target.consumer = self._node_loop.engine.attach(
                 subscription,
                 now_ms=self._node_loop.now_ms(),
-                credits=[Credit(channel.prefetch or UNLIMITED), channel.credit],
+                credits=[Credit(channel.consumers.prefetch or UNLIMITED), channel.consumers.credit],
                 priority=priority,
                 auto_ack=method.no_ack,
                 exclusive=method.exclusive,
                 visibility_ms=0,
-                tag=target,
+                receiver=target,
             )
         except ExclusiveConsumer:
             raise _in_exclusive_use(topic) from None
-        channel.consumers[tag] = target
-        if not channel.active or self._connection.write_paused:
+        channel.consumers.by_tag[tag] = target
+        if self._connection.write_paused:
             target.consumer.paused = True
         # Before any delivery: the client learns the tag first. A group made for it is on disk.
         self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
@@ -548,39 +549,39 @@ class Commands:
     def _consume_replies(self, channel: Channel, method: m.BasicConsume, tag: str) -> None:
         if not method.no_ack:
             raise precondition_failed("reply consumer cannot acknowledge")
-        if channel.reply_tag is not None:
+        if channel.consumers.reply_tag is not None:
             raise precondition_failed("reply consumer already set")
-        channel.reply_tag = tag
+        channel.consumers.reply_tag = tag
         self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
 
     def basic_cancel(self, channel: Channel, method: m.BasicCancel) -> None:
-        if method.consumer_tag == channel.reply_tag:
-            channel.reply_tag = None
-        channel.cancel(method.consumer_tag)
+        if method.consumer_tag == channel.consumers.reply_tag:
+            channel.consumers.reply_tag = None
+        channel.consumers.cancel(method.consumer_tag)
         # A queue may have gone with its last consumer.
         self._reply_own(channel, m.BasicCancelOk(method.consumer_tag), method.nowait)
 
     def basic_get(self, channel: Channel, method: m.BasicGet) -> None:
         topic = self._readable_queue(channel, method.queue)
         topic.last_used_ms = self._node_loop.now_ms()
-        data = channel.get(topic, method.no_ack)
+        data = channel.consumers.get(topic, method.no_ack)
         if data is None:
             channel.reply(m.BasicGetEmpty())
         else:
             channel.send(data)
 
     def basic_ack(self, channel: Channel, method: m.BasicAck) -> None:
-        channel.ack(method.delivery_tag, method.delivery_tag, method.multiple)
+        channel.consumers.ack(method.delivery_tag, method.delivery_tag, method.multiple)
 
     def basic_nack(self, channel: Channel, method: m.BasicNack) -> None:
-        channel.refuse(method.delivery_tag, method.multiple, method.requeue)
+        channel.consumers.refuse(method.delivery_tag, method.multiple, method.requeue)
 
     def basic_reject(self, channel: Channel, method: m.BasicReject) -> None:
-        channel.refuse(method.delivery_tag, False, method.requeue)
+        channel.consumers.refuse(method.delivery_tag, False, method.requeue)
 
     def basic_retry(self, channel: Channel, method: m.BasicRetry) -> None:
         delay_ms = min(method.delay_ms, RETRY_MS_MAX) if method.delayed else None
-        channel.retry(method.first_tag, method.last_tag, delay_ms)
+        channel.consumers.retry(method.first_tag, method.last_tag, delay_ms)
 
     def basic_recover(self, channel: Channel, method: m.BasicRecover) -> None:
         self._recover(channel, method.requeue)
@@ -592,25 +593,24 @@ class Commands:
     def _recover(self, channel: Channel, requeue: bool) -> None:
         if not requeue:
             raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-        channel.recover()
+        channel.consumers.recover()
 
     # --- modes ---
 
     def confirm_select(self, channel: Channel, method: m.ConfirmSelect) -> None:
-        if channel.transaction is not None:
+        if channel.tx.buffered is not None:
             raise precondition_failed("cannot switch from tx to confirm mode")
-        if channel.confirms is None:
-            channel.confirms = Confirms(channel.number, channel.send)
+        channel.publisher.select_confirms()
         if not method.nowait:
             channel.reply(m.ConfirmSelectOk())
 
     def tx_select(self, channel: Channel, method: m.TxSelect) -> None:
-        if channel.confirms is not None:
+        if channel.publisher.confirms is not None:
             raise precondition_failed("cannot switch from confirm to tx mode")
-        if channel.numbered is not None:
+        if channel.publisher.numbered is not None:
             raise precondition_failed("the channel publishes for a producer or a transaction")
-        if channel.transaction is None:
-            channel.transaction = Buffered()
+        if channel.tx.buffered is None:
+            channel.tx.restart()
         channel.reply(m.TxSelectOk())
 
     def tx_commit(self, channel: Channel, method: m.TxCommit) -> None:
@@ -625,19 +625,19 @@ class Commands:
     def _committing(self, channel: Channel, buffered: Buffered) -> Iterator[None]:
         yield from transactions.committing(channel, buffered)
         # Not before: a channel that is closed on the way gives back what was answered on it.
-        channel.transaction = Buffered()
+        channel.tx.restart()
         self._reply(channel, m.TxCommitOk())
 
     def tx_rollback(self, channel: Channel, method: m.TxRollback) -> None:
         buffered = self._buffered(channel)
-        channel.unacked.put_back(buffered.answered())
-        channel.transaction = Buffered()
+        channel.consumers.unacked.put_back(buffered.answered())
+        channel.tx.restart()
         channel.reply(m.TxRollbackOk())
 
     def _buffered(self, channel: Channel) -> Buffered:
-        if channel.transaction is None:
+        if channel.tx.buffered is None:
             raise precondition_failed("channel is not transactional")
-        return channel.transaction
+        return channel.tx.buffered
 
     def tx_begin(self, channel: Channel, method: m.TxBegin) -> None:
         # Not kept yet: if it is lost with the node, whoever goes on with it is told so.
@@ -648,7 +648,9 @@ class Commands:
         transactions.acknowledge(channel, method)
 
     def tx_return(self, channel: Channel, method: m.TxReturn) -> None:
-        channel.answer("requeue", channel.unacked.take_within(method.first_tag, method.last_tag))
+        channel.consumers.answer(
+            "requeue", channel.consumers.unacked.take_within(method.first_tag, method.last_tag)
+        )
 
     def tx_end(self, channel: Channel, method: m.TxEnd) -> None:
         transactions.end(channel, method)

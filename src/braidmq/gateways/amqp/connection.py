@@ -7,8 +7,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
-from braidmq.gateways.amqp.channel import AmqpConsumer, Channel
+from braidmq.gateways.amqp.channel import Channel
 from braidmq.gateways.amqp.commands import Commands
+from braidmq.gateways.amqp.consumers import AmqpConsumer
 from braidmq.gateways.amqp.content import Content
 from braidmq.gateways.amqp.errors import (
     blamed,
@@ -25,10 +26,11 @@ from braidmq.gateways.amqp.handshake import (
     is_capable,
 )
 from braidmq.gateways.amqp.holds import UNREAD, Hold
-from braidmq.gateways.amqp.input_events import InputEvents
+from braidmq.gateways.amqp.input_events import FrameEvents
 from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.permission_checks import PermissionChecks
+from braidmq.gateways.amqp.publisher import Publisher
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -131,13 +133,13 @@ class AmqpConnection(PermissionChecks):
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
-        self.input = InputEvents(self)
+        self.input = FrameEvents(self)
         self._write_paused = False
         self.is_socket_full = False
         self.holds = Hold(0)
         self.parking: Parking | None = None
         """While something waits in it."""
-        self._awaiting: set[Channel] = set()
+        self._awaiting: set[Publisher] = set()
         self._lost = False
         self._draining = self._deaf = False
         self._end = ""
@@ -271,7 +273,7 @@ class AmqpConnection(PermissionChecks):
             fast,
             self.routes.known,
         )
-        is_readable = self.input.handle(events, monotonic() + READ_S)
+        is_readable = self.input.handle_read(events, monotonic() + READ_S)
         if self.input.is_behind:
             self.transport.receive_bytes = RECEIVE_BYTES_MIN
         elif size >= self.transport.receive_bytes and self._may_send_more:
@@ -321,7 +323,7 @@ class AmqpConnection(PermissionChecks):
             elif kind == EVENT_ACK:
                 channel = self._channel(channel_number)
                 if channel is not None:
-                    channel.ack(event[2], event[3], event[4])
+                    channel.consumers.ack(event[2], event[3], event[4])
             else:
                 # Not above: what comes in thousands makes nobody below log who it was.
                 about.set(self)
@@ -359,7 +361,7 @@ class AmqpConnection(PermissionChecks):
             # Each may have to be looked into, and that may take long.
             self.input.do(self._publishing_each(event))
         elif self.parking is None and self.node_loop.engine.pressure.level is not Level.BLOCKED:
-            channel.publish_run(flags, exchange, key, batch, destination)
+            channel.publisher.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
             self.set_blocked(self.node_loop.engine.pressure.reason)
@@ -448,7 +450,7 @@ class AmqpConnection(PermissionChecks):
             self._closed_channels.part(number, channel.output)
             return
         if isinstance(method, BasicPublish):
-            channel.check_publish(method.exchange)
+            channel.publisher.check_publish(method.exchange)
             self._contents[number] = Content(method)
             return
         self._commands.run(channel, method)
@@ -524,7 +526,7 @@ class AmqpConnection(PermissionChecks):
         self.grants = self.accounts.grants(self.user, vhost)
         self._handshake = None
         self.opened = True
-        self.node_loop.sessions.add(self.session_id, AmqpSession(self))
+        self.node_loop.sessions.add(self.session_id, AmqpSession(self), vhost)
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))
@@ -550,14 +552,14 @@ class AmqpConnection(PermissionChecks):
             self.gateway.publishers_slowed += 1
             self.node_loop.loop.call_later(SLOW_S, self.release_hold, Hold.SLOW)
 
-    def wait_for_confirms(self, channel: Channel) -> None:
+    def wait_for_confirms(self, publisher: Publisher) -> None:
         """A publisher is too far ahead of its confirms."""
-        self._awaiting.add(channel)
+        self._awaiting.add(publisher)
         self.hold(Hold.UNCONFIRMED)
 
-    def has_confirms(self, channel: Channel) -> None:
+    def has_confirms(self, publisher: Publisher) -> None:
         if self._awaiting:
-            self._awaiting.discard(channel)
+            self._awaiting.discard(publisher)
             if not self._awaiting:
                 self.release_hold(Hold.UNCONFIRMED)
 
@@ -619,6 +621,13 @@ class AmqpConnection(PermissionChecks):
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)
         )
 
+    def end_channel(self, number: int, error: AmqpError) -> bool:
+        """False when there is no such channel."""
+        channel = self.channels.get(number)
+        if channel is not None:
+            self.close_channel(channel, error)
+        return channel is not None
+
     def drain(self) -> None:
         """The node stops: nothing new is handed out or taken in, but answers still count."""
         self._draining = True
@@ -629,9 +638,9 @@ class AmqpConnection(PermissionChecks):
         """Whether nothing it asked or published waits for the disk, and nothing it has for an
         answer."""
         channels = self.channels.values()
-        if any(channel.confirms or channel.output.waiting for channel in channels):
+        if any(channel.publisher.confirms or channel.output.waiting for channel in channels):
             return False
-        return self._deaf or not any(channel.unacked for channel in channels)
+        return self._deaf or not any(channel.consumers.unacked for channel in channels)
 
     @property
     def is_closing(self) -> bool:
@@ -711,13 +720,13 @@ class AmqpConnection(PermissionChecks):
         if not self._write_paused:
             self._write_paused = True
             for channel in self.channels.values():
-                channel.pause(True)
+                channel.consumers.pause(True)
 
     def _resume_consumers(self) -> None:
         if self._write_paused and not self._draining:
             self._write_paused = False
             for channel in self.channels.values():
-                channel.pause(False)
+                channel.consumers.pause(False)
 
     @property
     def write_paused(self) -> bool:
@@ -748,7 +757,10 @@ class AmqpConnection(PermissionChecks):
 
     def has_to_answer(self) -> bool:
         """Whether it has deliveries, or may get some."""
-        return any(channel.consumers or channel.unacked for channel in self.channels.values())
+        return any(
+            channel.consumers.by_tag or channel.consumers.unacked
+            for channel in self.channels.values()
+        )
 
     def _park(self, event: tuple[Any, ...], number: int) -> None:
         if self.parking is None:

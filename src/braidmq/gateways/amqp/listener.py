@@ -12,6 +12,7 @@ from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.net.admission import Listening
 from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.runtime.gateway import Gateway
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
@@ -26,7 +27,6 @@ from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 1.0
 DRAIN_LOOK_S = 0.01
 GOODBYE_S = 2.0
 """How long clients may take to answer connection.close before the socket is taken from them."""
@@ -34,7 +34,7 @@ GOODBYE_S = 2.0
 CONSUMERS_EVERY_S = 60.0
 
 
-class AmqpGateway:
+class AmqpGateway(Gateway[AmqpConnection]):
     name = "amqp"
 
     def __init__(
@@ -45,28 +45,20 @@ class AmqpGateway:
         settings: AmqpSettings | None = None,
         unconfirmed: UnconfirmedLimit | None = None,
     ) -> None:
+        super().__init__(node_loop, accounts)
         self.settings = settings or AmqpSettings()
-        self.node_loop = node_loop
-        self.accounts = accounts
         self.unconfirmed = unconfirmed or UnconfirmedLimit()
         self.logins = logins
         self.name = socket.gethostname()
         self.registry = Registry(node_loop)
         self.replies = Replies()
-        self.connections: set[AmqpConnection] = set()
-        self.connections_opened = 0
-        self.publishers_slowed = 0
-        self._past_received_bytes = self._past_sent_bytes = 0
         self._server: Listening | None = None
-        self._beat: asyncio.TimerHandle | None = None
         self._consumers_checked = 0.0
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
     async def start(self, sock: socket.socket) -> None:
-        loop = self.node_loop.loop
-        self._server = Listening(loop, sock, self._link)
-        self._beat = loop.call_later(BEAT_S, self._beats)
+        self._server = Listening(self.node_loop.loop, sock, self._link)
 
     def _link(self, fd: int, host: str, port: int) -> None:
         link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
@@ -92,35 +84,15 @@ class AmqpGateway:
                     connection.shut_down("the node stops")
                 told = loop.time()
             await asyncio.sleep(DRAIN_LOOK_S)
-        if self._beat is not None:
-            self._beat.cancel()
+        self.stop_beats()
         for connection in list(self.connections):
             connection.transport.abort()
-
-    def forget(self, connection: AmqpConnection) -> None:
-        """A connection is over; what it carried still counts."""
-        self.connections.discard(connection)
-        self._past_received_bytes += connection.received_bytes
-        self._past_sent_bytes += connection.sent_bytes
-
-    @property
-    def received_bytes(self) -> int:
-        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
 
     @property
     def channel_count(self) -> int:
         return sum(len(each.channels) for each in self.connections)
 
-    @property
-    def connection_count(self) -> int:
-        return len(self.connections)
-
-    def _beats(self) -> None:
-        now = self.node_loop.loop.time()
+    def beat(self, now: float) -> None:
         for connection in list(self.connections):
             upkeep.beat(connection, now)
             upkeep.check_parked(connection, now)
@@ -129,7 +101,6 @@ class AmqpGateway:
             self._consumers_checked = now
             for connection in list(self.connections):
                 upkeep.check_consumers(connection, self.node_loop.now_ms())
-        self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
         for connection in list(self.connections):
@@ -148,7 +119,7 @@ class AmqpGateway:
             elif isinstance(change, PermissionChanged) and connection.opened:
                 self.node_loop.flush_batch()
                 for channel in list(connection.channels.values()):
-                    channel.end_unreadable()
+                    channel.consumers.end_unreadable()
         if isinstance(change, NamespaceDeleted):
             node_loop, name = self.node_loop, change.name
             steps = node_loop.engine.deleting_namespace(name, now_ms=node_loop.now_ms())
@@ -157,11 +128,8 @@ class AmqpGateway:
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.accounts.namespace(vhost).max_connections
-        if limit is None:
-            return
-        used = sum(each.opened and each.vhost == vhost for each in self.connections)
-        if used >= limit:
+        limit = self.reached_limit(vhost)
+        if limit is not None:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",

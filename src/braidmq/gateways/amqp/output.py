@@ -49,6 +49,24 @@ class ChannelOutput(Answers[Reply]):
         super().end()
 
 
+class ChannelSender:
+    """All that one channel sends goes this way, but for replies. What comes too late is not sent:
+    the client has closed it, or somebody else has its number."""
+
+    __slots__ = ("_connection", "_output", "is_closed")
+
+    def __init__(self, connection: "AmqpConnection", output: ChannelOutput) -> None:
+        self._connection = connection
+        self._output = output
+        self.is_closed = False
+
+    def send(self, data: bytes) -> None:
+        if not self._output.waiting and not self.is_closed:
+            self._connection.send(data)
+        elif not self.is_closed:
+            self._output.follow(data)
+
+
 class ClosedChannels:
     """Numbers without a channel on which something is still to be heard or said."""
 

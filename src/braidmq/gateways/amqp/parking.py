@@ -78,7 +78,7 @@ class Parking:
         channel = self._connection.channels.get(number)
         if not is_ack and event[3][:4] == PUBLISH:
             return False
-        if channel is not None and channel.transaction is not None:
+        if channel is not None and channel.tx.buffered is not None:
             return True  # an acknowledgement belongs to the commit that follows it
         if is_ack or event[3][:4] in GOING_AHEAD:
             return False
@@ -106,14 +106,14 @@ class Parking:
     def _handle(self, event: Event, channel: "Channel | None", generation: int) -> None:
         connection = self._connection
         is_publish = event[0] == EVENT_PUBLISH
-        if is_publish and (channel is None or channel.closing):
-            if channel is not None and channel.transaction is None:
-                channel.publish_late(event)
+        if is_publish and (channel is None or channel.is_closed):
+            if channel is not None and channel.tx.buffered is None:
+                channel.publisher.publish_late(event)
             return
         if is_publish and event[6] is not None and generation != connection.routes.generation:
             assert channel is not None
             try:
-                channel.publish_each(event[2], event[5])
+                channel.publisher.publish_each(event[2], event[5])
             except BraidError as error:
                 connection.answer_error(translate(error), channel.number, event)
             return

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect
 from braidmq.engine.topics import Topic
-from braidmq.gateways.amqp.channel import AmqpConsumer
+from braidmq.gateways.amqp.consumers import AmqpConsumer
 from braidmq.gateways.amqp.queues import SUBSCRIPTION
 from braidmq.runtime.node_loop import NodeLoop
 
@@ -56,13 +56,13 @@ class Registry:
     def _on_effect(self, effect: Effect) -> None:
         if not isinstance(effect, ConsumerCancelled | ConsumerFailed):
             return
-        target = effect.consumer.tag
+        target = effect.consumer.receiver
         if not isinstance(target, AmqpConsumer):
             return
         if isinstance(effect, ConsumerFailed):
-            target.channel.failed(target, effect.error)
+            target.consumers.failed(target, effect.error)
         else:
-            target.channel.cancelled(target)
+            target.consumers.cancelled(target)
 
 
 def is_auto_delete(topic: Topic) -> bool:

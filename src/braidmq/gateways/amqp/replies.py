@@ -3,44 +3,30 @@
 import secrets
 from typing import TYPE_CHECKING
 
-from braidmq.wire.amqp.methods import BasicDeliver, encode
-from braidmq.wire.amqp.render import render_content
-
 if TYPE_CHECKING:
-    from braidmq.gateways.amqp.channel import Channel
+    from braidmq.gateways.amqp.consumers import Consumers
 
 PREFIX = "amq.rabbitmq.reply-to"
 
 
 class Replies:
     def __init__(self) -> None:
-        self._channels: dict[str, Channel] = {}
+        self._waiting: dict[str, Consumers] = {}
 
-    def address(self, channel: "Channel") -> str:
+    def address(self, consumers: "Consumers") -> str:
         """The name under which a channel gets answers; the same for all its requests."""
-        address = channel.reply_address
+        address = consumers.reply_address
         if address is None:
-            address = channel.reply_address = f"{PREFIX}.{secrets.token_urlsafe(24)}"
-            self._channels[address] = channel
+            address = consumers.reply_address = f"{PREFIX}.{secrets.token_urlsafe(24)}"
+            self._waiting[address] = consumers
         return address
 
-    def forget(self, channel: "Channel") -> None:
+    def forget(self, consumers: "Consumers") -> None:
         """It is closed: nobody can answer it any more."""
-        if channel.reply_address is not None:
-            self._channels.pop(channel.reply_address, None)
+        if consumers.reply_address is not None:
+            self._waiting.pop(consumers.reply_address, None)
 
-    def find(self, key: bytes) -> "Channel | None":
+    def find(self, key: bytes) -> "Consumers | None":
         """The channel that waits for answers under this routing key."""
-        channel = self._channels.get(key.decode("utf-8", "replace"))
-        return channel if channel is not None and not channel.closing else None
-
-    def send(
-        self, channel: "Channel", exchange: bytes, key: bytes, raw: bytes, body: bytes
-    ) -> None:
-        assert channel.reply_tag is not None
-        method = BasicDeliver(
-            channel.reply_tag, channel.next_tag(), False, exchange.decode(), key.decode()
-        )
-        channel.send(
-            render_content(channel.number, encode(method), raw, body, channel.connection.frame_max)
-        )
+        found = self._waiting.get(key.decode("utf-8", "replace"))
+        return found if found is not None and not found.is_closed else None

@@ -33,10 +33,10 @@ class AmqpSession:
         return [
             ChannelInfo(
                 number=channel.number,
-                consumers=len(channel.consumers),
-                unacked=len(channel.unacked),
-                prefetch=channel.prefetch,
-                confirms=channel.confirms is not None,
+                consumers=len(channel.consumers.by_tag),
+                unacked=len(channel.consumers.unacked),
+                prefetch=channel.consumers.prefetch,
+                confirms=channel.publisher.confirms is not None,
             )
             for channel in self._connection.channels.values()
         ]
@@ -45,11 +45,8 @@ class AmqpSession:
         self._connection.close(ConnectionError_(ReplyCode.CONNECTION_FORCED, reason))
 
     def end_channel(self, number: int, reason: str) -> bool:
-        channel = self._connection.channels.get(number)
-        if channel is not None:
-            error = ChannelError(ReplyCode.CONNECTION_FORCED, reason)
-            self._connection.close_channel(channel, error)
-        return channel is not None
+        error = ChannelError(ReplyCode.CONNECTION_FORCED, reason)
+        return self._connection.end_channel(number, error)
 
     @property
     def is_traced(self) -> bool:

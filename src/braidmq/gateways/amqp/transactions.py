@@ -19,6 +19,7 @@ from braidmq.engine.transactions.publishing import Origin
 from braidmq.gateways.amqp.errors import precondition_failed
 from braidmq.gateways.amqp.unacked import UnackedRun
 from braidmq.model.errors import BraidError
+from braidmq.net.input_budget import InputShare
 from braidmq.record.batch import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
@@ -51,6 +52,32 @@ class Buffered:
     def answered(self) -> list[UnackedRun]:
         """Whatever the answer was."""
         return [run for _, runs in self.answers for run in runs]
+
+
+class TxMode:
+    """Whether a channel is in tx mode, and then what waits on it for the commit."""
+
+    __slots__ = ("_held_bytes", "_share", "buffered")
+
+    def __init__(self, share: InputShare) -> None:
+        self._share = share
+        self._held_bytes = 0
+        """Of what it has published and not committed: that is memory too."""
+        self.buffered: Buffered | None = None
+
+    def restart(self) -> None:
+        """It is selected, or what waited is decided."""
+        self.buffered = Buffered()
+        self._hold(-self._held_bytes)
+
+    def add(self, publish: Publish) -> None:
+        assert self.buffered is not None
+        self.buffered.publishes.append(publish)
+        self._hold(publish[3].memory_bytes)
+
+    def _hold(self, change: int) -> None:
+        self._held_bytes += change
+        self._share.hold(change)
 
 
 class Numbered:
@@ -102,7 +129,7 @@ def committing(channel: "Channel", buffered: Buffered) -> Iterator[None]:
         transactions.commit(transaction, now_ms=channel.node_loop.now_ms())
     for verb, runs in buffered.answers:
         if verb != "ack":
-            channel.answer(verb, runs)
+            channel.consumers.answer(verb, runs)
             yield
     if not whole:
         raise precondition_failed("partial tx completion")
@@ -123,7 +150,7 @@ def _acknowledge_if_there(channel: "Channel", transaction: Transaction, run: Una
 def _publish(channel: "Channel", publish: Publish, origin: Origin) -> bool:
     flags, exchange, key, batch, topics = publish
     try:
-        channel.publish_to(flags, exchange, key, batch, topics, origin)
+        channel.publisher.publish_to(flags, exchange, key, batch, topics, origin)
     except TopicFull:
         return _publish_singly(channel, flags, batch, topics, origin)
     return True
@@ -182,7 +209,9 @@ def begin(channel: "Channel", method: TxBegin) -> Transaction:
             timeout_ms=method.timeout_ms or TIMEOUT_MS,
             session_ms=method.session_ms or SESSION_MS,
         )
-    channel.numbered = Numbered(transactions.branch(found, method.branch), method.sequence)
+    channel.publisher.numbered = Numbered(
+        transactions.branch(found, method.branch), method.sequence
+    )
     return found
 
 
@@ -192,16 +221,16 @@ def acknowledge(channel: "Channel", method: TxAck) -> None:
     source = channel.connection.channels.get(method.channel)
     if source is None:
         raise NotInFlight(f"channel {method.channel} is not open, and what it had is ready again")
-    runs, missing = source.unacked.take(method.first_tag, method.last_tag)
+    runs, missing = source.consumers.unacked.take(method.first_tag, method.last_tag)
     if missing is not None:
-        source.unacked.put_back(runs)
+        source.consumers.unacked.put_back(runs)
         raise NotInFlight(f"unknown delivery tag {missing} of channel {method.channel}")
     try:
         channel.node_loop.engine.transactions.acknowledge_all(
             transaction, [(run.consumer, run.view, run.start, run.stop) for run in runs]
         )
     except BraidError:
-        source.unacked.put_back(runs)
+        source.consumers.unacked.put_back(runs)
         raise
 
 
@@ -214,12 +243,14 @@ def heartbeat(channel: "Channel") -> None:
 def end(channel: "Channel", method: TxEnd) -> None:
     transaction = _transaction(channel)
     branches = method.arguments.get("branches") if method.chosen else None
-    unroutable = channel.numbered.unroutable if channel.numbered is not None else 0
+    unroutable = (
+        channel.publisher.numbered.unroutable if channel.publisher.numbered is not None else 0
+    )
     if unroutable and method.commit:
         raise ChannelError(
             ReplyCode.NO_ROUTE, f"{unroutable} messages of the transaction found no queue"
         )
-    channel.numbered = None
+    channel.publisher.numbered = None
     channel.node_loop.engine.transactions.conclude(
         transaction,
         commit=method.commit,
@@ -248,13 +279,13 @@ def attach_producer(channel: "Channel", method: TxProducer) -> Producer:
         producer, _ = transactions.open_producer(
             channel.vhost, method.name, owner=owner, now_ms=now_ms
         )
-    channel.numbered = Numbered(producer, method.sequence)
+    channel.publisher.numbered = Numbered(producer, method.sequence)
     return producer
 
 
 def left(channel: "Channel") -> None:
     """The client closed the channel: it will not come back as the producer that it was here."""
-    numbered = channel.numbered
+    numbered = channel.publisher.numbered
     if numbered is not None and isinstance(numbered.author, Producer):
         channel.node_loop.engine.transactions.close_producer(numbered.author)
 
@@ -265,12 +296,12 @@ def _check_numbers(*numbers: int) -> None:
 
 
 def _require_plain(channel: "Channel") -> None:
-    if channel.transaction is not None:
+    if channel.tx.buffered is not None:
         raise precondition_failed("the channel is in tx mode")
 
 
 def _transaction(channel: "Channel") -> Transaction:
-    numbered = channel.numbered
+    numbered = channel.publisher.numbered
     if numbered is None or not isinstance(numbered.author, Branch):
         raise precondition_failed("the channel has no transaction")
     return numbered.author.transaction

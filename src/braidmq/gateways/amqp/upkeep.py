@@ -10,7 +10,7 @@ def check_consumers(connection: AmqpConnection, now_ms: int) -> None:
     its messages for ever."""
     timeout_ms = int(connection.settings.consumer_timeout_s * 1000)
     for channel in list(connection.channels.values()) if timeout_ms else ():
-        overdue = channel.overdue(now_ms, timeout_ms)
+        overdue = channel.consumers.overdue(now_ms, timeout_ms)
         if overdue is not None:
             connection.close_channel(channel, overdue)
 

@@ -86,7 +86,7 @@ class Bridge:
                 now_ms=now_ms,
                 credits=[Credit(IN_FLIGHT_MAX)],
                 visibility_ms=0,
-                tag=self,
+                receiver=self,
             )
         return topic
 

@@ -15,7 +15,7 @@ from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.fast_path import MqttFastPath
 from braidmq.gateways.mqtt.handshake import Handshake
-from braidmq.gateways.mqtt.input_events import InputEvents
+from braidmq.gateways.mqtt.input_events import PacketEvents
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY, Arrival
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.pending_acks import PendingAcks, PublishAnswer
@@ -137,7 +137,7 @@ class MqttConnection:
         """Publishes that wait for room, while there are any."""
         self._deaf_since_s = 0.0
         """When too many of them waited for more to be read."""
-        self.input = InputEvents(self)
+        self.input = PacketEvents(self)
         self._publisher = Publisher(self)
         self._subscriber = Subscriber(self)
         self._queues: QueueClient | None = None
@@ -229,7 +229,7 @@ class MqttConnection:
             self._trace = Trace(self, self.version) if wanted else None
             self._set_shortcut()
             if self._established:
-                self.session.index.moves += 1
+                self.session.index.moved()
 
     def log_fields(self) -> dict[str, Any]:
         named = {"connection": self._session_id, "peer": self.transport.peer}
@@ -278,7 +278,7 @@ class MqttConnection:
         if self._trace is not None:
             self._trace.received(bytes(view[:used]))
         began = monotonic()
-        self.input.handle(events, view, began + READ_S)
+        self.input.handle_read(events, view, began + READ_S)
         if self._closed:
             return size
         self._set_receive_bytes(size, monotonic() - began)
@@ -418,9 +418,9 @@ class MqttConnection:
         """The session is its own. What it is told from now on waits until that is on disk."""
         self.session = session
         session.connection = self
-        session.index.moves += 1
+        session.index.moved()
         self._established = self._held = True
-        self.node_loop.sessions.add(self._session_id, self)
+        self.node_loop.sessions.add(self._session_id, self, self.namespace)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -435,7 +435,7 @@ class MqttConnection:
         self._handshake = None
         self._held = False
         self.transport.receive_bytes = 4 * RECEIVE_BYTES_MIN
-        self.session.index.moves += 1
+        self.session.index.moved()
         self.node_loop.flush_later(self)
         self._subscriber.resume()
         self.read_on()

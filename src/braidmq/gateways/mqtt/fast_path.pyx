@@ -9,8 +9,11 @@ use.
 
 Whatever is not just so takes the long way, and decides there whether the next may take this one:
 
-    Plan ── Route: where a topic leads, while no subscription, binding or connection changes
-              └─ Express …: one for each subscriber's connection
+    Match ── Route: where a topic leads, while no subscription, binding or connection changes
+               └─ MqttFastPath …: one for each subscriber's connection
+
+Whether the way that was found still holds is one question: whether anything was done since
+(``Turns.epoch``). If so it is asked for again, of the publisher.
 """
 
 from cpython cimport array
@@ -71,18 +74,15 @@ cdef class Route:
 
 cdef class MqttFastPath(FastPath):
     """One connection's part in it: it may publish this way, and be a target."""
-    cdef object connection, index, router, accounts, publisher, pressure, credit, outbox, answers
+    cdef object connection, publisher, credit, outbox
     cdef TcpLink link
     cdef Turns turns
     cdef Counters counters
-    cdef list open_exchanges
-    # The way that was found last, and the turn after which it was: levels of pressure and plans
-    # change in others.
+    # The way that was found last, and when: None when there is none.
     cdef Route known
     cdef bytes known_topic
     cdef long long known_at
-    cdef dict matches
-    cdef set checked
+    cdef bint is_idle           # then it was owed no answer, so that PUBACK may go out at once
     cdef uint32_t packet_bytes_max
     cdef int version, quota
     cdef uint64_t open_ids
@@ -93,16 +93,10 @@ cdef class MqttFastPath(FastPath):
         self.connection = connection
         self.link = link
         self.publisher = publisher
-        self.checked = publisher.checked
+        self.known_topic = b""
+        self.known_at = -1
         self.turns = connection.node_loop.turns
-        self.answers = connection.answers.waiting
-        self.open_exchanges = publisher.open_ids.runs()
-        self.accounts = connection.gateway.accounts
         self.counters = connection.router.counters
-        self.pressure = connection.node_loop.engine.pressure
-        self.router = connection.node_loop.engine.exchanges.router(connection.namespace)
-        self.index = connection.session.index
-        self.matches = self.index.matches
         self.outbox = connection.session.outbox
         self.credit = connection.credit
         self.version = connection.version
@@ -113,7 +107,7 @@ cdef class MqttFastPath(FastPath):
     def let_go(self):
         """The connection is over. No route leads here any more, but some may be remembered."""
         self.link = None
-        self.connection = self.publisher = self.credit = self.outbox = self.answers = None
+        self.connection = self.publisher = self.credit = self.outbox = None
 
     # --- publishing ---
 
@@ -149,7 +143,7 @@ cdef class MqttFastPath(FastPath):
         cdef Route route = self.route_to(data, data + size, ids, &count)
         if route is None or not route.targets or not route.takes_qos1:
             return False
-        if self.answers or self.open_exchanges or count > self.quota or not self.is_clear():
+        if not self.is_idle or count > self.quota or not self.is_clear():
             return False
         for target in route.targets:
             if not target.has_room(count):
@@ -191,37 +185,30 @@ cdef class MqttFastPath(FastPath):
         are not publishes to one topic. ``ids`` is where to say where their packet ids are."""
         cdef uint32_t length = 0
         cdef Py_ssize_t head = packet_head(data, end, True, &length)
-        cdef Route route
         if not self.may_go() or head <= 0 or end - data - head < 2:
             return None
         count[0] = self.count_alike(data, end, data + head, ids)
         if count[0] == 0:
             return None
-        route = self.known
         if (
-            route is None or self.known_at != self.turns.count
+            self.known_at != self.turns.epoch
             or PyBytes_GET_SIZE(self.known_topic) != be16(data + head)
             or memcmp(data + head + 2, PyBytes_AS_STRING(self.known_topic), be16(data + head)) != 0
         ):
-            route = self.known = self.find_route(
+            self.find_route(
                 PyBytes_FromStringAndSize(<const char *>data + head + 2, be16(data + head)))
-            if route is None:
-                return None
-        if route.moves != self.index.moves or route.generation != self.router.generation:
-            return None
-        return route if self.accounts.generation == self.publisher.checked_at else None
+        return self.known
 
-    cdef Route find_route(self, bytes topic):
+    cdef int find_route(self, bytes topic) except -1:
         """The way that the long one has found to a topic that the client may publish to."""
-        cdef Route route
-        self.known_topic, self.known_at = topic, self.turns.count
-        match = self.matches.get(topic)
-        if match is None or topic not in self.checked or self.pressure.level:
-            return None
-        route = match.route
-        if route is None or route.targets is None:
-            return None
-        return route if route.version == self.version or not route.targets else None
+        cdef Route route = self.publisher.short_way(topic)
+        self.known_topic, self.known_at = topic, self.turns.epoch
+        self.is_idle = self.publisher.is_idle
+        self.known = None
+        if route is not None and route.targets is not None:
+            if route.version == self.version or not route.targets:
+                self.known = route
+        return 0
 
     cdef Py_ssize_t count_alike(
         self, uint8_t *p, const uint8_t *end, const uint8_t *topic, uint8_t **ids

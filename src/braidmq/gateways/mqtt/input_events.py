@@ -1,100 +1,66 @@
-"""What a connection sent, handled in its order and within its share of time.
+"""What a connection sent, as packets: those that wait do not refer to what was read."""
 
-One read may bring thousands of packets, and one packet may take long: a client decides both. So
-they are handled for a while (``READ_S``); the rest, and packets that are done in steps, are work in
-slices, and the connection is not read from until all of it is done.
-"""
-
-from collections import deque
-from collections.abc import Iterator
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.model.errors import BraidError
-from braidmq.runtime.sliced_work import Steps
+from braidmq.runtime.input_events import Event, InputEvents
 from braidmq.wire.mqtt.scan import EVENT_PUBLISH
 
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.connection import MqttConnection
 
-Event = tuple[Any, ...]
-
 NOTHING = memoryview(b"")
-"""Events that were put off do not refer to what was read."""
 
 
-class InputEvents:
+class PacketEvents(InputEvents):
     def __init__(self, connection: "MqttConnection") -> None:
+        super().__init__(connection.node_loop, connection.transport.peer)
         self._connection = connection
-        self._late: deque[Event] = deque()
-        """What was read last and is not handled yet."""
-        self._steps: Steps | None = None
-        """The rest of a packet that takes long."""
-        self.is_late = False
-        """There is some of either, or will be: what comes now comes after it."""
+        self._view = NOTHING
+        """What was read, while it is handled."""
 
-    def handle(self, events: list[Event], view: memoryview, until: float) -> None:
-        """Handle events in their order; from then on the rest is done a slice at a time."""
-        connection = self._connection
-        for event in events:
-            if self.is_late:
-                self._put_off(event, view)
-                continue
-            connection.handle(event, view)
-            if connection.is_closed:
-                return
-            self.is_late = self._steps is not None or monotonic() >= until
-        self.is_late = bool(self._late) or self._steps is not None
-        if self.is_late:
-            connection.transport.pause()
-            what = f"what {connection.transport.peer} asked for"
-            connection.node_loop.work_in_background(self._catch_up(), what)
+    def handle_read(self, events: list[Event], view: memoryview, until: float) -> None:
+        self._view = view
+        self.handle(events, until)
+        self._view = NOTHING
 
-    def do(self, steps: Steps) -> None:
-        """Have the packet that is handled done in steps; what comes after it waits."""
-        self._steps = steps
+    def put_off(self) -> None:
+        self._connection.transport.pause()
+        self._events = [self._kept(each) for each in self._events[self._at :]]
+        self._at = 0
+        super().put_off()
 
-    def _put_off(self, event: Event, view: memoryview) -> None:
-        """Keep it, for when those before it are done."""
-        if event[0] == EVENT_PUBLISH:
-            run, connection = event[1], self._connection
-            now_ms = connection.node_loop.now_ms()
-            arrival = Arrival.of_run(run, view, connection.version, now_ms)
-            event = (EVENT_PUBLISH, arrival.kept(), run.packet_ids)
-        self._late.append(event)
+    def _kept(self, event: Event) -> Event:
+        if event[0] != EVENT_PUBLISH or self._view is NOTHING:
+            return event
+        run, connection = event[1], self._connection
+        now_ms = connection.node_loop.now_ms()
+        arrival = Arrival.of_run(run, self._view, connection.version, now_ms)
+        return EVENT_PUBLISH, arrival.kept(), run.packet_ids
 
-    def _catch_up(self) -> Iterator[None]:
-        """A slice at a time; nothing more is read until it is done."""
-        connection = self._connection
-        try:
-            while (self._late or self._steps is not None) and not connection.is_closed:
-                self._catch_up_some()
-                yield
-        except Exception:
-            connection.transport.abort()
-            raise
-        self.forget()
-        self.is_late = False
-        connection.caught_up()
+    def _handle_one(self, event: Event) -> None:
+        if self.is_late and event[0] == EVENT_PUBLISH:
+            self._connection.take(event[1], event[2])
+        else:
+            self._connection.handle(event, self._view)
+
+    def _is_over(self) -> bool:
+        return self._connection.is_closed
 
     def _catch_up_some(self) -> None:
-        connection = self._connection
         try:
-            if self._steps is not None:
-                if next(self._steps, self) is self:
-                    self._steps = None
-                return
-            event = self._late.popleft()
-            if event[0] == EVENT_PUBLISH:
-                connection.take(event[1], event[2])
-            else:
-                connection.handle(event, NOTHING)
+            super()._catch_up_some()
         except BraidError as error:
-            connection.fail(translate(error.with_traceback(None)))
+            self._connection.fail(translate(error.with_traceback(None)))
+
+    def _abort(self) -> None:
+        self._connection.transport.abort()
+
+    def _caught_up(self) -> None:
+        self._connection.caught_up()
 
     def forget(self) -> None:
-        """Nothing of it counts any more."""
-        self._late.clear()
-        self._steps = None
+        self._view = NOTHING
+        super().forget()

@@ -18,6 +18,7 @@ from braidmq.gateways.mqtt.sys_topics import SysTopics
 from braidmq.gateways.mqtt.websocket import WebSocketTransport
 from braidmq.net.admission import Listening, listen
 from braidmq.net.tcp import TcpLink
+from braidmq.runtime.gateway import Gateway
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
@@ -31,33 +32,28 @@ from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
 
-BEAT_S = 1.0
 DRAIN_S = 2.0
 
 
-class MqttGateway:
+class MqttGateway(Gateway[MqttConnection]):
     """One for both listeners: a client may come over TCP today and WebSocket tomorrow."""
 
     def __init__(
         self, node_loop: NodeLoop, accounts: Accounts, logins: Logins, settings: MqttSettings
     ) -> None:
-        self.node_loop = node_loop
-        self.accounts = accounts
+        super().__init__(node_loop, accounts)
         self.logins = logins
         self.settings = settings
-        self.connections: set[MqttConnection] = set()
-        self.connections_opened = self.publishers_slowed = 0
-        self._past_received_bytes = self._past_sent_bytes = 0
         self.router = MqttRouter(node_loop, accounts, settings)
         self.queues = Queues(node_loop, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(node_loop, self.router, self.queues, settings)
         self.sys_topics = SysTopics(self)
         self._servers: list[asyncio.Server | Listening] = []
-        self._beat = node_loop.loop.call_later(BEAT_S, self._beats)
         node_loop.on_pressure(self._on_pressure)
         node_loop.listeners.append(self._on_effect)
         accounts.watch(self._on_change)
+        accounts.when_stale(node_loop.turns.changed)
         self.sessions.restore()
 
     async def listen(self, sock: socket.socket) -> None:
@@ -77,7 +73,7 @@ class MqttGateway:
         first that stops stops all."""
         for server in self._servers:
             server.close()
-        self._beat.cancel()
+        self.stop_beats()
         for connection in list(self.connections):
             connection.shut_down()
         deadline = self.node_loop.loop.time() + min(deadline_s, DRAIN_S)
@@ -89,25 +85,6 @@ class MqttGateway:
             session.cancel_timers()
 
     # --- what metrics read ---
-
-    def forget(self, connection: MqttConnection) -> None:
-        """A connection is over; what it carried still counts."""
-        if connection in self.connections:
-            self.connections.discard(connection)
-            self._past_received_bytes += connection.received_bytes
-            self._past_sent_bytes += connection.sent_bytes
-
-    @property
-    def received_bytes(self) -> int:
-        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
-
-    @property
-    def connection_count(self) -> int:
-        return len(self.connections)
 
     @property
     def channel_count(self) -> int:
@@ -128,23 +105,18 @@ class MqttGateway:
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.accounts.namespace(namespace).max_connections
-        if limit is None:
-            return
-        used = sum(each.namespace == namespace for each in self.connections if each.is_established)
-        if used >= limit:
+        limit = self.reached_limit(namespace)
+        if limit is not None:
             raise MqttError(
                 Reason.QUOTA_EXCEEDED, f"{namespace!r} has {limit} connections and takes no more"
             )
 
-    def _beats(self) -> None:
-        now = self.node_loop.loop.time()
+    def beat(self, now: float) -> None:
         for connection in list(self.connections):
             connection.beat(now)
             connection.check_parked(now)
         self.sys_topics.beat(now)
         self.admin.beat(now)
-        self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
 
     def _on_pressure(self, changed: PressureChanged) -> None:
         if changed.level is not Level.BLOCKED:
@@ -154,11 +126,11 @@ class MqttGateway:
     def _on_effect(self, effect: Effect) -> None:
         """Somebody deleted a queue: one of ours, as AMQP can, is made again."""
         if isinstance(effect, ConsumerCancelled):
-            owner = effect.consumer.tag
+            owner = effect.consumer.receiver
             if isinstance(owner, Outbox | Bridge | QueueConsumer):
                 owner.cancelled()
         elif isinstance(effect, ConsumerFailed):
-            connection = _connection_of(effect.consumer.tag)
+            connection = _connection_of(effect.consumer.receiver)
             if connection is not None:
                 connection.fail(refusal(effect.error))
 

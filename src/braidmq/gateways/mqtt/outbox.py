@@ -301,7 +301,7 @@ class Outbox:
             now_ms=self._node_loop.now_ms(),
             credits=[self._credit],
             visibility_ms=0,
-            tag=self,
+            receiver=self,
         )
         self._node_loop.schedule_turn()
 

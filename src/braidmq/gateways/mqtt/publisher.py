@@ -4,6 +4,7 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from braidmq.gateways.mqtt.fast_path import Route
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
 from braidmq.gateways.mqtt.pending_acks import PublishAnswer
@@ -121,6 +122,22 @@ class Publisher:
         if arrival.topic.startswith(QUEUE_BYTES):
             return connection.gateway.queues.takes_runs(connection.namespace, arrival)
         return connection.router.takes_runs(connection.namespace, arrival.topic)
+
+    # --- as the short way knows it ---
+
+    def short_way(self, topic: bytes) -> Route | None:
+        """Where single messages to a topic may go without the long way, as things are now."""
+        connection = self._connection
+        if not self._is_checked(topic) or connection.node_loop.engine.pressure.level:
+            return None
+        return connection.router.route(connection.namespace, topic)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client is owed no answer, nor in the middle of an exchange of QoS 2."""
+        return not self._connection.answers.waiting and not len(self.open_ids)
+
+    # --- the long way ---
 
     def _publish_run(self, arrival: Arrival, ids: "array[int]") -> None:
         if arrival.qos == EXACTLY_ONCE:

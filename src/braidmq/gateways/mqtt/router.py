@@ -58,7 +58,9 @@ class MqttRouter:
     def index(self, namespace: str) -> SubscriptionIndex:
         index = self.indexes.get(namespace)
         if index is None:
-            index = self.indexes[namespace] = SubscriptionIndex(namespace, self.accounts)
+            index = self.indexes[namespace] = SubscriptionIndex(
+                namespace, self.accounts, self.node_loop.turns
+            )
         return index
 
     def takes_runs(self, namespace: str, topic: bytes) -> bool:
@@ -84,11 +86,18 @@ class MqttRouter:
 
     def open_route(self, namespace: str, topic: bytes) -> None:
         """Look for the short way to a topic, unless that was done since anything changed."""
+        if self.route(namespace, topic) is None:
+            index, router = self.index(namespace), self.node_loop.engine.exchanges.router(namespace)
+            match = index.match(topic)
+            match.route = _route(match, index.moves, router.generation)
+
+    def route(self, namespace: str, topic: bytes) -> Route | None:
+        """The short way to a topic, if it was looked for since anything changed."""
         index, router = self.index(namespace), self.node_loop.engine.exchanges.router(namespace)
-        match, generation = index.match(topic), router.generation
-        known = match.route
-        if known is None or known.moves != index.moves or known.generation != generation:
-            match.route = _route(match, index.moves, generation)
+        known = index.match(topic).route
+        if known is None or known.moves != index.moves or known.generation != router.generation:
+            return None
+        return known
 
     def publish(
         self,

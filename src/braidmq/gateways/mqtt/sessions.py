@@ -110,7 +110,7 @@ class Sessions:
     def disconnected(self, session: Session, *, with_will: bool) -> None:
         """Its connection is gone; it stays for as long as it was asked to."""
         session.connection = None
-        session.index.moves += 1
+        session.index.moved()
         session.outbox.detach()
         session.disconnected_ms = self._node_loop.now_ms()
         if not with_will:

@@ -14,6 +14,7 @@ from braidmq.wire.mqtt.text import split_share
 if TYPE_CHECKING:
     from braidmq.gateways.mqtt.session import Session
     from braidmq.gateways.mqtt.settings import ShareStrategy
+    from braidmq.runtime.turns import Turns
     from braidmq.security.accounts import Accounts
 
 MATCHES_MAX = 65_536
@@ -199,13 +200,14 @@ class Match:
 class SubscriptionIndex:
     """The subscriptions of one namespace."""
 
-    def __init__(self, namespace: str, accounts: "Accounts") -> None:
+    def __init__(self, namespace: str, accounts: "Accounts", turns: "Turns") -> None:
         self.namespace = namespace
+        self._turns = turns
         self._accounts = accounts
         self._generation = accounts.generation
         self.count = 0
         self.moves = 0
-        """Grows when anybody gets a message who did not, or no more, or in another way."""
+        """How often ``moved`` was called."""
         self.matches: dict[bytes, Match] = {}
         """What was found last for a topic: emptied when a subscription or a permission changes."""
         self._matches_weight = 0
@@ -251,7 +253,12 @@ class SubscriptionIndex:
     def _changed(self) -> None:
         self.matches.clear()
         self._matches_weight = 0
+        self.moved()
+
+    def moved(self) -> None:
+        """Somebody gets a message who did not, or no more, or in another way."""
         self.moves += 1
+        self._turns.changed()
 
     def _leave(self, number: int) -> None:
         self._index.forget_subscriber(number)

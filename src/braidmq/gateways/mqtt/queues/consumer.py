@@ -71,7 +71,7 @@ class QueueConsumer:
             now_ms=self._node_loop.now_ms(),
             credits=credits,
             auto_ack=not record.explicit and not record.qos,
-            tag=self,
+            receiver=self,
         )
         self._node_loop.schedule_turn()
 

@@ -1,0 +1,66 @@
+"""What every gateway keeps of its connections: who they are, what they carried, their upkeep."""
+
+from typing import Generic, Protocol, TypeVar
+
+from braidmq.runtime.node_loop import NodeLoop
+from braidmq.security.accounts import Accounts
+
+BEAT_S = 1.0
+
+
+class Connection(Protocol):
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Gateway(Generic[C]):
+    def __init__(self, node_loop: NodeLoop, accounts: Accounts) -> None:
+        self.node_loop = node_loop
+        self.accounts = accounts
+        self.connections: set[C] = set()
+        self.connections_opened = self.publishers_slowed = 0
+        self._past_received_bytes = self._past_sent_bytes = 0
+        self._beat = node_loop.loop.call_later(BEAT_S, self._beats)
+
+    def beat(self, now: float) -> None:
+        """Called about once a second."""
+        raise NotImplementedError
+
+    def _beats(self) -> None:
+        self.beat(self.node_loop.loop.time())
+        self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
+
+    def stop_beats(self) -> None:
+        self._beat.cancel()
+
+    def forget(self, connection: C) -> None:
+        """A connection is over; what it carried still counts."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._past_received_bytes += connection.received_bytes
+            self._past_sent_bytes += connection.sent_bytes
+
+    def reached_limit(self, namespace: str) -> int | None:
+        """How many connections a namespace may have, if it has as many: of all protocols."""
+        limit = self.accounts.namespace(namespace).max_connections
+        is_reached = limit is not None and self.node_loop.sessions.count(namespace) >= limit
+        return limit if is_reached else None
+
+    # --- what metrics read ---
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections)
+
+    @property
+    def received_bytes(self) -> int:
+        return self._past_received_bytes + sum(each.received_bytes for each in self.connections)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._past_sent_bytes + sum(each.sent_bytes for each in self.connections)
