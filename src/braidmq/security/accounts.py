@@ -381,14 +381,8 @@ class Accounts:
             raise Conflict(f"there is a namespace {name!r} already")
         return self._keep_namespace(name, NamespaceRecord(max_connections, max_queues))
 
-    def set_limit(self, name: str, limit: str, value: int | None) -> Lsn:
-        """``limit`` is ``max_connections`` or ``max_queues``; ``None`` lifts it."""
-        if limit not in LIMITS:
-            raise BadRequest(f"there is no limit {limit!r}", remedy=f"Known: {', '.join(LIMITS)}")
-        return self.set_limits(name, {limit: value})
-
     def set_limits(self, name: str, limits: dict[str, int | None]) -> Lsn:
-        """Several at once; those not named stay."""
+        """Those not named stay; ``None`` lifts one."""
         assert limits.keys() <= set(LIMITS)
         record = self._namespace_record(name)
         return self._keep_namespace(name, msgspec.structs.replace(record, **limits))
