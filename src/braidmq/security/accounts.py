@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
+from braidmq.model.errors import AccessRefused, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.failed_logins import FailedLogins
 from braidmq.security.passwords import (

@@ -31,7 +31,7 @@ from collections import OrderedDict
 import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
-from braidmq.model.limits import KIB, MIB
+from braidmq.model.limits import MIB
 from braidmq.record.batch import BadRecord, RecordBatch
 from braidmq.record.crc32c import crc32c
 from braidmq.storage.disk import Disk, File
