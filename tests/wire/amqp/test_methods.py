@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_tables import only, pika_tables, tables
 
 from braidmq.wire.amqp import methods
-from braidmq.wire.amqp.constants import PROTOCOL_HEADER, SOFT_ERRORS, ReplyCode
+from braidmq.wire.amqp.constants import PROTOCOL_HEADER, ReplyCode
 from braidmq.wire.amqp.errors import (
     AmqpError,
     ChannelError,
@@ -202,10 +202,6 @@ def test_values_that_do_not_fit(method):
 
 
 # --- errors ---
-
-
-def test_reply_codes_that_close_a_channel_only():
-    assert {int(code) for code in SOFT_ERRORS} == {311, 312, 313, 403, 404, 405, 406}
 
 
 @settings(deadline=None)

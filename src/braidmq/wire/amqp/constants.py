@@ -49,17 +49,3 @@ class ReplyCode(IntEnum):
     NOT_ALLOWED = 530
     NOT_IMPLEMENTED = 540
     INTERNAL_ERROR = 541
-
-
-# A soft error closes its channel; a hard one closes the connection.
-SOFT_ERRORS: Final = frozenset(
-    {
-        ReplyCode.CONTENT_TOO_LARGE,
-        ReplyCode.NO_ROUTE,
-        ReplyCode.NO_CONSUMERS,
-        ReplyCode.ACCESS_REFUSED,
-        ReplyCode.NOT_FOUND,
-        ReplyCode.RESOURCE_LOCKED,
-        ReplyCode.PRECONDITION_FAILED,
-    }
-)
