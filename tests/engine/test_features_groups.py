@@ -26,7 +26,7 @@ class Grouped(World):
         )
 
     def sync(self, member: str, generation: int, **options: object) -> Answer:
-        return self.engine.groups.sync(NS, G, member, generation, now_ms=self.now_ms, **options)
+        return self.beat(member, generation, catch_up=True, **options)
 
     def owners(self, topic: str = "t") -> dict[int, str]:
         """By what the subscription does, not by what the group says."""
