@@ -83,6 +83,7 @@ lint: setup
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src  # it calls pycodestyle by name
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/unused.py
 
 bench-storage: setup
 	$(BIN)/python -m bench.storage

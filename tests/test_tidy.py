@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,11 @@ FROM_IMPORT = re.compile(r"^\s*from\s+(\S+)\s+c?import\s+(.+)$", re.MULTILINE)
 PLAIN_IMPORT = re.compile(r"^\s*c?import\s+(.+)$", re.MULTILINE)
 CONTINUED = re.compile(r"\\\n|\(([^()]*)\)")
 PRINT = re.compile(r"(?<![\w.])print\(")
+DOCSTRING = re.compile(r'"""(?:.|\n)*?"""')
+KERNEL_DECLARATION = re.compile(
+    r"^[ \t]*(?:(?:cdef +)?class +(\w+)|(?:def|cpdef|cdef)\b[^\n(=]*?(\w+) *\([^\n]*$)",
+    re.MULTILINE,
+)
 LEFTOVER = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 
 
@@ -132,6 +138,61 @@ def test_kernels_import_downward_only() -> None:
 def test_every_kernel_has_its_types_beside_it() -> None:
     bare_kernels = [named(p) for p in sources(".pyx") if not p.with_suffix(".pyi").exists()]
     assert not bare_kernels
+
+
+# What tests see of a structure in C.
+WINDOWS = {
+    "crc32c_portable",  # what processors without the instruction get
+    "directory_size",
+    "in_flight_bytes",
+    "is_ready",
+    "kafka_hash",  # for Kafka's own vectors
+    "node_count",
+}
+
+
+def code_of(text: str) -> str:
+    return "\n".join(line.partition("#")[0] for line in DOCSTRING.sub("", text).splitlines())
+
+
+def unused_names(kernels: list[str], others: list[str]) -> set[str]:
+    """Functions and classes that these kernels declare and no code names."""
+    texts = [code_of(text) for text in kernels]
+    declared = Counter(
+        name
+        for text in texts
+        for names in KERNEL_DECLARATION.findall(text)
+        for name in names
+        if name and not name.startswith("__")
+    )
+    named = Counter(re.findall(r"\w+", "\n".join([*texts, *map(code_of, others)])))
+    return {name for name, times in declared.items() if named[name] <= times}
+
+
+def test_the_check_sees_what_a_kernel_declares_for_nobody() -> None:
+    kernel = """
+cdef class Used:
+    cdef int64_t count(self) except -1:
+        return 0
+    def idle(self, x=1):  # idle
+        pass
+cdef inline const char *lost(int a) noexcept:
+    return NULL
+cpdef tuple pair(
+    int a,
+):
+    return used(a)
+cdef int used(int a) except -1: ...
+class Alone:
+    pass
+    """
+    assert unused_names([kernel], ["x = Used().count"]) == {"idle", "lost", "pair", "Alone"}
+
+
+def test_kernels_declare_nothing_for_nobody() -> None:
+    kernels = [path.read_text() for path in sources(".pyx", ".pxd")]
+    users = [*sources(".py"), *(ROOT / "bench").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    assert unused_names(kernels, [path.read_text() for path in users]) == WINDOWS
 
 
 def test_every_package_has_a_readme() -> None:

@@ -6,7 +6,7 @@ from engine_worlds import NS, SECOND, SMALL, Got, World
 from braidmq.engine.errors import UnknownGroup, UnknownTopic, WrongMode
 from braidmq.engine.group_coordinator import Answer
 from braidmq.engine.groups import StaleGeneration, Strategy, UnknownMember
-from braidmq.engine.topics import Mode
+from braidmq.engine.topics import Consumer, Mode
 from braidmq.model.errors import BadRequest
 from braidmq.testing.faulty_disk import FaultyDisk, LoseAll
 
@@ -26,7 +26,7 @@ class Grouped(World):
         )
 
     def sync(self, member: str, generation: int, **options: object) -> Answer:
-        return self.engine.groups.sync(NS, G, member, generation, now_ms=self.now_ms, **options)
+        return self.beat(member, generation, catch_up=True, **options)
 
     def owners(self, topic: str = "t") -> dict[int, str]:
         """By what the subscription does, not by what the group says."""
@@ -326,14 +326,19 @@ def test_a_group_can_be_forgotten_once_it_is_empty() -> None:
         world.engine.groups.group(NS, G)
 
 
-def test_assign_by_hand() -> None:
+def test_each_gets_what_is_assigned_to_it() -> None:
     world = World()
+
+    def assign(*assigned: Consumer) -> None:
+        one.subscription.assignment = dict(enumerate(assigned))
+        world.engine.state.mark_dirty(one.subscription)
+
     topic = world.topic(partitions=2)
     one = world.consumer(topic, mode=Mode.ASSIGNED)
     two = world.consumer(topic, mode=Mode.ASSIGNED)
-    world.engine.assign(one.subscription, {0: one})
+    assign(one)
     for number in range(2):
         world.publish(topic, b"x", partition=number)
     assert [(each.consumer, each.view.partition.number) for each in world.dispatch()] == [(one, 0)]
-    world.engine.assign(one.subscription, {0: one, 1: two})
+    assign(one, two)
     assert [(each.consumer, each.view.partition.number) for each in world.dispatch()] == [(two, 1)]

@@ -1,20 +1,16 @@
 """Partitions and slots of keys against Kafka's murmur2 written out in Python."""
 
 import struct
-from array import array
-from itertools import groupby
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from braidmq.engine.partitioner import (
-    ANYONE,
     NO_SLOT,
     PARTITIONS_MAX,
     SLOTS_MAX,
     key_slots,
-    runs_by_slot_owner,
     split,
 )
 from braidmq.record.batch import Record, RecordBatch
@@ -164,7 +160,7 @@ def test_what_is_split_is_whole_batches(batch: RecordBatch, partitions: int) -> 
         # Scanned as a segment, the offsets are those in the records.
         assert [record.offset for record in scanned.records()] == list(range(len(got)))
         assert scanned.records() == got.records()
-        for fact in ("count", "summary", "priority_max", "priority_min", "max_timestamp_ms"):
+        for fact in ("count", "summary", "max_timestamp_ms"):
             assert getattr(scanned, fact) == getattr(got, fact)
         assert got.dense
         assert got.base_offset == 0
@@ -243,22 +239,6 @@ def test_slots_agree_with_the_oracle(batch: RecordBatch, slots: int, data: st.Da
     assert found.tolist() == [expected_slot(record.key, slots) for record in wanted]
 
 
-@given(batches, st.lists(st.integers(-1, 3), min_size=1, max_size=50), st.data())
-def test_runs_agree_with_the_oracle(
-    batch: RecordBatch, owners: list[int], data: st.DataObject
-) -> None:
-    first = data.draw(st.integers(0, len(batch)))
-    stop = data.draw(st.integers(first, len(batch)))
-    slots = key_slots(batch, first, stop, len(owners))
-    each = [ANYONE if slot == NO_SLOT else owners[slot] for slot in slots]
-    expected, at = [], first
-    for owner, group in groupby(each):
-        length = len(list(group))
-        expected.append((at, at + length, owner))
-        at += length
-    assert runs_by_slot_owner(batch, first, stop, array("i", owners)) == expected
-
-
 def test_slots_of_one_partition_are_all_used() -> None:
     """The partition and the slot come from different bits: with a common factor, too."""
     partitions, slots = 4, 64
@@ -273,16 +253,9 @@ def test_slots_of_one_partition_are_all_used() -> None:
 def test_spans_outside_the_batch(first: int, stop: int) -> None:
     with pytest.raises(IndexError):
         key_slots(keyed(b"a", b"b"), first, stop, 8)
-    with pytest.raises(IndexError):
-        runs_by_slot_owner(keyed(b"a", b"b"), first, stop, array("i", [1]))
 
 
 @pytest.mark.parametrize("slots", [0, -1, SLOTS_MAX + 1])
 def test_slot_counts_out_of_range(slots: int) -> None:
     with pytest.raises(ValueError, match="slots"):
         key_slots(keyed(b"a"), 0, 1, slots)
-
-
-def test_no_slots_have_no_owners() -> None:
-    with pytest.raises(ValueError, match="slots"):
-        runs_by_slot_owner(keyed(b"a"), 0, 1, array("i"))

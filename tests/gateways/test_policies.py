@@ -12,14 +12,24 @@ from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways.policies import (
     Policy,
     age_ms,
-    delete_policy,
+    deleting_policy,
     find_policy,
     list_policies,
-    set_policy,
+    setting_policy,
 )
 from braidmq.storage.disk import MemoryDisk
 
 NOW = 1_700_000_000_000
+
+
+def set_policy(engine: Engine, policy: Policy, *, now_ms: int) -> None:
+    for _ in setting_policy(engine, policy, now_ms=now_ms):
+        pass
+
+
+def delete_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> None:
+    for _ in deleting_policy(engine, namespace, name, now_ms=now_ms):
+        pass
 
 
 @pytest.fixture

@@ -88,5 +88,5 @@ async def test_a_date_comes_with_the_wall_clock(broker: NodeLoop) -> None:
     # And what is published from now on is stamped by it.
     publish(broker, topic, 0)
     (run,) = broker.engine.read(topic, 0, 1)
-    stamped = run.batch.timestamp_at(run.first)
+    stamped = run.batch.record(run.first).timestamp_ms
     assert abs(stamped - broker.wall_ms()) < PATIENCE_S * 1000

@@ -241,8 +241,6 @@ def test_summary(messages, base_offset):
         for message in messages:
             summary |= message.stored_flags
         assert batch.summary == summary
-        assert batch.priority_max == max((m.priority for m in messages), default=0)
-        assert batch.priority_min == min((m.priority for m in messages), default=255)
         # Never below zero: it is an upper bound for searches, and zero is the beginning of time.
         assert batch.max_timestamp_ms == max([0, *(m.timestamp_ms for m in messages)])
         assert (batch.base_offset, batch.next_offset) == (base_offset, base_offset + len(messages))
@@ -495,7 +493,7 @@ def test_absorb_is_concatenation(first, second, base_offset):
     assert bytes(whole) == encode_batch(first) + encode_batch(second)
     assert whole.records() == fields(first + second, base_offset)
     again = RecordBatch.scan(bytes(whole), base_offset=base_offset)
-    for one in ("count", "summary", "priority_min", "priority_max", "max_timestamp_ms", "size"):
+    for one in ("count", "summary", "max_timestamp_ms", "size"):
         assert getattr(whole, one) == getattr(again, one)
     assert whole.next_offset == again.next_offset
     whole.append(b"still open")
@@ -540,7 +538,7 @@ def test_at_offset_shares_and_closes_the_original(messages, base_offset, other_o
     twin = batch.at_offset(other_offset)
     assert twin.records() == fields(messages, other_offset)
     assert batch.records() == fields(messages, base_offset)
-    for one in ("size", "count", "summary", "priority_min", "priority_max", "max_timestamp_ms"):
+    for one in ("size", "count", "summary", "max_timestamp_ms"):
         assert getattr(twin, one) == getattr(batch, one)
     assert twin.next_offset == other_offset + len(messages)
     for closed in (batch, twin):

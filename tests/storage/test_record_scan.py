@@ -76,7 +76,7 @@ def test_what_it_knows_of_its_records_is_what_they_know(run):
     for message in run:
         one_by_one.append(**message._asdict())
     for name in (
-        *("count", "size", "summary", "priority_max", "priority_min", "value_bytes"),
+        *("count", "size", "summary", "value_bytes"),
         *("value_bytes_max", "max_timestamp_ms", "time_ordered", "first_timestamp_ms"),
     ):
         assert getattr(batch, name) == getattr(one_by_one, name), name

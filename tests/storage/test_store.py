@@ -11,7 +11,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from worlds import SMALL, World, files, random_batch, read_all, value_batch, view, view_log
+from worlds import (
+    SMALL,
+    World,
+    files,
+    random_batch,
+    read_all,
+    resident_bytes,
+    value_batch,
+    view,
+    view_log,
+)
 
 from braidmq.model.errors import DirectoryLocked, ForeignFile, NotFound, StorageFailed
 from braidmq.record.batch import RecordBatch
@@ -132,7 +142,7 @@ def test_memory_is_bounded_and_everything_can_be_read_back() -> None:
         unflushed_max = settings.tail_bytes_max // 2 + largest + TAIL_BATCH_BYTES // 2
         assert store.memory.unflushed <= unflushed_max
         assert store.memory.resident <= settings.tail_bytes_max + unflushed_max
-        assert store.memory.resident == sum(log.resident_bytes for log in logs)
+        assert store.memory.resident == sum(resident_bytes(log) for log in logs)
         if store.wants_checkpoint():
             store.checkpoint()
             checkpoints += 1
@@ -153,7 +163,7 @@ def test_memory_of_a_deleted_partition_is_given_back() -> None:
         store.append(random_batch(random.Random(seed)), [log, other])
         store.append(random_batch(random.Random(seed)), [log])
     store.delete_partition(log.id)
-    assert store.memory.resident == store.memory.unflushed == other.resident_bytes
+    assert store.memory.resident == store.memory.unflushed == resident_bytes(other)
     with pytest.raises(NotFound):
         store.log(log.id)
 
@@ -169,7 +179,7 @@ def test_what_went_to_many_counts_in_full_while_one_of_them_has_it() -> None:
             store.advance_start(log, log.next_offset)
         held = sum(run.batch.size for run in slow.read(slow.flushed_offset, 1 << 20))
         assert store.memory.unflushed >= held
-        assert store.memory.resident == slow.resident_bytes
+        assert store.memory.resident == resident_bytes(slow)
         if store.wants_checkpoint():
             store.checkpoint()
         in_memory = [batch.size for batch in slow._tail[slow._head :]]
@@ -193,7 +203,7 @@ def test_memory_adds_up_when_records_go_while_a_checkpoint_runs(gone: str) -> No
         world.store.advance_start(log, log.next_offset)
     world.finish()
     logs = world.store.logs.values()
-    assert world.store.memory.resident == sum(each.resident_bytes for each in logs)
+    assert world.store.memory.resident == sum(resident_bytes(each) for each in logs)
     assert world.store.memory.unflushed == 0
     world.take_checkpoint()
     assert world.disk.list("segments") == []

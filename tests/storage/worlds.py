@@ -53,6 +53,11 @@ def value_batch(*values: bytes, timestamp_ms: int = 0) -> RecordBatch:
     return batch
 
 
+def resident_bytes(log: PartitionLog) -> int:
+    """What it has in memory."""
+    return sum(batch.memory_bytes for batch in log._tail[log._head :])
+
+
 def contents(batch: RecordBatch) -> list[Content]:
     return [tuple(record[1:]) for record in batch.records()]
 

@@ -436,11 +436,6 @@ class Engine:
         for subscription in awaited:
             self.state.mark_dirty(subscription)
 
-    def assign(self, subscription: Subscription, assignment: dict[int, Consumer]) -> None:
-        """Partition number → consumer, as the group decided."""
-        subscription.assignment = dict(assignment)
-        self.state.mark_dirty(subscription)
-
     # --- delivering ---
 
     def dispatch(self, now_ms: int) -> list[Delivery]:

@@ -203,26 +203,13 @@ class GroupCoordinator:
         *,
         now_ms: int,
         revoked: Iterable[tuple[str, int]] = (),
+        catch_up: bool = False,
     ) -> Answer:
-        """Stay a member, and let go of ``revoked``. Only in the current generation."""
+        """Stay a member, and let go of ``revoked``. Only in the current generation, unless the
+        member says that it has to catch up."""
         found = self._found(namespace, name)
-        membership, effects = found.group.heartbeat(member_id, generation, now_ms, revoked)
-        self._perform(found, effects, now_ms)
-        return Answer(membership, found.lsn)
-
-    def sync(
-        self,
-        namespace: str,
-        name: str,
-        member_id: str,
-        generation: int,
-        *,
-        now_ms: int,
-        revoked: Iterable[tuple[str, int]] = (),
-    ) -> Answer:
-        """As a heartbeat, but also from an older generation: how a member catches up."""
-        found = self._found(namespace, name)
-        membership, effects = found.group.sync(member_id, generation, now_ms, revoked)
+        verb = found.group.sync if catch_up else found.group.heartbeat
+        membership, effects = verb(member_id, generation, now_ms, revoked)
         self._perform(found, effects, now_ms)
         return Answer(membership, found.lsn)
 

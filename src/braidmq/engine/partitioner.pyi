@@ -1,18 +1,13 @@
 from array import array
 
 from braidmq.record.batch import RecordBatch
-from braidmq.record.buffer import Buffer
 
 PARTITIONS_MAX: int
 SLOTS_MAX: int
 NO_SLOT: int
-ANYONE: int
 
 def split(
     batch: RecordBatch, partitions: int, round_robin: int, by_place: bool = False
 ) -> tuple[list[RecordBatch | None], int]: ...
 def places(batch: RecordBatch, partitions: int, round_robin: int) -> array[int]: ...
 def key_slots(batch: RecordBatch, first: int, stop: int, slots: int) -> array[int]: ...
-def runs_by_slot_owner(
-    batch: RecordBatch, first: int, stop: int, owners: Buffer
-) -> list[tuple[int, int, int]]: ...

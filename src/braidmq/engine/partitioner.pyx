@@ -14,7 +14,7 @@ slot has one owner. Slots come from the other end of the same hash.
 """
 
 from cpython cimport array
-from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -32,8 +32,6 @@ cdef enum:
 PARTITIONS_MAX = MOST_PARTITIONS
 SLOTS_MAX = UNKEYED_SLOT
 NO_SLOT = UNKEYED_SLOT
-# Not -1, which a table of owners may well use for a slot that nobody owns yet.
-ANYONE = INT32_MIN
 
 cdef array.array SLOT_NUMBERS = array.array("H")
 
@@ -203,33 +201,3 @@ def key_slots(RecordBatch batch not None, Py_ssize_t first, Py_ssize_t stop, Py_
             if header.flags & KEYED else UNKEYED_SLOT
         )
     return found
-
-
-def runs_by_slot_owner(
-    RecordBatch batch not None, Py_ssize_t first, Py_ssize_t stop,
-    const int32_t[::1] owners not None,
-):
-    """Records ``first`` … ``stop - 1`` as ``(first, stop, owner)``, neighbours of one owner in one.
-
-    ``owners[slot]`` is the owner of a slot (an ``array("i")``). Records without key keep no order,
-    so they may go to anyone and their runs say ANYONE.
-    """
-    cdef list runs = []
-    cdef int32_t owner, running = 0
-    cdef Py_ssize_t i, start = first
-    check_span(batch, first, stop, owners.shape[0])
-    for i in range(first, stop):
-        owner = owner_of(batch.header_at(i), owners)
-        if i > start and owner != running:
-            runs.append((start, i, running))
-            start = i
-        running = owner
-    if start < stop:
-        runs.append((start, stop, running))
-    return runs
-
-
-cdef inline int32_t owner_of(const RecordHeader *header, const int32_t[::1] owners) noexcept:
-    if not header.flags & KEYED:
-        return INT32_MIN
-    return owners[slot_of_hash(hash_of_record(header), <uint32_t>owners.shape[0])]

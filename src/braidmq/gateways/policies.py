@@ -61,16 +61,11 @@ class Policy(msgspec.Struct, frozen=True):
     apply_to: ApplyTo = "all"
 
 
-def set_policy(engine: Engine, policy: Policy, *, now_ms: int, set_by: str = "") -> None:
-    """Make or replace a policy; queues and exchanges follow at once. Raises IllegalPolicy."""
-    for _ in setting_policy(engine, policy, now_ms=now_ms, set_by=set_by):
-        pass
-
-
 def setting_policy(
     engine: Engine, policy: Policy, *, now_ms: int, set_by: str = ""
 ) -> Iterator[None]:
-    """The same in steps, for who has others to serve between them."""
+    """Make or replace a policy: queues and exchanges follow in steps, so that others are served
+    between them. Raises IllegalPolicy."""
     check(policy)
     template = Template(
         policy.name,
@@ -83,11 +78,6 @@ def setting_policy(
         set_by,
     )
     yield from engine.setting_template(policy.namespace, template, now_ms=now_ms)
-
-
-def delete_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> None:
-    for _ in deleting_policy(engine, namespace, name, now_ms=now_ms):
-        pass
 
 
 def deleting_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:

@@ -93,8 +93,6 @@ cdef class RecordBatch:
     cdef readonly int64_t max_timestamp_ms
     cdef readonly bint time_ordered
     cdef readonly uint8_t summary
-    cdef readonly uint8_t priority_max
-    cdef readonly uint8_t priority_min
     cdef readonly int64_t value_bytes
     cdef readonly uint32_t value_bytes_max
     cdef readonly int64_t shared_bytes

@@ -84,7 +84,7 @@ cdef extern from "record_scan.h":
         int64_t max_timestamp_ms, value_bytes
         uint32_t value_bytes_max
         bint time_ordered
-        uint8_t summary, priority_max, priority_min
+        uint8_t summary
 
     void braid_scan_intact(IntactScan *scan) nogil
 
@@ -242,8 +242,6 @@ cdef class RecordBatch:
         self.max_timestamp_ms = 0
         self.time_ordered = True
         self.summary = 0
-        self.priority_max = 0
-        self.priority_min = 255
         self.value_bytes = 0
         self.value_bytes_max = 0
         self.shared_bytes = 0
@@ -357,8 +355,6 @@ cdef class RecordBatch:
         self.positions[self.count] = <uint32_t>position
         self.count += 1
         self.summary |= header.flags
-        self.priority_max = max(self.priority_max, header.priority)
-        self.priority_min = min(self.priority_min, header.priority)
         if header.timestamp_ms < self.max_timestamp_ms:
             self.time_ordered = False
         else:
@@ -516,8 +512,6 @@ cdef class RecordBatch:
         self.size += braid_encode_run(&run)
         self.count += count
         self.summary |= flags
-        self.priority_max = max(self.priority_max, priority)
-        self.priority_min = min(self.priority_min, priority)
         self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
         self.value_bytes += value_bytes
         self.value_bytes_max = max(self.value_bytes_max, value_bytes_max)
@@ -549,8 +543,6 @@ cdef class RecordBatch:
         self.size += other.size
         self.count += other.count
         self.summary |= other.summary
-        self.priority_max = max(self.priority_max, other.priority_max)
-        self.priority_min = min(self.priority_min, other.priority_min)
         self.time_ordered = (
             self.time_ordered and other.time_ordered
             and (other.count == 0 or other.header_at(0).timestamp_ms >= self.max_timestamp_ms)
@@ -574,8 +566,6 @@ cdef class RecordBatch:
         twin.max_timestamp_ms = self.max_timestamp_ms
         twin.time_ordered = self.time_ordered
         twin.summary = self.summary
-        twin.priority_max = self.priority_max
-        twin.priority_min = self.priority_min
         twin.value_bytes = self.value_bytes
         twin.value_bytes_max = self.value_bytes_max
         return twin
@@ -632,15 +622,12 @@ cdef class RecordBatch:
             data=self.data, size=size, at=at, positions=self.positions, count=self.count,
             capacity=self.positions_capacity, max_timestamp_ms=self.max_timestamp_ms,
             value_bytes=self.value_bytes, value_bytes_max=self.value_bytes_max,
-            time_ordered=self.time_ordered, summary=self.summary,
-            priority_max=self.priority_max, priority_min=self.priority_min)
+            time_ordered=self.time_ordered, summary=self.summary)
         braid_scan_intact(&scan)
         self.count = scan.count
         self.max_timestamp_ms = scan.max_timestamp_ms
         self.time_ordered = scan.time_ordered
         self.summary = scan.summary
-        self.priority_max = scan.priority_max
-        self.priority_min = scan.priority_min
         self.value_bytes = scan.value_bytes
         self.value_bytes_max = scan.value_bytes_max
         return scan.at
@@ -728,11 +715,6 @@ cdef class RecordBatch:
         if not 0 <= index < self.count:
             raise IndexError(index)
         return self.offset_of(index)
-
-    def timestamp_at(self, Py_ssize_t index):
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return self.header_at(index).timestamp_ms
 
     def position_at(self, Py_ssize_t index):
         """Byte position of record ``index``; of the end for ``count``."""

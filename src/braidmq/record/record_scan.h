@@ -17,7 +17,7 @@ typedef struct {
     int64_t value_bytes;
     uint32_t value_bytes_max;
     int time_ordered;
-    uint8_t summary, priority_max, priority_min;
+    uint8_t summary;
 } BraidScan;
 
 #ifdef BRAID_CRC32C_X86
@@ -91,11 +91,8 @@ __attribute__((target("sse4.2"))) static inline int braid_scan_bodies(const Brai
 }
 
 static inline void braid_scan_note(BraidScan *scan, const BraidScanned *record) {
-    uint8_t priority = (uint8_t)(record->traits >> 24);
     scan->positions[scan->count++] = (uint32_t)record->start;
     scan->summary |= (uint8_t)(record->traits >> 16);
-    if (priority > scan->priority_max) scan->priority_max = priority;
-    if (priority < scan->priority_min) scan->priority_min = priority;
     if (record->timestamp_ms < scan->max_timestamp_ms)
         scan->time_ordered = 0;
     else

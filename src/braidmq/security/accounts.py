@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
+from braidmq.model.errors import AccessRefused, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.failed_logins import FailedLogins
 from braidmq.security.passwords import (
@@ -386,14 +386,8 @@ class Accounts:
             raise Conflict(f"there is a namespace {name!r} already")
         return self._keep_namespace(name, NamespaceRecord(max_connections, max_queues))
 
-    def set_limit(self, name: str, limit: str, value: int | None) -> Lsn:
-        """``limit`` is ``max_connections`` or ``max_queues``; ``None`` lifts it."""
-        if limit not in LIMITS:
-            raise BadRequest(f"there is no limit {limit!r}", remedy=f"Known: {', '.join(LIMITS)}")
-        return self.set_limits(name, {limit: value})
-
     def set_limits(self, name: str, limits: dict[str, int | None]) -> Lsn:
-        """Several at once; those not named stay."""
+        """Those not named stay; ``None`` lifts one."""
         assert limits.keys() <= set(LIMITS)
         record = self._namespace_record(name)
         return self._keep_namespace(name, msgspec.structs.replace(record, **limits))

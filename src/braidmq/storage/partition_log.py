@@ -210,10 +210,6 @@ class PartitionLog:
         tail, flushed = self._tail[self._head :], self.flushed_offset
         return sum(batch.memory_bytes for batch in tail if batch.next_offset > flushed)
 
-    @property
-    def resident_bytes(self) -> int:
-        return sum(batch.memory_bytes for batch in self._tail[self._head :])
-
     # --- reading ---
 
     def read(self, offset: int, bytes_max: int = READ_BYTES, stop: int = NO_STOP) -> list[Run]:

@@ -31,7 +31,7 @@ from collections import OrderedDict
 import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
-from braidmq.model.limits import KIB, MIB
+from braidmq.model.limits import MIB
 from braidmq.record.batch import BadRecord, RecordBatch
 from braidmq.record.crc32c import crc32c
 from braidmq.storage.disk import Disk, File
@@ -49,7 +49,6 @@ HEADER = struct.Struct("<8sIIQqI")
 INDEX_HEADER = struct.Struct("<8sIIQqqq")
 CHECKSUM = struct.Struct("<I")
 SCAN_BYTES = 4 * MIB
-READ_BYTES_MIN = 4 * KIB
 
 
 NAME = re.compile(r"([0-9a-f]{8,})-([0-9]{20})(?:-([0-9a-f]{4,}))?\.(?:segment|index|keys)")
@@ -163,8 +162,6 @@ class Segment(msgspec.Struct):
     sealed: bool
     summary: int = 0
     """All flags that its records have between them."""
-    prioritised: bool = False
-    """Whether any record has a priority."""
     value_bytes: int = 0
     generation: int = 0
     """How often compaction has written it anew."""
@@ -345,7 +342,6 @@ def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interv
     segment.records += batch.count
     segment.max_timestamp_ms = max(segment.max_timestamp_ms, batch.max_timestamp_ms)
     segment.summary |= batch.summary
-    segment.prioritised |= batch.priority_max > 0
     segment.value_bytes += batch.value_bytes
     if batch.shared_bytes:
         segment.shared_bytes += batch.shared_bytes

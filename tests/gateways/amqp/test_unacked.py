@@ -107,15 +107,6 @@ class UnackedMachine(RuleBasedStateMachine):
         self.model = {}
         self.taken.append(runs)
 
-    @rule(consumer=st.sampled_from(CONSUMERS))
-    def take_of(self, consumer: Consumer) -> None:
-        expected = {
-            tag: self.model.pop(tag)
-            for tag, message in sorted(self.model.items())
-            if message.consumer is consumer
-        }
-        assert flat(self.unacked.take_of(consumer)) == expected
-
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def put_back(self, data: st.DataObject) -> None:

@@ -17,7 +17,6 @@ from braidmq.wire.amqp.tables import (
     TABLE_DEPTH_MAX,
     TABLE_VALUES_MAX,
     decode_table,
-    decode_table_body,
     encode_table,
 )
 
@@ -95,7 +94,6 @@ def one(value: bytes) -> object:
 def test_round_trip(table):
     assert decode_table(encode_table(table)) == table
     assert decode_table(memoryview(encode_table(table))) == table
-    assert decode_table_body(encode_table(table)[4:]) == table
 
 
 @settings(deadline=None)
@@ -193,7 +191,6 @@ def test_random_bytes_raise_only_typed_errors(raw):
     for decoder, data in (
         (decode_table, raw),
         (decode_table, sized(raw)),
-        (decode_table_body, raw),
     ):
         with only(AmqpError, (501, 502)):
             decoder(data)
@@ -265,8 +262,6 @@ def test_a_table_bomb_is_refused_quickly():
     assert time.perf_counter() - began < 2
     with pytest.raises(TableError, match="at most"):
         decode_table(sized(bytes(TABLE_BYTES_MAX + 1)))
-    with pytest.raises(TableError, match="at most"):
-        decode_table_body(bytes(TABLE_BYTES_MAX + 1))
 
 
 @with_pika

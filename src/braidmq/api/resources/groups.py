@@ -388,14 +388,8 @@ class Groups:
         Only in the current generation: 409 says that there is a new one, which `sync` tells.
         """
         self._require_reads(call, query.namespace, group)
-        answer = self._context.engine().groups.heartbeat(
-            query.namespace,
-            group,
-            member,
-            body.generation,
-            now_ms=self._context.now_ms,
-            revoked=pairs(body.revoked),
-        )
+        revoked = pairs(body.revoked)
+        answer = self._heartbeat(query.namespace, group, member, body.generation, revoked)
         return await self._told(group, answer)
 
     @operation(
@@ -412,20 +406,29 @@ class Groups:
     ) -> MemberInfo:
         """Learn what changed: as a heartbeat, but also from an older generation."""
         self._require_reads(call, query.namespace, group)
-        return await self._told(
-            group, self._sync(query.namespace, group, member, body.generation, pairs(body.revoked))
+        answer = self._heartbeat(
+            query.namespace, group, member, body.generation, pairs(body.revoked), catch_up=True
         )
+        return await self._told(group, answer)
 
-    def _sync(
+    def _heartbeat(
         self,
         namespace: str,
         group: str,
         member: str,
         generation: int,
         revoked: Iterable[tuple[str, int]] = (),
+        *,
+        catch_up: bool = False,
     ) -> GroupAnswer:
-        return self._context.engine().groups.sync(
-            namespace, group, member, generation, now_ms=self._context.now_ms, revoked=revoked
+        return self._context.engine().groups.heartbeat(
+            namespace,
+            group,
+            member,
+            generation,
+            now_ms=self._context.now_ms,
+            revoked=revoked,
+            catch_up=catch_up,
         )
 
     @operation(
@@ -476,13 +479,13 @@ class Groups:
             take,
             min(body.wait_ms, session_ms // 2),
         )
-        answer = self._sync(query.namespace, group, member, body.generation)
+        answer = self._heartbeat(query.namespace, group, member, body.generation, catch_up=True)
         return Polled(await self._told(group, answer), messages)
 
     def _consumers(
         self, namespace: str, group: str, member: str, generation: int
     ) -> list[Consumer]:
-        self._sync(namespace, group, member, generation)
+        self._heartbeat(namespace, group, member, generation, catch_up=True)
         return self._context.node_loop.engine.groups.consumers(namespace, group, member)
 
     def _take(self, consumers: list[Consumer], body: PollBody) -> list[Message]:

@@ -24,6 +24,7 @@ from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
 from braidmq.engine.references import names_target
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import NotFound
+from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.security.records import check_name
 from braidmq.security.rights import TARGETS, any_right, configure, listing, read
 
@@ -171,8 +172,9 @@ class Topics:
         return self._described(made, call)
 
     def _require_room(self, namespace: str) -> None:
-        limit = self._context.access.accounts.namespace(namespace).max_queues
-        if limit is not None and len(self._context.node_loop.engine.topics(namespace)) >= limit:
+        context = self._context
+        limit = reached_queue_limit(context.access.accounts, context.node_loop.engine, namespace)
+        if limit is not None:
             raise LimitReached(f"namespace {namespace!r} has as many topics as it may: {limit}")
 
     @operation(

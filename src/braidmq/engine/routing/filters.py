@@ -45,9 +45,6 @@ class FilterIndex:
     def __len__(self) -> int:
         return len(self._wild) + sum(map(len, self._exact.values()))
 
-    def filters(self, subscriber: int) -> list[bytes]:
-        return sorted(self._filters.get(subscriber, ()))
-
     def subscribe(self, pattern: bytes, subscriber: int) -> bool:
         """False if the subscriber has this filter already."""
         check_filter(pattern)
@@ -60,17 +57,6 @@ class FilterIndex:
         else:
             self._exact.setdefault(pattern, set()).add(subscriber)
         self._invalidate(pattern)
-        return True
-
-    def unsubscribe(self, pattern: bytes, subscriber: int) -> bool:
-        """False if the subscriber has no such filter."""
-        own = self._filters.get(subscriber, set())
-        if pattern not in own:
-            return False
-        own.remove(pattern)
-        if not own:
-            del self._filters[subscriber]
-        self._remove(pattern, subscriber)
         return True
 
     def forget_subscriber(self, subscriber: int) -> list[bytes]:

@@ -13,6 +13,7 @@ from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.net.admission import Listening
 from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
 from braidmq.runtime.gateway import Gateway
+from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
@@ -136,8 +137,8 @@ class AmqpGateway(Gateway[AmqpConnection]):
             )
 
     def require_queue_room(self, vhost: str) -> None:
-        limit = self.accounts.namespace(vhost).max_queues
-        if limit is not None and len(self.node_loop.engine.topics(vhost)) >= limit:
+        limit = reached_queue_limit(self.accounts, self.node_loop.engine, vhost)
+        if limit is not None:
             raise ChannelError(
                 ReplyCode.PRECONDITION_FAILED,
                 f"cannot declare queue: queue limit in vhost '{vhost}' ({limit}) is reached",

@@ -119,11 +119,6 @@ class Unacked:
                 taken += self.take(low, high)[0]
         return taken
 
-    def take_of(self, consumer: Consumer) -> list[UnackedRun]:
-        taken = [run for run in self._runs if run.consumer is consumer]
-        self._runs = [run for run in self._runs if run.consumer is not consumer]
-        return taken
-
     def _find(self, tag: int) -> int | None:
         if self._runs and self._runs[0].first_tag <= tag <= self._runs[0].last_tag:
             return 0  # most are answered in the order they came

@@ -7,7 +7,6 @@ from typing import Final
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
 FRAME_END: Final = 0xCE
-FRAME_OVERHEAD_BYTES: Final = 8  # kind 1, channel 2, size 4, end 1
 FRAME_BYTES_MIN: Final = 4096  # clause 4.2.3: both peers must accept frames up to this size
 SHORT_STRING_BYTES_MAX: Final = 255  # its length is one octet
 
@@ -50,18 +49,3 @@ class ReplyCode(IntEnum):
     NOT_ALLOWED = 530
     NOT_IMPLEMENTED = 540
     INTERNAL_ERROR = 541
-
-
-# A soft error closes its channel; a hard one closes the connection.
-SOFT_ERRORS: Final = frozenset(
-    {
-        ReplyCode.CONTENT_TOO_LARGE,
-        ReplyCode.NO_ROUTE,
-        ReplyCode.NO_CONSUMERS,
-        ReplyCode.ACCESS_REFUSED,
-        ReplyCode.NOT_FOUND,
-        ReplyCode.RESOURCE_LOCKED,
-        ReplyCode.PRECONDITION_FAILED,
-    }
-)
-HARD_ERRORS: Final = frozenset(ReplyCode) - SOFT_ERRORS - {ReplyCode.REPLY_SUCCESS}

@@ -85,13 +85,6 @@ class TableError(SyntaxError_):
     code = "amqp-table-error"
 
 
-class CommandInvalid(_FixedCode):
-    """A known method at a moment when it is not allowed."""
-
-    code = "amqp-command-invalid"
-    fixed_reply_code = ReplyCode.COMMAND_INVALID
-
-
 class UnexpectedFrame(_FixedCode):
     """A frame of another kind, or a header of another class, than must come next."""
 

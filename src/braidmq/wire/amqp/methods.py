@@ -30,12 +30,9 @@ from braidmq.wire.amqp.tables import (
 class Method(msgspec.Struct, frozen=True):
     """What ``decode`` gives and ``encode`` takes. The class attributes come from ``METHODS``."""
 
-    CLASS_ID: ClassVar[int]
-    METHOD_ID: ClassVar[int]
     NAME: ClassVar[str]
-    HAS_CONTENT: ClassVar[bool]
-    SYNCHRONOUS: ClassVar[bool]  # the sender waits for one of REPLIES (unless it said nowait)
     REPLIES: ClassVar[tuple[type["Method"], ...]]
+    """The sender waits for one of these, unless it said nowait."""
 
 
 # --- connection ---
@@ -496,7 +493,6 @@ class MethodSpec(NamedTuple):
     method: type[Method]
     fields: str  # "name:type ..." in wire order
     replies: tuple[type[Method], ...] = ()
-    has_content: bool = False
 
 
 _CLOSE = "reply_code:short reply_text:shortstr class_id:short method_id:short"
@@ -584,19 +580,17 @@ METHODS: Final[tuple[MethodSpec, ...]] = (
                "consumer_tag:shortstr nowait:bit", (BasicCancelOk,)),
     MethodSpec(_60, 31, "basic.cancel-ok", BasicCancelOk, "consumer_tag:shortstr"),
     MethodSpec(_60, 40, "basic.publish", BasicPublish,
-               "_:short exchange:shortstr routing_key:shortstr mandatory:bit immediate:bit",
-               has_content=True),
+               "_:short exchange:shortstr routing_key:shortstr mandatory:bit immediate:bit"),
     MethodSpec(_60, 50, "basic.return", BasicReturn,
-               "reply_code:short reply_text:shortstr exchange:shortstr routing_key:shortstr",
-               has_content=True),
+               "reply_code:short reply_text:shortstr exchange:shortstr routing_key:shortstr"),
     MethodSpec(_60, 60, "basic.deliver", BasicDeliver,
                "consumer_tag:shortstr delivery_tag:longlong redelivered:bit exchange:shortstr "
-               "routing_key:shortstr", has_content=True),
+               "routing_key:shortstr"),
     MethodSpec(_60, 70, "basic.get", BasicGet,
                "_:short queue:shortstr no_ack:bit", (BasicGetOk, BasicGetEmpty)),
     MethodSpec(_60, 71, "basic.get-ok", BasicGetOk,
                "delivery_tag:longlong redelivered:bit exchange:shortstr routing_key:shortstr "
-               "message_count:long", has_content=True),
+               "message_count:long"),
     MethodSpec(_60, 72, "basic.get-empty", BasicGetEmpty, "_:shortstr"),
     MethodSpec(_60, 80, "basic.ack", BasicAck, "delivery_tag:longlong multiple:bit"),
     MethodSpec(_60, 90, "basic.reject", BasicReject, "delivery_tag:longlong requeue:bit"),
@@ -701,11 +695,7 @@ def _plan(spec: MethodSpec) -> _Plan:
     # ``decode`` fills the struct by position.
     assert named == spec.method.__struct_fields__, spec.name
     method = spec.method
-    method.CLASS_ID = int(spec.class_id)
-    method.METHOD_ID = spec.method_id
     method.NAME = spec.name
-    method.HAS_CONTENT = spec.has_content
-    method.SYNCHRONOUS = bool(spec.replies)
     method.REPLIES = spec.replies
     return _Plan(spec, struct.pack(">HH", spec.class_id, spec.method_id), steps)
 
@@ -714,10 +704,6 @@ _PLANS: Final = tuple(_plan(spec) for spec in METHODS + EXTENSIONS)
 _PLAN_BY_PREFIX: Final = {plan.prefix: plan for plan in _PLANS}
 _PLAN_BY_TYPE: Final = {plan.spec.method: plan for plan in _PLANS}
 assert len(_PLAN_BY_PREFIX) == len(_PLAN_BY_TYPE) == len(METHODS) + len(EXTENSIONS)
-
-METHOD_BY_ID: Final[dict[tuple[int, int], type[Method]]] = {
-    (spec.class_id, spec.method_id): spec.method for spec in METHODS + EXTENSIONS
-}
 
 
 # --- decoding and encoding ---

@@ -203,14 +203,6 @@ def decode_table(raw: bytes | memoryview) -> Table:
     return table
 
 
-def decode_table_body(raw: bytes | memoryview) -> Table:
-    """A table without its size, as SASL AMQPLAIN sends one."""
-    data = bytes(raw)
-    if len(data) > TABLE_BYTES_MAX:
-        raise TableError(f"field table of {len(data)} bytes, at most {TABLE_BYTES_MAX}")
-    return _Reader(data).table(0, len(data), 1)
-
-
 # --- encoding: a value that cannot be written is our mistake, hence ValueError and TypeError ---
 
 

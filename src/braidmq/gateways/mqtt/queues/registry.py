@@ -15,6 +15,7 @@ from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.translation import queue_record
 from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
 from braidmq.record.batch import RecordBatch
+from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.permissions import Grants
@@ -70,8 +71,8 @@ class Queues:
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its topics."""
-        limit = self._accounts.namespace(namespace).max_queues
-        if limit is not None and len(self._engine.topics(namespace)) >= limit:
+        limit = reached_queue_limit(self._accounts, self._engine, namespace)
+        if limit is not None:
             raise TooManyQueues(f"namespace {namespace!r} has as many topics as it may: {limit}")
 
     def group(self, topic: Topic, name: str) -> Subscription:
