@@ -35,6 +35,7 @@ from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.limits import MIB
 from braidmq.net.admission import BACKLOG_CONNECTIONS
 from braidmq.net.web_origins import WebCallers
+from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
@@ -117,6 +118,7 @@ class Node:
         http = make_api(
             node_loop, self.accounts, self.logins, self.tokens, health, metrics, data_dir, web
         )
+        NamespaceContents(node_loop, self.accounts)
         every: list[tuple[int, Listener]] = [
             (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
             (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),

@@ -329,9 +329,9 @@ def test_ten_thousand_idle_topics_cost_little_and_do_nothing(
     # Nothing but the background sweep is due, however long one waits.
     assert len(world.engine.state.wheel) == 1
     handled = []
-    sweep = world.engine._timers._handlers
-    for kind, handler in list(sweep.items()):
-        sweep[kind] = lambda *a, kind=kind, handler=handler: (handled.append(kind), handler(*a))
+    sweep = world.engine.timers._handlers
+    for kind, (handler, *_) in list(sweep.items()):
+        sweep[kind] = [lambda *a, kind=kind, handler=handler: (handled.append(kind), handler(*a))]
     world.advance(4 * MINUTE)
     assert handled == []
     assert world.engine.dispatch(world.now_ms) == []

@@ -6,6 +6,7 @@ from engine_worlds import HOUR, MINUTE, NS, World, values
 from braidmq.engine.errors import BadPosition, TopicFull
 from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.policy import QUEUE_SETTINGS
+from braidmq.engine.retention import SWEEP_MS
 from braidmq.engine.transactions import coordinator
 from braidmq.engine.transactions.entries import Application
 from braidmq.engine.transactions.errors import (
@@ -195,7 +196,7 @@ def test_producers_forget_what_they_had_in_topics_that_are_gone() -> None:
         )
     world.engine.delete_topic(world.find("gone"))
     kept = {world.find("kept").partitions[0].log.id}
-    world.engine.transactions.sweep(world.now_ms)
+    world.advance(SWEEP_MS)
     assert producer.marks.keys() == kept
     # The journal tells of both again.
     world.reopen()

@@ -176,14 +176,16 @@ def child(directory: str, entries: int) -> None:
         if written == entries:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    class Appending:
+    class DurableAppending:
+        decided = coordinator._appending.decided
+
         def append(self, *args: object, **named: object) -> object:
-            lsn = publishing.append(*args, **named)  # type: ignore[arg-type]
+            lsn = appending.append(*args, **named)  # type: ignore[arg-type]
             durable()
             return lsn
 
-    publishing, note = coordinator._publishing, coordinator._note
-    coordinator._publishing = Appending()  # type: ignore[assignment]
+    appending, note = coordinator._appending, coordinator._note
+    coordinator._appending = DurableAppending()  # type: ignore[assignment]
 
     def noting(entry: object) -> object:
         lsn = note(entry)  # type: ignore[arg-type]

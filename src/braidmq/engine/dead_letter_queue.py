@@ -7,8 +7,8 @@ everybody, subscriptions to come included (``CANCELLED``), in one step with its 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from braidmq.engine.publishing import Publishing
-from braidmq.engine.settling import Settling
+from braidmq.engine.appending import Appending, split_by_partition
+from braidmq.engine.removal import Removal
 from braidmq.engine.state import CANCELLED, EngineState
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.record.batch import FLAG_CONTROL, Record, RecordBatch
@@ -23,10 +23,10 @@ class Revived(NamedTuple):
 
 
 class DeadLetterQueue:
-    def __init__(self, state: EngineState, settling: Settling, publishing: Publishing) -> None:
+    def __init__(self, state: EngineState, appending: Appending, removal: Removal) -> None:
         self._state = state
-        self._settling = settling
-        self._publishing = publishing
+        self._appending = appending
+        self._removal = removal
 
     def topic_for(self, topic: Topic) -> Topic | None:
         """Where a topic's dead go; None when nothing died yet, or they go nowhere of their own."""
@@ -45,7 +45,7 @@ class DeadLetterQueue:
         partition = dead.partitions[0]
         gone = self._state.store.acknowledged.get((CANCELLED, partition.log.id), ())
         start = max(start, partition.log.start_offset)
-        for record in self._settling.records(partition, start, partition.stable_offset):
+        for record in partition.records(start, partition.stable_offset):
             if record.offset not in gone and not record.flags & FLAG_CONTROL:
                 yield record
 
@@ -84,11 +84,11 @@ class DeadLetterQueue:
             timestamp_ms=now_ms,
         )
         settled = [(CANCELLED, partition.log.id, record.offset, record.offset + 1)]
-        ((to, part),) = self._publishing.split(target, batch)
-        self._publishing.append([to], part, now_ms, settled=settled)
+        ((to, part),) = split_by_partition(target, batch)
+        self._appending.append([to], part, now_ms, settled=settled)
         self._take_out(partition, record.offset, record.offset + 1, now_ms)
 
     def _take_out(self, partition: TopicPartition, start: int, stop: int, now_ms: int) -> None:
         for view in list(partition.views):
-            for run in self._settling.runs(partition, start, stop):
-                self._settling.drop(view, run, now_ms, "removed", dead_letter=False)
+            for run in partition.runs(start, stop):
+                self._removal.drop(view, run, now_ms, "removed", dead_letter=False)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from braidmq.engine.administration import TopicAdministration
 from braidmq.engine.envelope import (
     AMQP,
     Death,
@@ -13,6 +14,10 @@ from braidmq.engine.envelope import (
     is_cycle,
     routing_keys,
 )
+from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.limits import is_full
+from braidmq.engine.routing.errors import ExchangeNotFound
+from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.record.batch import RecordBatch
 from braidmq.storage.partition_log import Run
@@ -25,9 +30,6 @@ DEAD_TOPIC_SETTINGS = {
 }
 """A dead-letter topic keeps what it gets and gives nothing up: there is nowhere left to go."""
 
-FindTopics = Callable[[Topic, list[bytes], Callable[[], Mapping[str, object]], int], list[Topic]]
-"""Target topics for a dead record of a topic, by the routing keys it has there and its headers."""
-
 WRITERS_MAX = 1024
 
 
@@ -39,10 +41,12 @@ class DeadGroup(NamedTuple):
 
 
 class DeadLetterTargets:
-    def __init__(self, find: FindTopics, by_key_only: Callable[[Topic], bool]) -> None:
-        self._find = find
-        self._by_key_only = by_key_only
-        """Whether all dead records of a topic with one routing key go the same way."""
+    def __init__(
+        self, state: EngineState, exchanges: Exchanges, topics: TopicAdministration
+    ) -> None:
+        self._state = state
+        self._exchanges = exchanges
+        self._topics = topics
         self._writers: dict[tuple[object, ...], list[DeathWriter]] = {}
         """By what they write, but for the time."""
 
@@ -58,8 +62,8 @@ class DeadLetterTargets:
         own = rule.routing_key.encode() if rule.routing_key is not None else None
         writers = self._writers_of(death, rule.exchange, own)
         deaths = [(topic.name, death.reason)]
-        graves: list[DeadGroup] = []
-        alone = rule.exchange is not None and not self._by_key_only(topic)
+        groups: list[DeadGroup] = []
+        alone = rule.exchange is not None and not self._go_by_key(topic)
         for run in runs:
             at = run.first
             while at < run.stop:
@@ -69,16 +73,16 @@ class DeadLetterTargets:
                         break
                 else:
                     here = through(death, rule.exchange, own)
-                    at = self._one(topic, run, at, here, now_ms, graves, alone=alone)
+                    at = self._one(topic, run, at, here, now_ms, groups, alone=alone)
                     continue
                 keys = [own if own is not None else key]
                 targets = self._targets(topic, keys, run, at, deaths, now_ms)
                 # Also what goes nowhere is copied, but then thrown away.
-                batch = self._grave(graves, targets, run, at) if targets else RecordBatch()
+                batch = self._batch_for(groups, targets, run, at) if targets else RecordBatch()
                 stop = at + 1 if alone else run.stop
                 one_key = own is None and rule.exchange is not None
                 at = writer.copy(run.batch, at, stop, batch, now_ms, death.at_ms, one_key)
-        return graves
+        return groups
 
     def _writers_of(
         self, death: Death, exchange: str | None, own: bytes | None
@@ -101,7 +105,7 @@ class DeadLetterTargets:
         at: int,
         death: Death,
         now_ms: int,
-        graves: list[DeadGroup],
+        groups: list[DeadGroup],
         *,
         alone: bool,
     ) -> int:
@@ -115,23 +119,59 @@ class DeadLetterTargets:
         stop = alike(run.batch, at, run.stop) if same else at + 1
         if not targets:
             return stop
-        batch = self._grave(graves, targets, run, at)
+        batch = self._batch_for(groups, targets, run, at)
         return copy_as(run.batch, at, stop, batch, envelope_format, envelope, now_ms)
 
     def _targets(
         self, topic: Topic, keys: list[bytes], run: Run, at: int, deaths: Deaths, now_ms: int
     ) -> list[TopicPartition]:
-        found = self._find(topic, keys, lambda: headers_of(run.batch.record(at)), now_ms)
+        found = self._find_topics(topic, keys, lambda: headers_of(run.batch.record(at)), now_ms)
         return [each.partitions[0] for each in found if not is_cycle(each.name, deaths)]
 
-    def _grave(
-        self, graves: list[DeadGroup], targets: list[TopicPartition], run: Run, at: int
+    def _go_by_key(self, topic: Topic) -> bool:
+        """Whether all dead records of a topic with one routing key go the same way."""
+        exchange = topic.dead_letter.exchange
+        router = self._exchanges.router(topic.namespace)
+        return exchange is None or router.routes_by_key_only(exchange)
+
+    def _find_topics(
+        self,
+        topic: Topic,
+        keys: list[bytes],
+        headers: Callable[[], Mapping[str, object]],
+        now_ms: int,
+    ) -> list[Topic]:
+        """Target topics for a dead record, by the routing keys it has there and its headers."""
+        rule = topic.dead_letter
+        if rule.exchange is not None:
+            router = self._exchanges.router(topic.namespace)
+            names: dict[str, None] = {}
+            for key in keys:
+                try:
+                    route = router.resolve(rule.exchange, key, headers)
+                except ExchangeNotFound:
+                    return []
+                names |= dict.fromkeys(route.topics)
+            found = [self._state.topics.get((topic.namespace, name)) for name in names]
+            return [t for t in found if t is not None and not is_full(t)]
+        if rule.topic is None:
+            return []
+        name = rule.topic.replace("{topic}", topic.name)
+        existing = self._state.topics.get((topic.namespace, name))
+        if existing is None:
+            existing = self._topics.create(
+                topic.namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms, durable=topic.durable
+            )
+        return [existing]
+
+    def _batch_for(
+        self, groups: list[DeadGroup], targets: list[TopicPartition], run: Run, at: int
     ) -> RecordBatch:
         """The batch for the next record: the last one, if that goes there and has room."""
-        if graves and graves[-1].targets == targets and graves[-1].batch.size < GRAVE_SIZE:
-            return graves[-1].batch
-        graves.append(DeadGroup(targets, RecordBatch(), run.batch.offset_at(at)))
-        return graves[-1].batch
+        if groups and groups[-1].targets == targets and groups[-1].batch.size < GRAVE_SIZE:
+            return groups[-1].batch
+        groups.append(DeadGroup(targets, RecordBatch(), run.batch.offset_at(at)))
+        return groups[-1].batch
 
 
 def through(death: Death, exchange: str | None, own: bytes | None) -> Death:

@@ -4,12 +4,11 @@ For publishers that do not number their messages. Only topics that ask for it pa
 in the log itself: after a restart it is read from there when the topic is first published to.
 """
 
-from collections.abc import Callable
-
 from braidmq.engine.envelope import message_id
+from braidmq.engine.hooks import Hooks
+from braidmq.engine.reading import Reading
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.record.batch import RecordBatch
-from braidmq.storage.partition_log import Run
 
 
 class Seen:
@@ -26,10 +25,11 @@ class Seen:
 
 
 class Deduplication:
-    visible_runs: Callable[[TopicPartition, int, int], list[Run]]
-    """What readers may see of a partition: set by the engine. What was aborted may come again."""
-
-    def __init__(self) -> None:
+    def __init__(self, hooks: Hooks, reading: Reading) -> None:
+        self._reading = reading
+        """What was aborted is not in it, and may come again."""
+        hooks.topic_deleted.append(self.forget)
+        hooks.policy_changed.append(self._policy_changed)
         self._seen: dict[Topic, Seen] = {}
 
     def new_ones(
@@ -56,12 +56,12 @@ class Deduplication:
             if name is not None:
                 at_ms[name] = now_ms
 
-    def forget(self, topic: Topic | None = None) -> None:
-        """A topic is gone, or policies have changed: what is needed is read again."""
-        if topic is None:
-            self._seen.clear()
-        else:
-            self._seen.pop(topic, None)
+    def forget(self, topic: Topic) -> None:
+        """What is needed again is read again."""
+        self._seen.pop(topic, None)
+
+    def _policy_changed(self, topic: Topic, _now_ms: int) -> None:
+        self.forget(topic)
 
     def _seen_in(self, topic: Topic, now_ms: int) -> Seen:
         seen = self._seen.get(topic)
@@ -78,7 +78,7 @@ class Deduplication:
     def _read(self, partition: TopicPartition, since_ms: int) -> list[tuple[int, bytes]]:
         start = partition.first_since(since_ms)
         found = []
-        for each in self.visible_runs(partition, start, partition.stable_offset):
+        for each in self._reading.visible_runs(partition, start, partition.stable_offset):
             for clock, run in partition.by_clock(each):
                 for index in range(run.first, run.stop):
                     stamped_ms = clock.stamp_of(run.batch, index)

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.partitioner import NO_SLOT, key_slots
-from braidmq.engine.settling import Settling
+from braidmq.engine.removal import Removal
+from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
@@ -48,9 +49,10 @@ T = TypeVar("T")
 
 
 class Dispatching:
-    def __init__(self, state: EngineState, settling: Settling) -> None:
+    def __init__(self, state: EngineState, settlement: Settlement, removal: Removal) -> None:
         self._state = state
-        self._settling = settling
+        self._settlement = settlement
+        self._removal = removal
         self._again: list[Subscription] = []
 
     def dispatch(self, now_ms: int) -> list[Delivery]:
@@ -78,19 +80,33 @@ class Dispatching:
             if subscription in self._again or (gate is not None and gate.is_syncing):
                 self._state.crowded[subscription] = None
             else:
-                self._settling.drop_beyond_limits(subscription, now_ms)
+                self._removal.drop_beyond_limits(subscription, now_ms)
 
     def pull(
         self, consumer: Consumer, limit: int, now_ms: int, bytes_max: int = RUN_BYTES_MAX
     ) -> list[Delivery]:
-        """What one consumer asked for, at most ``limit`` messages and about ``bytes_max``."""
+        """What one consumer asked for, at most ``limit`` messages and about ``bytes_max``. Raises
+        PartitionQuarantined where nothing can be had any more."""
         out: list[Delivery] = []
+        self._pull(consumer, limit, now_ms, bytes_max, out)
+        topic = consumer.subscription.topic
+        if not out and topic.is_quarantined:
+            raise topic.quarantine_error()
+        return out
+
+    def watch(self, subscription: Subscription) -> None:
+        """Say once (``SubscriptionReady``) when a pull may find something."""
+        subscription.watched = True
+
+    def _pull(
+        self, consumer: Consumer, limit: int, now_ms: int, bytes_max: int, out: list[Delivery]
+    ) -> None:
         subscription = consumer.subscription
         if not self._may_serve(subscription, consumer):
-            return out
+            return
         if subscription.mode is KEY_ORDERED:
             self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit)
-            return out
+            return
         for view in self._views_for(subscription, consumer):
             while limit > 0 and bytes_max > 0 and (consumer.room > 0 or consumer.auto_ack):
                 before = len(out)
@@ -100,7 +116,6 @@ class Dispatching:
                 bytes_max -= sum(_size(delivery) for delivery in out[before:])
         if out:
             subscription.rotor += 1
-        return out
 
     # --- who is next ---
 
@@ -267,7 +282,7 @@ class Dispatching:
             end = min(run.stop, run.batch.find(stop))
             first_offset = run.batch.offset_at(run.first)
             if first_offset > start:
-                self._settling.skip(view, start, min(first_offset, stop))
+                self._settlement.skip(view, start, min(first_offset, stop))
             start = first_offset
             if end <= run.first:
                 break
@@ -283,7 +298,7 @@ class Dispatching:
             if start >= stop:
                 break
         if start == before:
-            self._settling.skip(view, start, stop)
+            self._settlement.skip(view, start, stop)
         return given
 
     def _is_plain(self, view: PartitionView, run: Run) -> bool:
@@ -295,7 +310,7 @@ class Dispatching:
     def _living(self, view: PartitionView, run: Run, now_ms: int) -> Iterator[Run]:
         """The parts of a run that are not expired and have no gaps; the expired ones leave."""
         ttl_ms = view.partition.topic.policy.ttl_ms
-        out = self._settling.expiring(view)
+        out = self._removal.expiring(view)
         try:
             for part in self._unbroken(view, run):
                 if not ttl_ms and not part.batch.summary & TIMED:
@@ -309,11 +324,11 @@ class Dispatching:
                         if count > 0:
                             yield piece
                         else:
-                            self._settling.expire_into(out, piece)
+                            self._removal.expire_into(out, piece)
                         at = piece.stop
         finally:
             # One step for all of them: they may be every other message.
-            self._settling.expired(out, now_ms)
+            self._removal.expired(out, now_ms)
 
     def _unbroken(self, view: PartitionView, run: Run) -> Iterator[Run]:
         if _is_unbroken(run):
@@ -324,7 +339,7 @@ class Dispatching:
             gap_start, gap_stop = batch.offset_at(index - 1) + 1, batch.offset_at(index)
             if gap_start < gap_stop:
                 yield Run(batch, first, index)
-                self._settling.skip(view, gap_start, gap_stop)
+                self._settlement.skip(view, gap_start, gap_stop)
                 first = index
         yield Run(batch, first, run.stop)
 
@@ -353,14 +368,14 @@ class Dispatching:
             view.state.consume(batch, first, stop)
             subscription.acked += count
             out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
-            self._settling.settle(view, [(start, end)])
+            self._settlement.settle(view, [(start, end)])
             return count
         deadline = now_ms + consumer.visibility_ms if consumer.visibility_ms else 0
         size = view.state.deliver(batch, first, stop, consumer.id, deadline)
         consumer.took(count, size)
         if deadline:
             self._state.wheel.schedule(deadline, VISIBILITY, view.id, start, end)
-        self._settling.note(view, start, end, attempts + 1, IN_FLIGHT, 0)
+        self._settlement.note(view, start, end, attempts + 1, IN_FLIGHT, 0)
         out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
         return count
 
@@ -396,7 +411,7 @@ class Dispatching:
         """After a restart: what waits for its retry holds back its key as it did before."""
         for start, stop in view.state.in_state(State.WAITING):
             try:
-                for run in self._settling.runs(view.partition, start, stop):
+                for run in view.partition.runs(start, stop):
                     self._note_keys(view, keys, run)
             except PartitionQuarantined:
                 return
@@ -413,14 +428,14 @@ class Dispatching:
             if found is None or found[0] < view.state.cursor:
                 # Explicit ones come first: go behind them to what is fresh.
                 found = (view.state.cursor, view.state.end, 0)
-            runs = list(self._settling.runs(view.partition, found[0], found[1]))
+            runs = list(view.partition.runs(found[0], found[1]))
             if not runs:
-                self._settling.skip(view, view.state.cursor, view.state.end)
+                self._settlement.skip(view, view.state.cursor, view.state.end)
                 return
             for run in runs[:1]:
                 first_offset = run.batch.offset_at(run.first)
                 if first_offset > view.state.cursor:
-                    self._settling.skip(view, view.state.cursor, first_offset)
+                    self._settlement.skip(view, view.state.cursor, first_offset)
                 for part in self._unbroken(view, run):
                     view.state.materialise(part.batch, part.first, part.stop)
 
@@ -445,7 +460,7 @@ class Dispatching:
         # By offset, whatever their priority: the order of a key goes before it.
         lanes = [lane.ranges() for lane in view.state.lanes if lane is not None]
         for start, stop in lanes[0] if len(lanes) == 1 else sorted(chain(*lanes)):
-            for run in list(self._settling.runs(view.partition, start, stop)):
+            for run in list(view.partition.runs(start, stop)):
                 slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
                 for index, slot in zip(range(run.first, run.stop), slots, strict=True):
                     if limit <= 0:

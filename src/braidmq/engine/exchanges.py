@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from braidmq.engine.hooks import Hooks
+from braidmq.engine.policy import choose_template
 from braidmq.engine.routing.bindings import Binding, Destination, exchange, topic
 from braidmq.engine.routing.effects import (
     BindingAdded,
@@ -17,9 +19,10 @@ from braidmq.engine.routing.effects import (
     ExchangeInfo,
 )
 from braidmq.engine.routing.router import Router
+from braidmq.engine.state import EngineState
+from braidmq.engine.topics import Topic
 from braidmq.model.errors import AccessRefused
 from braidmq.storage.catalogue import Change
-from braidmq.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +52,15 @@ class BindingRecord(msgspec.Struct, array_like=True):
 
 
 class Exchanges:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, state: EngineState, hooks: Hooks) -> None:
+        self._state = state
         self._routers: dict[str, Router] = {}
-        self.alternate_of: Callable[[str, str], tuple[str, str] | None] = lambda where, name: None
-        """What a template gives an exchange of a namespace that has no alternate of its own, and
-        who set the template."""
         self._made: dict[tuple[str, str], set[Binding]] = {}
         """By namespace and user: bindings that it made. Some may be gone."""
         self.allowed: Callable[[str, str, str, str], bool] = lambda user, where, verb, name: True
         """Whether a user may, in a namespace, do something to a name."""
+        hooks.topic_deleted.append(self._forget_topic)
+        hooks.namespace_deleted.append(self._forget_namespace)
 
     def router(self, namespace: str) -> Router:
         """For resolving and listing; changes go through this class."""
@@ -78,9 +80,10 @@ class Exchanges:
     def _set_alternate(self, namespace: str, router: Router, info: ExchangeInfo) -> None:
         alternate, user = info.alternate_exchange, info.set_by
         if alternate is None:
-            found = self.alternate_of(namespace, info.name)
-            if found is not None:
-                alternate, user = found
+            templates = self._state.templates_of(namespace)
+            template = choose_template(templates.values(), info.name, "exchange")
+            if template is not None and template.alternate_exchange is not None:
+                alternate, user = template.alternate_exchange, template.set_by
         holds = alternate is None or self._may_refer(user, namespace, info.name, alternate)
         if not holds and router.alternate(info.name) == alternate:
             _log_disabled(
@@ -117,7 +120,7 @@ class Exchanges:
         info = replace(info, set_by=user)
         router.replace_info(info)
         if info.durable:
-            self._store.change([_exchange_change(namespace, info)])
+            self._state.store.change([_exchange_change(namespace, info)])
         self._set_alternate(namespace, router, info)
 
     def delete(self, namespace: str, name: str, *, if_unused: bool = False) -> None:
@@ -228,29 +231,30 @@ class Exchanges:
             count += sum(self.is_denied(namespace, each) for each in router.exchanges())
         return count
 
-    def forget_topic(self, namespace: str, name: str) -> None:
-        if namespace in self._routers:
-            self._keep(namespace, self._routers[namespace].forget_topic(name))
+    def _forget_topic(self, deleted: Topic) -> None:
+        namespace = deleted.namespace
+        if namespace in self._routers and not self._state.has_successor(deleted):
+            self._keep(namespace, self._routers[namespace].forget_topic(deleted.name))
 
-    def forget_namespace(self, namespace: str) -> None:
+    def _forget_namespace(self, namespace: str, _now_ms: int) -> None:
         """The namespace is gone, with all its exchanges and bindings."""
         self._routers.pop(namespace, None)
         self._made = {key: made for key, made in self._made.items() if key[0] != namespace}
         gone: list[Change] = [
             (table, key, None)
             for table in (EXCHANGES, BINDINGS)
-            for key, _ in self._store.catalogue.items(table)
+            for key, _ in self._state.store.catalogue.items(table)
             if key.startswith(f"{namespace}\0")
         ]
         if gone:
-            self._store.change(gone)
+            self._state.store.change(gone)
 
     # --- the catalogue ---
 
     def _keep(self, namespace: str, effects: Sequence[Effect], *, durable: bool = True) -> None:
         changes = [change for each in effects for change in self._changes(namespace, each, durable)]
         if changes:
-            self._store.change(changes)
+            self._state.store.change(changes)
 
     def _changes(self, namespace: str, effect: Effect, durable: bool) -> list[Change]:
         match effect:
@@ -258,7 +262,7 @@ class Exchanges:
                 return [_exchange_change(namespace, info)] if info.durable else []
             case ExchangeDeleted(name, _):
                 key = f"{namespace}\0{name}"
-                known = self._store.catalogue.get(EXCHANGES, key) is not None
+                known = self._state.store.catalogue.get(EXCHANGES, key) is not None
                 return [(EXCHANGES, key, None)] if known else []
             case BindingAdded(binding):
                 router = self.router(namespace)
@@ -267,17 +271,17 @@ class Exchanges:
                 return [_binding_change(namespace, binding, user)] if kept else []
             case BindingRemoved(binding):
                 key = _binding_key(namespace, binding)
-                known = self._store.catalogue.get(BINDINGS, key) is not None
+                known = self._state.store.catalogue.get(BINDINGS, key) is not None
                 return [(BINDINGS, key, None)] if known else []
 
     def _keep_binding(self, namespace: str, binding: Binding) -> None:
         """Its user is another; one that is not in the catalogue does not get there."""
-        if self._store.catalogue.get(BINDINGS, _binding_key(namespace, binding)) is not None:
+        if self._state.store.catalogue.get(BINDINGS, _binding_key(namespace, binding)) is not None:
             user = self.router(namespace).bound_by(binding)
-            self._store.change([_binding_change(namespace, binding, user)])
+            self._state.store.change([_binding_change(namespace, binding, user)])
 
     def restore(self) -> None:
-        for _, value in self._store.catalogue.items(EXCHANGES):
+        for _, value in self._state.store.catalogue.items(EXCHANGES):
             each = msgspec.msgpack.decode(value, type=ExchangeRecord)
             self.router(each.namespace).declare(
                 each.name,
@@ -289,7 +293,7 @@ class Exchanges:
                 alternate_exchange=each.alternate_exchange,
                 set_by=each.set_by,
             )
-        for _, value in self._store.catalogue.items(BINDINGS):
+        for _, value in self._state.store.catalogue.items(BINDINGS):
             one = msgspec.msgpack.decode(value, type=BindingRecord)
             to = topic if one.destination_kind == "topic" else exchange
             destination = to(one.destination)

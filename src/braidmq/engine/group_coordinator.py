@@ -10,12 +10,12 @@ A new generation is journaled before anybody can hear of it. Every answer carrie
 newest: it may be sent once that is durable, which for all but the first after a rebalance it is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from braidmq.engine.administration import Administration
-from braidmq.engine.errors import BadPosition, UnknownGroup, WrongMode
+from braidmq.engine.consumers import Consumers
+from braidmq.engine.errors import UnknownGroup, WrongMode
 from braidmq.engine.groups import (
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -31,8 +31,12 @@ from braidmq.engine.groups import (
     Strategy,
     TopicPartition,
 )
+from braidmq.engine.hooks import Hooks
+from braidmq.engine.offsets import Offsets
 from braidmq.engine.settling import Settling
 from braidmq.engine.state import GROUPS, EngineState, TimerKind
+from braidmq.engine.subscriptions import Subscriptions
+from braidmq.engine.timers import Timers
 from braidmq.engine.topics import Consumer, Credit, Mode, PartitionView, Subscription, Topic
 from braidmq.model.errors import BadRequest
 from braidmq.model.ids import Lsn
@@ -63,14 +67,24 @@ class _Coordinated:
 
 
 class GroupCoordinator:
-    settle_up_to: Callable[[PartitionView, int], None]
-
     def __init__(
-        self, state: EngineState, administration: Administration, settling: Settling
+        self,
+        state: EngineState,
+        timers: Timers,
+        hooks: Hooks,
+        subscriptions: Subscriptions,
+        consumers: Consumers,
+        settling: Settling,
+        offsets: Offsets,
     ) -> None:
         self._state = state
-        self._administration = administration
+        self._subscriptions = subscriptions
+        self._consumers = consumers
         self._settling = settling
+        self._offsets = offsets
+        timers.register(TimerKind.GROUP, self._expire)
+        hooks.partitions_added.append(self._resized)
+        hooks.topic_deleted.append(self._topic_deleted)
         self._groups: dict[tuple[str, str], _Coordinated] = {}
         self._by_number: dict[int, _Coordinated] = {}
 
@@ -176,8 +190,8 @@ class GroupCoordinator:
         self._dismiss(found, membership.member_id, now_ms)
         found.owners[membership.member_id] = owner
         found.consumers[membership.member_id] = {
-            topic.name: self._administration.attach(
-                self._administration.subscribe(topic, name, now_ms, mode=Mode.ASSIGNED),
+            topic.name: self._consumers.attach(
+                self._subscriptions.subscribe(topic, name, now_ms=now_ms, mode=Mode.ASSIGNED),
                 now_ms,
                 credits=credits,
             )
@@ -267,11 +281,7 @@ class GroupCoordinator:
     ) -> None:
         """Settle everything below an offset."""
         _, view = self._fenced(namespace, name, member_id, generation, topic, partition)
-        if not 0 <= offset <= view.state.end:
-            raise BadPosition(
-                f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
-            )
-        self.settle_up_to(view, offset)
+        self._offsets.commit(view, offset)
 
     def committing(
         self,
@@ -295,26 +305,28 @@ class GroupCoordinator:
         partition: int,
     ) -> tuple[Consumer, PartitionView]:
         found = self._found(namespace, name)
-        self._state.partition(self._state.topic(namespace, topic), partition)
+        self._state.topic(namespace, topic).partition(partition)
         found.group.fence(member_id, generation, topic, partition)
         subscription = self._state.subscription(self._state.topic(namespace, topic), name)
         return found.consumers[member_id][topic], subscription.views[partition]
 
     # --- what happens to them ---
 
-    def expire(self, number: int, now_ms: int) -> None:
+    def _expire(self, number: int, _a: int, _b: int, now_ms: int) -> None:
         """The group's timer fired."""
         found = self._by_number.get(number)
         if found is not None:
             found.timer = 0
             self._perform(found, found.group.expire(now_ms), now_ms)
 
-    def resized(self, topic: Topic, now_ms: int) -> None:
+    def _resized(self, topic: Topic, now_ms: int) -> None:
         for found in self._of(topic):
             effects = found.group.set_partitions(topic.name, len(topic.partitions), now_ms)
             self._perform(found, effects, now_ms)
 
-    def deleted(self, topic: Topic) -> None:
+    def _topic_deleted(self, topic: Topic) -> None:
+        if self._state.has_successor(topic):
+            return
         now_ms = self._state.wheel.now_ms
         for found in self._of(topic):
             effects = found.group.set_partitions(topic.name, 0, now_ms)
@@ -356,7 +368,7 @@ class GroupCoordinator:
     def _dismiss(self, found: _Coordinated, member_id: str, now_ms: int) -> None:
         found.owners.pop(member_id, None)
         for consumer in found.consumers.pop(member_id, {}).values():
-            self._administration.detach(consumer, now_ms)
+            self._consumers.detach(consumer, now_ms)
 
     def _pause(
         self, found: _Coordinated, member_id: str, partitions: Sequence[TopicPartition]

@@ -8,14 +8,16 @@ signs of life are not: after a restart every lease has its whole time again.
 Orders go before leases: a topic that is deleted or purged is gone for those who read it too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from braidmq.engine.errors import UnknownLease
+from braidmq.engine.retention import Retention
 from braidmq.engine.state import EngineState, TimerKind
+from braidmq.engine.timers import Timers
 from braidmq.engine.topics import TopicPartition
 from braidmq.model.ids import PartitionId
 from braidmq.storage.partition_log import UNPINNED
@@ -56,13 +58,13 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, timers: Timers, retention: Retention) -> None:
         self._state = state
+        self._retention = retention
         self._leases: dict[tuple[str, str], Lease] = {}
         self._by_number: dict[int, Lease] = {}
         self._next_number = 1
-        self.on_unpinned: Callable[[TopicPartition, int], None] = lambda partition, now_ms: None
-        """What waited for the end of a lease may go now."""
+        timers.register(TimerKind.LEASE, self._expire)
 
     def restore(self, now_ms: int) -> None:
         for _, value in self._state.store.catalogue.items(LEASES):
@@ -160,7 +162,7 @@ class Leases:
         self._state.store.change([(LEASES, _key(lease), None)])
         self._unpin(lease.positions, now_ms)
 
-    def expire(self, number: int, now_ms: int) -> None:
+    def _expire(self, number: int, _a: int, _b: int, now_ms: int) -> None:
         """Its timer has come: it is over, or was renewed meanwhile."""
         lease = self._by_number.get(number)
         if lease is None:
@@ -175,7 +177,7 @@ class Leases:
             self._pin(number)
             partition = self._state.partitions.get(number)
             if partition is not None:
-                self.on_unpinned(partition, now_ms)
+                self._retention.unpinned(partition, now_ms)
 
     def _pin(self, number: PartitionId) -> None:
         partition = self._state.partitions.get(number)

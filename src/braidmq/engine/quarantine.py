@@ -6,15 +6,13 @@ seen when the quarantine is over. Then the partition's subscriptions are counted
 restart.
 """
 
-from collections.abc import Callable
-
 from braidmq.engine.effects import ConsumerFailed
-from braidmq.engine.recovery import Recovery
-from braidmq.engine.retention import Retainer
-from braidmq.engine.settling import Settling
+from braidmq.engine.offsets import Offsets
+from braidmq.engine.rebuilding import Rebuilding
+from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState
-from braidmq.engine.topics import PartitionView, Topic, TopicPartition
-from braidmq.model.errors import PartitionQuarantined
+from braidmq.engine.topics import PartitionView, TopicPartition
+from braidmq.engine.transactions.stability import Stability
 from braidmq.storage.partition_log import PartitionLog
 
 
@@ -22,17 +20,16 @@ class Quarantine:
     def __init__(
         self,
         state: EngineState,
-        settling: Settling,
-        retainer: Retainer,
-        recovery: Recovery,
-        recount: Callable[[TopicPartition], None],
+        settlement: Settlement,
+        stability: Stability,
+        rebuilding: Rebuilding,
+        offsets: Offsets,
     ) -> None:
         self._state = state
-        self._settling = settling
-        self._retainer = retainer
-        self._recovery = recovery
-        self._recount = recount
-        """Has what is not decided counted again."""
+        self._settlement = settlement
+        self._stability = stability
+        self._rebuilding = rebuilding
+        self._offsets = offsets
         state.store.on_quarantined = self._quarantined
         state.store.on_lifted = self._lifted
 
@@ -60,34 +57,20 @@ class Quarantine:
             return
         partition.topic.look_at_quarantine()
         now_ms = self._state.wheel.now_ms
-        self._recount(partition)
+        self._stability.count_undecided(partition)
         for view in partition.views:
             self._begin_again(view, now_ms)
-        self._settling.release(partition)
-        self._recovery.set_timers(partition, now_ms)
+        self._settlement.release(partition)
+        self._rebuilding.set_timers(partition, now_ms)
 
     def _begin_again(self, view: PartitionView, now_ms: int) -> None:
         """As after a restart: whoever had messages has to get them again."""
         state = view.state
-        notes = self._recovery.kept_notes(view) or state.notes()
-        self._retainer.take_back(view, 0, state.end)
+        notes = self._rebuilding.kept_notes(view) or state.notes()
+        self._offsets.take_back(view, 0, state.end)
         state.rewind(max(state.cursor, state.settled.floor))
         state.nonce = (now_ms << 8) & 0xFFFFFFFF
         if view.subscription.keys is not None:
             view.subscription.keys.forget(view.partition.number)
-        self._recovery.rebuild(view, now_ms, notes)
+        self._rebuilding.rebuild(view, now_ms, notes)
         self._state.mark_dirty(view.subscription)
-
-    # --- who asks ---
-
-    def error(self, topic: Topic) -> PartitionQuarantined:
-        """Of the first of its partitions that is."""
-        for partition in topic.partitions:
-            if partition.log.damage is not None:
-                return partition.log.quarantined()
-        raise AssertionError(f"no partition of {topic.name!r} is quarantined")
-
-    def require(self, topic: Topic) -> None:
-        """Raises PartitionQuarantined unless there is something left to serve."""
-        if topic.is_quarantined:
-            raise self.error(topic)

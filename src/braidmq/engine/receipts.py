@@ -5,9 +5,11 @@ topic:partition:offset:attempts:subscription.nonce
 
 from typing import NamedTuple
 
-from braidmq.engine.errors import BadReceipt, StaleReceipt
+from braidmq.engine.errors import BadReceipt, StaleReceipt, UnknownSubscription
+from braidmq.engine.state import EngineState
 from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Delivery, PartitionView
+from braidmq.model.ids import SubscriptionId
 
 
 class Receipt(NamedTuple):
@@ -24,6 +26,22 @@ class Receipt(NamedTuple):
             f"{self.topic}:{self.partition}:{self.offset}:{self.attempts}"
             f":{self.subscription:x}.{self.nonce:x}"
         )
+
+
+class Receipts:
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+
+    def redeem(self, text: str, namespace: str) -> tuple[Consumer, PartitionView, int]:
+        """Who has what a receipt names. Raises BadReceipt, StaleReceipt or NotFound."""
+        receipt = parse(text)
+        topic = self._state.topic(namespace, receipt.topic)
+        topic.partition(receipt.partition)
+        subscription = self._state.subscriptions.get(SubscriptionId(receipt.subscription))
+        if subscription is None or subscription.topic is not topic:
+            raise UnknownSubscription(f"the subscription of receipt {text!r} is gone")
+        view = subscription.views[receipt.partition]
+        return _holder(receipt, view, self._state.consumers), view, receipt.offset
 
 
 def parse(text: str) -> Receipt:
@@ -60,7 +78,7 @@ def receipts_of(delivery: Delivery) -> list[Receipt]:
     return found
 
 
-def holder(receipt: Receipt, view: PartitionView, consumers: dict[int, Consumer]) -> Consumer:
+def _holder(receipt: Receipt, view: PartitionView, consumers: dict[int, Consumer]) -> Consumer:
     """Who has the delivery a receipt names; StaleReceipt when that delivery is over."""
     found = view.state.look(receipt.offset)
     if found is not None:

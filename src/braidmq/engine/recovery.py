@@ -3,29 +3,23 @@ notes, messages from the logs."""
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from braidmq.engine.administration import Administration
+from braidmq.engine.administration import TopicAdministration
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
+from braidmq.engine.rebuilding import Note, Rebuilding
 from braidmq.engine.record_times import RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
-from braidmq.engine.settling import NOTE, RESET_NOTE, leave_out
-from braidmq.engine.state import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState, TimerKind
-from braidmq.engine.states import State
-from braidmq.engine.timers import timed_between
-from braidmq.engine.topics import Mode, PartitionView, Subscription, Topic, TopicPartition
-from braidmq.model.errors import PartitionQuarantined
+from braidmq.engine.settlement import NOTE, RESET_NOTE
+from braidmq.engine.state import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState
+from braidmq.engine.subscriptions import Subscriptions
+from braidmq.engine.topics import Mode, Subscription, Topic, TopicPartition
+from braidmq.engine.transactions.coordinator import Coordinator
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.record.batch import FLAG_TIMED
 from braidmq.storage.journal import Kind, Progress
-from braidmq.storage.partition_log import Run
-
-Note = tuple[int, int, int, int, int]
-"""start, stop, attempts, state, deadline"""
 
 _HEAD = struct.Struct("<QQqI")
 _RUN = struct.Struct("<qqHBq")
@@ -88,19 +82,28 @@ class DeliveryNotes:
         self.cursors.clear()
         self.runs.clear()
 
-    def keep(self, subscription: int, partition: int, notes: list[Note]) -> None:
-        """Of messages that can't be read for now."""
-        self.kept[subscription, partition] = notes
+    def follow(self, state: EngineState) -> None:
+        """From now on this is the state to dump."""
+        self.state = state
 
 
 class Recovery:
-    def __init__(self, state: EngineState, notes: DeliveryNotes) -> None:
+    def __init__(
+        self,
+        state: EngineState,
+        notes: DeliveryNotes,
+        rebuilding: Rebuilding,
+        subscriptions: Subscriptions,
+        topics: TopicAdministration,
+        transactions: Coordinator,
+    ) -> None:
         self._state = state
         self._notes = notes
-        self.administration: Administration
-        self.before_subscriptions: Callable[[], None] = lambda: None
-        self._timed_from: dict[PartitionId, int] = {}
-        """From where on the records of a partition that have times of their own have timers."""
+        self._rebuilding = rebuilding
+        self._subscriptions = subscriptions
+        self._topics = topics
+        self._transactions = transactions
+        notes.follow(state)
 
     def run(self, now_ms: int, progress: Progress) -> None:
         catalogue = self._state.store.catalogue
@@ -111,7 +114,7 @@ class Recovery:
         self._pass_lost_records()
         for _, value in catalogue.items(TOPICS):
             self._restore_topic(msgspec.msgpack.decode(value, type=TopicRecord), now_ms)
-        self.before_subscriptions()
+        self._transactions.restore_claims()
         subscriptions = list(catalogue.items(SUBSCRIPTIONS))
         for done, (_, value) in enumerate(subscriptions):
             progress("subscriptions", done, len(subscriptions))
@@ -120,7 +123,7 @@ class Recovery:
             )
         self._forget_strangers()
         for partition in self._state.partitions.values():
-            self.set_timers(partition, now_ms)
+            self._rebuilding.set_timers(partition, now_ms)
         self._notes.forget()
 
     def _pass_lost_records(self) -> None:
@@ -143,13 +146,12 @@ class Recovery:
         return self._state.clocks[1]
 
     def _restore_topic(self, record: TopicRecord, now_ms: int) -> None:
-        administration = self.administration
         topic = Topic(
             record.id,
             record.namespace,
             record.name,
             record.settings,
-            administration.policy(record.namespace, record.name, record.settings, record.kind),
+            self._topics.policy(record.namespace, record.name, record.settings, record.kind),
             durable=True,
             now_ms=record.created_ms,
             kind=record.kind,
@@ -157,11 +159,11 @@ class Recovery:
         )
         for number in record.partitions:
             log = self._state.store.log(PartitionId(number))
-            partition = administration.add_partition(topic, log)
+            partition = self._topics.add_partition(topic, log)
             if log.latest_ms > now_ms:
                 # The clock was set back while the node was down. Nothing takes longer for that.
                 partition.older_clocks.append((log.next_offset, self._clock_ahead(now_ms)))
-        administration.register(topic)
+        self._topics.register(topic)
 
     def _restore_subscription(self, record: SubscriptionRecord, now_ms: int) -> None:
         topic = self._state.topics_by_id.get(record.topic)
@@ -175,7 +177,7 @@ class Recovery:
             durable=True,
             uncommitted=record.uncommitted,
         )
-        self.administration.register_subscription(subscription)
+        self._subscriptions.register(subscription)
         for partition in topic.partitions:
             self._restore_view(subscription, partition, now_ms)
 
@@ -187,151 +189,15 @@ class Recovery:
         if settled.floor < log.start_offset:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)
-        self.administration.settle_cancelled(subscription, partition, settled, journaled=False)
+        self._subscriptions.settle_cancelled(subscription, partition, settled, journaled=False)
         key = (subscription.id, log.id)
         cursor = max(self._notes.cursors.get(key, 0), settled.floor)
         end = log.next_offset if subscription.uncommitted else partition.stable_offset
         state = DeliveryState(settled, cursor, max(cursor, end))
         # Receipts of an earlier life must not name deliveries of this one.
         state.nonce = (now_ms << 8) & 0xFFFFFFFF
-        view = self.administration.attach_view(subscription, partition, state, now_ms)
-        self.rebuild(view, now_ms, self._notes.runs.get(key, []))
-
-    def kept_notes(self, view: PartitionView) -> list[Note]:
-        """What was noted of deliveries before its partition was quarantined at start-up."""
-        return self._notes.kept.pop((view.subscription.id, view.partition_id), [])
-
-    def rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None = None) -> None:
-        """Count the messages of a view again, from the log and what was noted of deliveries. Of
-        what is quarantined that is done when it can be read."""
-        try:
-            self._rebuild(view, now_ms, notes)
-        except PartitionQuarantined:
-            if notes:
-                self._notes.keep(view.subscription.id, view.partition_id, notes)
-
-    def _rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None) -> None:
-        state, log = view.state, view.log
-        lane_of = view.partition.topic.lane_of
-        if view.partition.topic.policy.retention.until_acked:
-            # Memory may hold settled records that no flush has written: they are as good as gone.
-            log.evict()
-        state.recount()
-        timed_from = self._timed_from.get(log.id, 0)
-        if notes is None and state.settled.floor < timed_from:
-            # Since the restart nobody wanted these: a rewind, or somebody new, does.
-            self._timed_from[log.id] = state.settled.floor
-            self._schedule_timed(view.partition, state.settled.floor, timed_from, now_ms)
-        self.administration.set_lanes(view, now_ms)
-        for start, stop, attempts, was, deadline in notes or ():
-            if view.partition.older_clocks:
-                deadline -= max(log.latest_ms - now_ms, 0)
-            waits = was == State.WAITING and deadline > now_ms
-            self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
-        state.settle_early(state.cursor, state.settled.floor)
-        at, end = max(state.settled.floor, log.start_offset), view.visible_end
-        while at < end:
-            skipped = self._skip_plain_segment(view, at)
-            if skipped:
-                at = skipped
-                continue
-            found = log.read(at)
-            if not found:
-                break
-            for run in found:
-                stop = min(run.stop, run.batch.find(end))
-                if stop <= run.first:
-                    leave_out(state, at, end)
-                    at = end
-                    break
-                first = run.batch.offset_at(run.first)
-                leave_out(state, at, first)
-                for clock, part in view.partition.by_clock(Run(run.batch, run.first, stop)):
-                    state.rebuild(run.batch, part.first, part.stop, now_ms, lane_of, clock)
-                last = run.batch.offset_at(stop - 1) + 1
-                if last - first != stop - run.first:
-                    for index in range(run.first + 1, stop):
-                        leave_out(
-                            state, run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index)
-                        )
-                at = last
-        leave_out(state, at, end)
-        # What was left out may have closed the gap above the floor, which then passed the cursor.
-        state.settle_early(state.cursor, state.settled.floor)
-        for start, stop in state.settled.ranges_above_floor():
-            state.settle_early(start, stop)
-        state.rebuild_done()
-
-    def _restore_notes(
-        self,
-        view: PartitionView,
-        start: int,
-        stop: int,
-        attempts: int,
-        deadline: int,
-        lane_of: bytes | None,
-        *,
-        waits: bool,
-    ) -> None:
-        # Whoever had it in flight is gone; what waited for its retry goes on waiting.
-        state = State.WAITING if waits else State.READY
-        at = max(start, view.log.start_offset)
-        while at < stop:
-            found = view.log.read(at)
-            if not found:
-                return
-            for run in found:
-                end = min(run.stop, run.batch.find(stop))
-                if end > run.first:
-                    view.state.restore(
-                        run.batch, run.first, end, attempts, state, deadline, lane_of
-                    )
-                at = run.batch.offset_at(run.stop - 1) + 1
-        if waits:
-            self._state.wheel.schedule(deadline, TimerKind.RETRY, view.id, start, stop)
-
-    def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
-        """The end of the segment that begins at ``at``, when it need not be looked into: all its
-        records are fresh, with neither time nor priority of their own."""
-        state = view.state
-        if at < state.cursor or state.settled.size or view.partition.topic.lane_of is not None:
-            return 0
-        for segment in view.log.segments:
-            if segment.base_offset == at:
-                dense = segment.records == segment.end_offset - segment.base_offset
-                decided = segment.end_offset <= view.visible_end
-                if dense and decided and not segment.summary & FLAG_TIMED:
-                    state.rebuild_fresh(segment.value_bytes)
-                    return segment.end_offset
-        return 0
-
-    def set_timers(self, partition: TopicPartition, now_ms: int) -> None:
-        """Timers of records that have times of their own, and of the topic's TTL."""
-        try:
-            self._set_timers(partition, now_ms)
-        except PartitionQuarantined:
-            return  # they are set when it is over
-
-    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
-        log = partition.log
-        if log.next_offset > log.start_offset:
-            self.administration.arm_head(partition, now_ms)
-        floor = min((view.state.settled.floor for view in partition.views), default=0)
-        at = max(floor, log.start_offset)
-        self._timed_from[log.id] = at
-        self._schedule_timed(partition, at, partition.stable_offset, now_ms)
-
-    def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
-        log, wheel = partition.log, self._state.wheel
-        for offset, due, expires, dated in timed_between(partition, at, end):
-            if dated:
-                partition.has_dates = True
-            if due > now_ms:
-                wheel.schedule(due, TimerKind.DUE, log.id, offset)
-            elif due and partition.topic.policy.ttl_ms:
-                wheel.schedule(now_ms, TimerKind.EXPIRY, log.id, offset)
-            if expires:
-                wheel.schedule(expires, TimerKind.EXPIRY, log.id, offset)
+        view = self._subscriptions.attach_view(subscription, partition, state, now_ms)
+        self._rebuilding.rebuild(view, now_ms, self._notes.runs.get(key, []))
 
     def _forget_strangers(self) -> None:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""

@@ -150,9 +150,7 @@ class References:
         if isinstance(own, dict) and (key in own or "routing_key" in own):
             found: str = topic.attributes.get(SET_BY, "")
             return found
-        templates = [
-            each for (where, _), each in self._state.templates.items() if where == topic.namespace
-        ]
+        templates = self._state.templates_of(topic.namespace).values()
         template = choose_template(templates, topic.name, topic.kind)
         return template.set_by if template is not None else ""
 

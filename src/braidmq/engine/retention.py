@@ -6,12 +6,16 @@ without the records that later ones replace, in the next checkpoint.
 
 from collections.abc import Callable
 
+from braidmq.engine.appending import Appending
 from braidmq.engine.compaction import mark_superseded, note_latest
 from braidmq.engine.envelope import NATIVE, decode_headers
-from braidmq.engine.publishing import Publishing
-from braidmq.engine.settling import RESET_NOTE, Settling
+from braidmq.engine.hooks import Hooks
+from braidmq.engine.offsets import Offsets
+from braidmq.engine.reading import Reading
+from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import Event, State
+from braidmq.engine.timers import Timers
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.record.offset_set import OffsetBits
@@ -33,24 +37,35 @@ LOOSE = 32
 NEVER = 1 << 62
 
 
-class Retainer:
+class Retention:
     def __init__(
-        self, state: EngineState, settling: Settling, publishing: Publishing, now_ms: int
+        self,
+        state: EngineState,
+        timers: Timers,
+        hooks: Hooks,
+        settlement: Settlement,
+        reading: Reading,
+        appending: Appending,
+        offsets: Offsets,
+        now_ms: int,
     ) -> None:
         self._state = state
-        self._settling = settling
-        self._publishing = publishing
+        self._settlement = settlement
+        self._reading = reading
+        self._appending = appending
+        self._offsets = offsets
         self._marked: dict[int, OffsetBits] = {}
         """By partition, what the last compaction found: gone with the next checkpoint."""
-        self.visible_runs: Callable[[TopicPartition, int, int], list[Run]]
-        """What there is for readers between two offsets."""
         self.records_compacted = 0
         self.records_retired = 0
         state.wheel.schedule(now_ms + SWEEP_MS, TimerKind.SWEEP, 0)
+        timers.register(TimerKind.SWEEP, self._sweep)
+        timers.register(TimerKind.COMPACTION, self._compaction_due)
+        hooks.topic_deleted.append(self._forget)
 
     def run_due(self, now_ms: int) -> None:
         """Topics that have grown enough since the last look."""
-        due, self._publishing.retention_due = self._publishing.retention_due, {}
+        due, self._appending.grown = self._appending.grown, {}
         for topic in due:
             if not topic.deleted and topic.limited:
                 for partition in topic.partitions:
@@ -78,15 +93,15 @@ class Retainer:
             partition.look_size = NEVER
         return start
 
-    def sweep(self, now_ms: int) -> None:
+    def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         for topic in list(self._state.topics.values()):
             self.enforce(topic, now_ms)
         self._state.wheel.schedule(now_ms + SWEEP_MS, TimerKind.SWEEP, 0)
 
     def has_due(self) -> bool:
-        return bool(self._publishing.retention_due)
+        return bool(self._appending.grown)
 
-    def forget(self, topic: Topic) -> None:
+    def _forget(self, topic: Topic) -> None:
         for partition in topic.partitions:
             self._marked.pop(partition.log.id, None)
 
@@ -114,7 +129,7 @@ class Retainer:
 
     def unpinned(self, partition: TopicPartition, now_ms: int) -> None:
         """Nobody, or somebody further on, reads a partition in bulk: what had its time may go."""
-        self._settling.release(partition)
+        self._settlement.release(partition)
         if partition.topic.limited:
             self._enforce(partition, self._wanted_start, now_ms)
 
@@ -138,84 +153,20 @@ class Retainer:
     def cut(self, partition: TopicPartition, start: int) -> None:
         """Forget a partition's records below ``start``, read or not."""
         for view in partition.views:
-            self._leave_behind(view, start)
+            self._offsets.leave_behind(view, start)
         if partition.log.damage is not None:
             return  # nothing of it goes
         self.records_retired += start - partition.log.start_offset
         self._state.store.advance_start(partition.log, start)
-
-    def _leave_behind(self, view: PartitionView, start: int) -> None:
-        state, log = view.state, view.log
-        low = max(state.settled.floor, log.start_offset)
-        self.take_back(view, 0, start)
-        try:
-            for run in self._settling.runs(view.partition, low, start):
-                state.take_out(Event.DROP, run.batch, run.first, run.stop)
-        except PartitionQuarantined:
-            pass  # they are settled all the same, and counted again when that is over
-        if low < start:
-            state.settle_early(low, start)
-            self._settling.settle(view, [(low, start)])
-
-    def take_back(self, view: PartitionView, start: int, stop: int) -> None:
-        """Nobody may answer for messages that are no longer there: one step for each consumer that
-        has any."""
-        for consumer in view.subscription.consumers:
-            if consumer.in_flight and view.state.in_flight:
-                self._take_from(view, consumer.id, start, stop)
-        # Consumers that pull, or that were cancelled and may still answer: who has the first of a
-        # range is asked for all, until nobody has any.
-        while ranges := self._in_flight(view, start, stop):
-            for low, _ in ranges:
-                found = view.state.look(low)
-                if found is not None and found[0] == State.IN_FLIGHT:
-                    self._take_from(view, found[2], start, stop)
-
-    def _in_flight(self, view: PartitionView, start: int, stop: int) -> list[tuple[int, int]]:
-        if not view.state.in_flight:
-            return []
-        ranges = view.state.in_state(State.IN_FLIGHT)
-        return [
-            (max(low, start), min(high, stop))
-            for low, high in ranges
-            if low < stop and start < high
-        ]
-
-    def _take_from(self, view: PartitionView, holder: int, start: int, stop: int) -> None:
-        _, count, size = view.state.apply(Event.ACK, start, stop, holder)
-        consumer = self._state.consumers.get(holder)
-        if count and consumer is not None:
-            self._settling.give_back(consumer, count, size)
-            self._state.mark_dirty(consumer.subscription)
-
-    # --- moving a subscription ---
-
-    def settle_up_to(self, view: PartitionView, offset: int) -> None:
-        """Everything below ``offset`` counts as acknowledged."""
-        self._leave_behind(view, offset)
-        self._state.mark_dirty(view.subscription)
-
-    def rewind(self, view: PartitionView, offset: int) -> None:
-        """Forget what a subscription has settled from ``offset`` on, and settle what lies before.
-
-        The caller counts the messages again.
-        """
-        self._settling.finish_burials(view)
-        self.take_back(view, 0, view.state.end)
-        if view.subscription.durable:
-            self._state.store.reset_offsets(view.subscription.id, view.partition_id, offset)
-            self._settling.note(view, offset, offset, 0, RESET_NOTE, 0)
-        else:
-            view.state.settled.reset(offset)
-        view.state.rewind(offset)
-        if view.subscription.keys is not None:
-            view.subscription.keys.forget(view.partition.number)
 
     # --- purge ---
 
     def purge(self, topic: Topic) -> int:
         """Take out every message that is not in flight; returns how many the fullest subscription
         lost."""
+        topic.require_existing()
+        if topic.quarantined:
+            raise topic.quarantine_error()
         most = 0
         for subscription in topic.subscriptions.values():
             lost = sum(self._purge_view(view) for view in subscription.views)
@@ -230,16 +181,19 @@ class Retainer:
     def _purge_view(self, view: PartitionView) -> int:
         ranges, count, _ = view.state.take_out_all_fresh()
         if ranges:
-            self._settling.settle(view, ranges)
+            self._settlement.settle(view, ranges)
         explicit, more, _ = view.state.apply(Event.DROP, 0, view.state.end)
         if explicit:
-            self._settling.settle(view, explicit)
+            self._settlement.settle(view, explicit)
         return count + more
 
     # --- compaction ---
 
-    def compaction_due(self, topic: Topic, now_ms: int) -> None:
+    def _compaction_due(self, owner: int, _a: int, _b: int, now_ms: int) -> None:
         """Its timer fired: each topic is compacted at its own interval."""
+        topic = self._state.topics_by_id.get(owner)
+        if topic is None:
+            return
         topic.compaction_timer = 0
         rule = topic.policy.compaction
         if rule.enabled and not topic.deleted:
@@ -264,12 +218,12 @@ class Retainer:
         marked = OffsetBits()
         sealed_end = max(segment.end_offset for segment in log.segments if segment.sealed)
         sealed_end = min(sealed_end, partition.stable_offset)
-        for run in self.visible_runs(partition, log.start_offset, partition.stable_offset):
+        for run in self._reading.visible_runs(partition, log.start_offset, partition.stable_offset):
             if header:
                 _note_latest_by_header(run, header, latest)
             else:
                 note_latest(run.batch, run.first, run.stop, latest)
-        for run in self.visible_runs(partition, log.start_offset, sealed_end):
+        for run in self._reading.visible_runs(partition, log.start_offset, sealed_end):
             if header:
                 _mark_by_header(run, header, latest, stamped_until_ms, marked)
             else:
@@ -296,10 +250,10 @@ class Retainer:
 
     def _drop_marked(self, view: PartitionView, marked: OffsetBits, sealed_end: int) -> None:
         for start, stop in marked.ranges(0, sealed_end):
-            for run in self._settling.runs(view.partition, start, stop):
+            for run in view.partition.runs(start, stop):
                 ranges, _, _ = view.state.take_out(Event.DROP, run.batch, run.first, run.stop)
                 if ranges:
-                    self._settling.settle(view, ranges)
+                    self._settlement.settle(view, ranges)
 
 
 def _header_key(run: Run, index: int, header: str) -> tuple[int, int, bytes | None, bool]:

@@ -9,7 +9,7 @@ from enum import IntEnum
 import msgspec
 
 from braidmq.engine.effects import Effect, SubscriptionReady
-from braidmq.engine.errors import UnknownPartition, UnknownSubscription, UnknownTopic
+from braidmq.engine.errors import UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import Template
 from braidmq.engine.record_times import Ages, RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
@@ -31,7 +31,7 @@ TOPICS = "topics"
 SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
 GROUPS = "groups"
-DOOMED = "doomed"
+DELETIONS = "doomed"
 """Topics that are being deleted with their namespace, which takes a while."""
 
 CANCELLED = SubscriptionId(0)
@@ -116,18 +116,36 @@ class EngineState:
             raise UnknownTopic(f"there is no topic {name!r} in namespace {namespace!r}")
         return topic
 
-    def partition(self, topic: Topic, number: int) -> TopicPartition:
-        if not 0 <= number < len(topic.partitions):
-            raise UnknownPartition(
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions, and no {number}"
-            )
-        return topic.partitions[number]
-
     def subscription(self, topic: Topic, name: str) -> Subscription:
         subscription = topic.subscriptions.get(name)
         if subscription is None:
             raise UnknownSubscription(f"topic {topic.name!r} has no subscription {name!r}")
         return subscription
+
+    def topics_of(self, namespace: str | None = None) -> list[Topic]:
+        """Without a namespace those of all."""
+        every = self.topics.values()
+        return [topic for topic in every if namespace in (None, topic.namespace)]
+
+    def templates_of(self, namespace: str) -> dict[str, Template]:
+        """By name."""
+        return {key[1]: each for key, each in self.templates.items() if key[0] == namespace}
+
+    def has_successor(self, topic: Topic) -> bool:
+        """Whether there is another of a deleted topic's name already."""
+        return (topic.namespace, topic.name) in self.topics
+
+    # --- timers ---
+
+    def arm_head(self, partition: TopicPartition, now_ms: int, *, changed: bool = False) -> None:
+        """Look at once for what outlived the topic's TTL, which may have changed; from then on it
+        is looked after."""
+        self.wheel.cancel(partition.head_timer)
+        partition.head_timer = 0
+        if partition.topic.policy.ttl_ms:
+            partition.head_timer = self.wheel.schedule(
+                now_ms, TimerKind.HEAD, partition.log.id, changed
+            )
 
     # --- the catalogue ---
 

@@ -13,15 +13,19 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from braidmq.engine.delivery import DeliveryState
+from braidmq.engine.errors import UnknownPartition, UnknownTopic
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
 from braidmq.engine.record_times import RecordClock
+from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
-from braidmq.record.batch import RecordBatch
+from braidmq.record.batch import FLAG_TIMED, Record, RecordBatch
 from braidmq.record.key_hash import partition_for
 from braidmq.storage.partition_log import PartitionLog, Run
 
 UNLIMITED = 1 << 62
+
+READ_BYTES = 1 << 20
 
 QUEUE_SUBSCRIPTION = "queue"
 """The one subscription of a topic that is an AMQP queue."""
@@ -138,6 +142,18 @@ class Topic:
         """Whether none of its partitions can be read or written."""
         return 0 < self.quarantined == len(self.partitions)
 
+    def require_existing(self) -> None:
+        """Callers may hold on to a topic that is gone."""
+        if self.deleted:
+            raise UnknownTopic(f"topic {self.name!r} of namespace {self.namespace!r} is deleted")
+
+    def quarantine_error(self) -> PartitionQuarantined:
+        """Of the first of its partitions that is quarantined."""
+        for partition in self.partitions:
+            if partition.log.damage is not None:
+                return partition.log.quarantined()
+        raise AssertionError(f"no partition of {self.name!r} is quarantined")
+
     @property
     def depth(self) -> int:
         """Unsettled messages of the subscription that has most of them."""
@@ -160,6 +176,14 @@ class Topic:
     def has_load(self) -> bool:
         """Whether anybody is to get its messages, now or later."""
         return bool(self.subscriptions) or self.policy.retention.until_acked
+
+    def partition(self, number: int) -> "TopicPartition":
+        """Raises UnknownPartition."""
+        if not 0 <= number < len(self.partitions):
+            raise UnknownPartition(
+                f"topic {self.name!r} has {len(self.partitions)} partitions, and no {number}"
+            )
+        return self.partitions[number]
 
     def partition_of(self, key: bytes | None) -> "TopicPartition":
         """Where the next record with this key goes."""
@@ -231,6 +255,47 @@ class TopicPartition:
                 first = stop
         if first < run.stop:
             yield self.clock, run if first == run.first else Run(run.batch, first, run.stop)
+
+    def runs(self, start: int, stop: int) -> Iterator[Run]:
+        """What the log still has of offsets ``start`` … ``stop - 1``."""
+        while start < stop:
+            found = self.log.read(start, READ_BYTES, stop)
+            if not found:
+                return
+            for run in found:
+                end = min(run.stop, run.batch.find(stop))
+                if end > run.first:
+                    yield Run(run.batch, run.first, end)
+                start = run.batch.offset_at(run.stop - 1) + 1
+
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        for run in self.runs(start, stop):
+            for index in range(run.first, run.stop):
+                yield run.batch.record(index)
+
+    def timed_between(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """``(offset, due, expires, dated)`` of records ``at`` … ``end - 1`` that have either."""
+        log = self.log
+        at = max(at, log.start_offset)
+        while at < end:
+            for segment in log.segments:
+                if (
+                    segment.base_offset <= at < segment.end_offset
+                    and not segment.summary & FLAG_TIMED
+                ):
+                    at = segment.end_offset
+            found = log.read(at)
+            if not found:
+                return
+            for run in found:
+                if run.batch.summary & FLAG_TIMED:
+                    for clock, part in self.by_clock(run):
+                        first = max(at, part.batch.offset_at(part.first))
+                        last = min(end - 1, part.batch.offset_at(part.stop - 1))
+                        for each in clock.timed(part.batch):
+                            if first <= each[0] <= last:
+                                yield each
+                at = run.batch.offset_at(run.stop - 1) + 1
 
     def first_since(self, time_ms: int) -> int:
         """The offset of the first record stamped at or after a time of the engine."""
@@ -546,6 +611,10 @@ class PartitionView:
         self.oldest_offset = -1
         self.oldest_ms = 0
         """When the record at that offset was stamped: where limits compare partitions."""
+
+    def set_lanes(self, now_ms: int) -> None:
+        policy = self.partition.topic.policy
+        self.lanes = None if policy.priority == "none" else LaneScheduler(policy, now_ms)
 
     @property
     def log(self) -> PartitionLog:

@@ -23,12 +23,12 @@ _counts_of = attrgetter(*SUBSCRIPTION_COUNTS)
 
 
 class NamespaceTotals:
-    __slots__ = ("buried", "counts", "dropped")
+    __slots__ = ("counts", "dead_lettered", "dropped")
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         """``published`` and ``SUBSCRIPTION_COUNTS``, of topics and subscriptions that are gone."""
-        self.buried: Counter[str] = Counter()
+        self.dead_lettered: Counter[str] = Counter()
         """Messages moved to where the dead go, by reason."""
         self.dropped: Counter[str] = Counter()
         """Messages given up that had nowhere to go, by reason."""

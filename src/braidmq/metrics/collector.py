@@ -202,7 +202,7 @@ class NodeCollector(Collector):
         yield _by_reason(
             "braid_dead_lettered_messages",
             "Messages moved to where a topic wants its dead.",
-            {namespace: each.buried for namespace, each in ends.items()},
+            {namespace: each.dead_lettered for namespace, each in ends.items()},
         )
         yield _by_reason(
             "braid_dropped_messages",

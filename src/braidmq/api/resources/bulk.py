@@ -318,7 +318,7 @@ class Bulk:
         begins (`Braid-Start-Offset`).
         """
         found = self._context.topic(call, topic)
-        log = self._context.node_loop.engine.state.partition(found, partition).log
+        log = found.partition(partition).log
         if query.start > log.next_offset:
             raise BadPosition(f"{log.label} ends at {log.next_offset}, before {query.start}")
         end = min(query.end, log.next_offset)
@@ -360,7 +360,7 @@ class Bulk:
         found = self._context.subscription(call, topic, subscription)
         engine = self._context.node_loop.engine
         for each in body.offsets:
-            engine.state.partition(found.topic, each.partition)
+            found.topic.partition(each.partition)
             engine.commit_offset(
                 found.views[each.partition], each.offset, now_ms=self._context.now_ms
             )

@@ -62,7 +62,7 @@ class BulkPublishing:
         require_fits(target, batch)
         partition = None if query.partition is UNSET else query.partition
         if partition is not None:
-            engine.state.partition(target, partition)
+            target.partition(partition)
         origin = origin_of(self._context, call, query.namespace, headers)
         lead_ms = engine.state.clock.lead_ms
         if lead_ms:

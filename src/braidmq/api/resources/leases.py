@@ -115,7 +115,7 @@ class LeasesResource:
         positions: dict[TopicPartition, int] = {}
         for each in body.positions:
             topic = engine.topic(query.namespace, each.topic)
-            positions[engine.state.partition(topic, each.partition)] = each.offset
+            positions[topic.partition(each.partition)] = each.offset
         others = [each for each in engine.leases.list(query.namespace) if each.name != lease]
         if len(others) >= LEASES_MAX:
             raise LimitReached(f"namespace {query.namespace!r} has {LEASES_MAX} leases already")

@@ -19,9 +19,9 @@ from braidmq.api.messages import (
 )
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.api.transaction_headers import ORIGIN_ERRORS, PublishHeaders, origin_of
+from braidmq.engine.appending import Published
 from braidmq.engine.errors import MessageTooLarge, TopicFull, UnknownPartition, UnknownTopic
 from braidmq.engine.policy import Milliseconds
-from braidmq.engine.publishing import Published
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import BadRequest, BraidError, RecordTooLarge
 from braidmq.model.limits import MIB
@@ -204,7 +204,7 @@ class Publishing:
         ]
         for number, _, batch in batches:
             if number is not None:
-                engine.state.partition(topic, number)
+                topic.partition(number)
             require_fits(topic, batch)
         if len(batches) > 1 and origin is not None and origin.sequence >= 0:
             raise BadRequest("messages with a sequence go to one partition, or none is named")

@@ -147,7 +147,7 @@ class Reading:
 
     def _one(self, call: Call, namespace: str, topic: str, partition: int, offset: int) -> Record:
         found = self._context.topic(call, topic)
-        self._context.node_loop.engine.state.partition(found, partition)
+        found.partition(partition)
         try:
             records, _ = self._records(found, partition, offset, 1, 1)
         except OffsetOutOfRange:

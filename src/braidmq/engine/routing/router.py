@@ -165,10 +165,10 @@ class Router:
     def _delete(self, entry: _Entry, *, automatic: bool) -> list[Effect]:
         """And whichever auto-delete exchanges go with it."""
         effects: list[Effect] = []
-        doomed = {entry.info.name: automatic}
-        while doomed:
-            name = next(iter(doomed))
-            automatic = doomed.pop(name)
+        deleting = {entry.info.name: automatic}
+        while deleting:
+            name = next(iter(deleting))
+            automatic = deleting.pop(name)
             gone = self._exchanges.pop(name)
             self._changed(name)
             for binding in list(gone.bindings):
@@ -177,7 +177,7 @@ class Router:
             for binding in self._into.pop(exchange_destination(name), {}):
                 effects.append(BindingRemoved(binding))
                 if self._drop_from_source(binding):
-                    doomed[binding.source] = True
+                    deleting[binding.source] = True
             effects.append(ExchangeDeleted(name, automatic))
         return effects
 

@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from braidmq.engine.errors import BadPosition
+from braidmq.engine.appending import Appending
 from braidmq.engine.groups import StaleGeneration
-from braidmq.engine.publishing import Publishing
-from braidmq.engine.settling import Settling, forget_keys
+from braidmq.engine.hooks import Hooks
+from braidmq.engine.offsets import Offsets, require_within
+from braidmq.engine.settlement import Settlement, forget_keys
+from braidmq.engine.settling import Settling
 from braidmq.engine.state import CANCELLED, EngineState, TimerKind
 from braidmq.engine.states import Event
+from braidmq.engine.timers import Timers
 from braidmq.engine.topics import (
     Consumer,
     Credit,
@@ -117,33 +120,34 @@ class Coordinator:
     def __init__(
         self,
         state: EngineState,
-        settling: Settling,
-        publishing: Publishing,
+        timers: Timers,
+        hooks: Hooks,
+        settlement: Settlement,
+        appending: Appending,
         stability: Stability,
+        settling: Settling,
+        offsets: Offsets,
         ledger: Ledger,
-        settle_up_to: Callable[[PartitionView, int], None],
     ) -> None:
         self._state = state
-        self._settling = settling
-        self._publishing = publishing
+        self._settlement = settlement
+        self._appending = appending
         self._stability = stability
+        self._settling = settling
+        self._offsets = offsets
         self._ledger = ledger
-        self._settle_up_to = settle_up_to
         self._partitions_gone = False
         self.committed = 0
         self.aborted = 0
-        publishing.on_stamped = self._stamped
+        timers.register(TimerKind.TRANSACTION, self._expire)
+        timers.register(TimerKind.SWEEP, self._sweep)
+        hooks.topic_deleted.append(self._forget_topic)
+        hooks.namespace_deleted.append(self._forget_namespace)
 
     def _note(self, entry: TransactionEntry) -> Lsn:
         lsn = self._state.store.note(Kind.TRANSACTION, encode_entry(entry))
         self._ledger.apply(entry)
         return lsn
-
-    def _stamped(self, targets: Sequence[tuple[TopicPartition, int]], stamp: Stamp) -> None:
-        self._ledger.stamped([(target.log.id, base) for target, base in targets], stamp)
-        if stamp.kind == StampKind.IN_TRANSACTION:
-            for target, base in targets:
-                self._stability.hold_back(target, stamp.transaction, base)
 
     # --- producers ---
 
@@ -202,7 +206,7 @@ class Coordinator:
         if not producer.name and self._ledger.producers.get(producer.id) is producer:
             self._note(ProducerForgotten(producer.id))
 
-    def sweep(self, now_ms: int) -> None:
+    def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         """Producers that nobody has used for long are forgotten, and what they all had in
         partitions that are no more."""
         for producer in list(self._ledger.producers.values()):
@@ -427,7 +431,7 @@ class Coordinator:
             raise NotInFlight(
                 f"{view.log.label}: nothing from {start} to {stop - 1} is at this consumer"
             )
-        self._settling.give_back(consumer, count, size)
+        self._settlement.give_back(consumer, count, size)
         holder.took(count, size)
         self._state.mark_dirty(view.subscription)
         self._note(
@@ -444,10 +448,7 @@ class Coordinator:
         """
         self.require_open(transaction)
         for view, offset, _ in claims:
-            if not 0 <= offset <= view.state.end:
-                raise BadPosition(
-                    f"{view.log.label}: offset {offset} is not between 0 and {view.state.end}"
-                )
+            require_within(view, offset)
         for view, offset, require_member in claims:
             key = (view.subscription.id, view.partition_id)
             self._note(OffsetCommitted(transaction.number, *key, offset))
@@ -552,7 +553,7 @@ class Coordinator:
         ]
         settled = [*answered, *self._cancel(transaction, partitions)]
         if partitions:
-            self._publishing.append(
+            self._appending.append(
                 partitions,
                 _marker(transaction, now_ms),
                 now_ms,
@@ -574,7 +575,7 @@ class Coordinator:
         for holder in transaction.holders.values():
             self._state.consumers.pop(holder, None)
         for partition in partitions:
-            self._stability.decided(partition, transaction.number, now_ms)
+            self._appending.decided(partition, transaction.number, now_ms)
         self._state.wheel.cancel(transaction.timer)
         _log_end(transaction)
         return self._note(Completed(transaction.number, now_ms))
@@ -632,7 +633,7 @@ class Coordinator:
         for subscription, partition, start, stop in answered:
             view = self._view(subscription, partition)
             assert view is not None
-            self._settling.release(view.partition)
+            self._settlement.release(view.partition)
             if view.subscription.keys is not None:
                 forget_keys(view, [(start, stop)])
             self._state.mark_dirty(view.subscription)
@@ -641,7 +642,7 @@ class Coordinator:
         for (subscription, partition), offset in transaction.offsets.items():
             view = self._view(subscription, partition)
             if view is not None:
-                self._settle_up_to(view, min(offset, view.state.end))
+                self._offsets.settle_up_to(view, min(offset, view.state.end))
 
     def _give_back(self, transaction: Transaction, now_ms: int) -> None:
         """What an aborted transaction had acknowledged is ready again, in its old place."""
@@ -659,7 +660,7 @@ class Coordinator:
             due, TimerKind.TRANSACTION, transaction.number
         )
 
-    def expire(self, number: int, now_ms: int) -> None:
+    def _expire(self, number: int, _a: int, _b: int, now_ms: int) -> None:
         """A transaction's timer fired; signs of life only move its deadline."""
         transaction = self._ledger.transactions.get(number)
         if transaction is None:
@@ -713,12 +714,12 @@ class Coordinator:
             else:
                 self.abort(transaction, now_ms=now_ms, reason=OWNER_GONE)
 
-    def forget_topic(self, topic: Topic) -> None:
+    def _forget_topic(self, topic: Topic) -> None:
         for partition in topic.partitions:
             self._ledger.forget_partition(partition.log.id)
         self._partitions_gone = True
 
-    def forget_namespace(self, namespace: str, *, now_ms: int) -> None:
+    def _forget_namespace(self, namespace: str, now_ms: int) -> None:
         """It is deleted, with its producers and transactions, and what applications committed."""
         for transaction in self.transactions(namespace):
             self.abort(transaction, now_ms=now_ms)

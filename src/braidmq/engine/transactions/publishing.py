@@ -7,11 +7,18 @@ because its publisher could not tell which part.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from braidmq.engine.appending import (
+    Appending,
+    Published,
+    require_writable,
+    split_by_partition,
+)
 from braidmq.engine.errors import TopicFull
+from braidmq.engine.limits import check_size, room
 from braidmq.engine.partitioner import places, split
-from braidmq.engine.publishing import Published, Publishing, require_writable
 from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic, TopicPartition
+from braidmq.engine.transactions.coordinator import Coordinator
 from braidmq.engine.transactions.entries import Stamp, StampKind
 from braidmq.engine.transactions.errors import OutOfOrderSequence
 from braidmq.engine.transactions.ledger import Branch, Producer
@@ -55,9 +62,10 @@ class _Part(NamedTuple):
 
 
 class StampedPublishing:
-    def __init__(self, state: EngineState, publishing: Publishing) -> None:
+    def __init__(self, state: EngineState, appending: Appending, transactions: Coordinator) -> None:
         self._state = state
-        self._publishing = publishing
+        self._appending = appending
+        self._transactions = transactions
 
     def publish(
         self,
@@ -70,7 +78,8 @@ class StampedPublishing:
         durable: bool = True,
     ) -> Published:
         """What was written before is answered as if it had been written now."""
-        self._publishing.check_size(topic, batch)
+        self._transactions.require_writable(origin.author, now_ms)
+        check_size(topic, batch)
         if topic.is_quarantined:
             require_writable(topic.partitions[0])
         if origin.strict:
@@ -90,7 +99,7 @@ class StampedPublishing:
             placed.append((number, log.next_offset, rest.count))
             stamp = origin.stamp(part.last, rest.count)
             lsn = (
-                self._publishing.append([part.target], rest, now_ms, durable=durable, stamp=stamp)
+                self._appending.append([part.target], rest, now_ms, durable=durable, stamp=stamp)
                 or lsn
             )
         if any(part.known for part in parts):
@@ -109,14 +118,15 @@ class StampedPublishing:
     ) -> Published:
         """One batch for many topics; its bytes are written once where they all take it whole and
         for the first time."""
+        self._transactions.require_writable(origin.author, now_ms)
         lsn: Lsn | None = None
         together: list[TopicPartition] = []
         last = origin.sequence + batch.count - 1 if origin.sequence >= 0 else -1
         for topic in topics:
-            self._publishing.check_size(topic, batch)
+            check_size(topic, batch)
             if topic.is_quarantined:
                 require_writable(topic.partitions[0])
-            if topic.bounded and self._publishing.room(topic, batch) < batch.count:
+            if topic.bounded and room(topic, batch) < batch.count:
                 raise _full(topic)
         for topic in topics:
             first = topic.partitions[0]
@@ -129,17 +139,14 @@ class StampedPublishing:
         if together:
             stamp = origin.stamp(last, batch.count)
             lsn = (
-                self._publishing.append(together, batch, now_ms, durable=durable, stamp=stamp)
-                or lsn
+                self._appending.append(together, batch, now_ms, durable=durable, stamp=stamp) or lsn
             )
         return Published(lsn, batch.count)
 
     def _check_gap(self, topic: Topic, origin: Origin, partition: int | None) -> None:
         if origin.sequence < 0:
             return
-        targets = (
-            topic.partitions if partition is None else [self._state.partition(topic, partition)]
-        )
+        targets = topic.partitions if partition is None else [topic.partition(partition)]
         expected = origin.author.expected(each.log.id for each in targets)
         if origin.sequence > expected:
             raise OutOfOrderSequence(
@@ -152,7 +159,7 @@ class StampedPublishing:
         if not topic.bounded:
             return
         unknown = sum(part.batch.count - part.known for part in parts)
-        if unknown == batch.count and self._publishing.room(topic, batch) < batch.count:
+        if unknown == batch.count and room(topic, batch) < batch.count:
             raise _full(topic)
 
     def _parts(
@@ -160,14 +167,14 @@ class StampedPublishing:
     ) -> list[_Part]:
         author, sequence = origin.author, origin.sequence
         if partition is not None or len(topic.partitions) == 1:
-            target = self._state.partition(topic, partition or 0)
+            target = topic.partition(partition or 0)
             if sequence < 0:
                 return [_Part(target, batch, -1, 0)]
             known = author.highest(target.log.id) - sequence + 1
             last = sequence + batch.count - 1
             return [_Part(target, batch, last, min(max(known, 0), batch.count))]
         if sequence < 0:
-            split_parts = self._publishing.split(topic, batch)
+            split_parts = split_by_partition(topic, batch)
             return [_Part(target, part, -1, 0) for target, part in split_parts]
         return self._numbered_parts(topic, batch, origin)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from braidmq.engine.administration import Position
 from braidmq.engine.engine import Engine
 from braidmq.engine.errors import WrongMode
+from braidmq.engine.reading import Position
 from braidmq.engine.topics import Mode, Subscription, Topic
 from braidmq.gateways.amqp.errors import precondition_failed
 from braidmq.gateways.amqp.queues import SUBSCRIPTION

@@ -112,7 +112,7 @@ class AmqpGateway(Gateway[AmqpConnection]):
 
     def _on_change(self, change: AccountChange) -> None:
         """Connections that would not be let in any more must go, and so must consumers that would
-        not; with a namespace its topics."""
+        not."""
         for connection in list(self.connections):
             why = reason_to_end(change, connection.user, connection.vhost, self.accounts)
             if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
@@ -121,11 +121,6 @@ class AmqpGateway(Gateway[AmqpConnection]):
                 self.node_loop.flush_batch()
                 for channel in list(connection.channels.values()):
                     channel.consumers.end_unreadable()
-        if isinstance(change, NamespaceDeleted):
-            node_loop, name = self.node_loop, change.name
-            steps = node_loop.engine.deleting_namespace(name, now_ms=node_loop.now_ms())
-            next(steps, None)  # nobody finds its topics from here on
-            node_loop.work_in_background(steps, f"deleting namespace {name!r}")
 
     def require_room(self, vhost: str) -> None:
         """A namespace may limit its connections."""

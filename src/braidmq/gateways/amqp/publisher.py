@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from braidmq.engine.errors import TopicFull
-from braidmq.engine.publishing import Published
+from braidmq.engine.appending import Published
 from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Topic

@@ -3,10 +3,10 @@
 import pytest
 from engine_worlds import World, crashes, roomy, values
 
-from braidmq.engine.settling import BURIED_AT_ONCE
+from braidmq.engine.dead_lettering import MOVED_AT_ONCE
 from braidmq.engine.topics import Topic
 
-MANY = 3 * BURIED_AT_ONCE + 7
+MANY = 3 * MOVED_AT_ONCE + 7
 
 
 def bodies(count: int) -> list[bytes]:
@@ -37,7 +37,7 @@ def test_a_turn_moves_so_many_and_the_next_the_rest() -> None:
         world.engine.advance(world.now_ms)
         world.engine.dispatch(world.now_ms)
         seen.append(dead(world))
-    assert seen == [BURIED_AT_ONCE, 2 * BURIED_AT_ONCE, 3 * BURIED_AT_ONCE, MANY]
+    assert seen == [MOVED_AT_ONCE, 2 * MOVED_AT_ONCE, 3 * MOVED_AT_ONCE, MANY]
     assert values(world.drain(world.find("dead"))) == bodies(MANY)
     assert topic.partitions[0].log.start_offset == MANY
     assert world.engine.next_due_ms() != world.now_ms
@@ -74,12 +74,12 @@ def test_what_goes_with_its_topic_is_not_moved() -> None:
     world.engine.advance(world.now_ms)
     world.engine.delete_topic(topic)
     world.advance(0)
-    assert dead(world) == BURIED_AT_ONCE
+    assert dead(world) == MOVED_AT_ONCE
     assert not world.engine.has_more
 
 
 def test_after_a_crash_each_is_here_or_there() -> None:
-    count = BURIED_AT_ONCE + 3
+    count = MOVED_AT_ONCE + 3
 
     def act(world: World) -> None:
         rejected(world, count)
@@ -97,4 +97,4 @@ def test_after_a_crash_each_is_here_or_there() -> None:
         published = topics["t"].partitions[0].log.next_offset
         assert topics["t"].depth + there == published
         seen.add(there)
-    assert {0, BURIED_AT_ONCE, count} <= seen
+    assert {0, MOVED_AT_ONCE, count} <= seen

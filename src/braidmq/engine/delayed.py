@@ -1,0 +1,127 @@
+"""Messages published for later: looked at, counted, cancelled."""
+
+from dataclasses import dataclass
+
+from braidmq.engine.errors import NotDelayed
+from braidmq.engine.settlement import Settlement
+from braidmq.engine.state import CANCELLED, EngineState
+from braidmq.engine.states import Event, State
+from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.record.batch import FLAG_TIMED, Record
+from braidmq.record.offset_set import OffsetBits
+from braidmq.storage.partition_log import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A message published for later."""
+
+    partition: int
+    offset: int
+    due_ms: int
+    record: Record
+
+
+class DelayedMessages:
+    def __init__(self, state: EngineState, settlement: Settlement) -> None:
+        self._state = state
+        self._settlement = settlement
+
+    def find(
+        self, topic: Topic, now_ms: int, limit: int = 100, after: tuple[int, int] = (0, -1)
+    ) -> list[Delayed]:
+        """Messages that wait for their time, by partition and offset; those ``after`` one."""
+        found: list[Delayed] = []
+        for partition in topic.partitions[after[0] :]:
+            first = after[1] + 1 if partition.number == after[0] else 0
+            for start, stop in self._pending(partition):
+                if stop <= first:
+                    continue
+                start = max(start, first)
+                for run in partition.runs(start, stop):
+                    for index in range(run.first, run.stop):
+                        if not self._is_due_after(now_ms, partition, run, index):
+                            continue
+                        record = run.batch.record(index)
+                        found.append(
+                            Delayed(partition.number, record.offset, record.due_at_ms, record)
+                        )
+                        if len(found) == limit:
+                            return found
+        return found
+
+    def _pending(self, partition: TopicPartition) -> list[tuple[int, int]]:
+        """Where to look for delayed messages: those of any subscription, or without one the log."""
+        if len(partition.views) == 1:
+            return partition.views[0].state.in_state(State.DELAYED)
+        found = OffsetBits()
+        for view in partition.views:
+            for start, stop in view.state.in_state(State.DELAYED):
+                found.add(start, stop)
+        if not partition.views:
+            found.add(partition.log.start_offset, partition.stable_offset)
+            cancelled = self._state.cancelled(partition)
+            if cancelled is not None:
+                for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]:
+                    found.discard(start, stop)
+        return found.ranges()
+
+    def count(self, topic: Topic) -> int:
+        now_ms = self._state.wheel.now_ms
+        return sum(self._count_pending(partition, now_ms) for partition in topic.partitions)
+
+    def _count_pending(self, partition: TopicPartition, now_ms: int) -> int:
+        """The subscriptions know. Without one the log is read, but only what has times of its own
+        is looked at."""
+        if len(partition.views) == 1:
+            return partition.views[0].state.delayed
+        ranges = self._pending(partition)
+        if partition.views:
+            return sum(stop - start for start, stop in ranges)
+        return sum(
+            self._is_due_after(now_ms, partition, run, index)
+            for start, stop in ranges
+            for run in partition.runs(start, stop)
+            if run.batch.summary & FLAG_TIMED
+            for index in range(run.first, run.stop)
+        )
+
+    def _is_due_after(self, time_ms: int, partition: TopicPartition, run: Run, index: int) -> bool:
+        clock = partition.clock
+        if partition.older_clocks:
+            clock = partition.clock_at(run.batch.offset_at(index))
+        return clock.due_of(run.batch, index) > time_ms
+
+    def cancel(self, topic: Topic, number: int, offset: int) -> None:
+        """A delayed message is not delivered after all."""
+        partition = topic.partition(number)
+        if not self._is_pending(partition, offset):
+            raise NotDelayed(
+                f"offset {offset} of {topic.name}/{number} is not waiting for its time"
+            )
+        store, log = self._state.store, partition.log
+        # Also for subscriptions that do not exist yet.
+        if topic.durable:
+            store.acknowledge(CANCELLED, log.id, [(offset, offset + 1)])
+        else:
+            store.offsets_of(CANCELLED, log.id).add(offset, offset + 1)
+        for view in partition.views:
+            self._cancel_in(view, offset)
+
+    def _is_pending(self, partition: TopicPartition, offset: int) -> bool:
+        if not 0 <= offset < partition.stable_offset:
+            return False
+        if partition.views:
+            found = (view.state.look(offset) for view in partition.views)
+            return any(each is not None and each[0] == State.DELAYED for each in found)
+        cancelled = self._state.store.acknowledged.get((CANCELLED, partition.log.id), ())
+        return offset not in cancelled and any(
+            self._is_due_after(self._state.wheel.now_ms, partition, run, run.first)
+            for run in partition.runs(offset, offset + 1)
+        )
+
+    def _cancel_in(self, view: PartitionView, offset: int) -> int:
+        ranges, count, _ = view.state.apply(Event.CANCEL, offset, offset + 1)
+        if count:
+            self._settlement.settle(view, ranges)
+        return count

@@ -1,0 +1,158 @@
+"""Counting the messages of a subscription again: after a restart, a rewind, a quarantine."""
+
+from braidmq.engine.settlement import leave_out
+from braidmq.engine.state import EngineState, TimerKind
+from braidmq.engine.states import State
+from braidmq.engine.topics import PartitionView, TopicPartition
+from braidmq.model.errors import PartitionQuarantined
+from braidmq.model.ids import PartitionId
+from braidmq.record.batch import FLAG_TIMED
+from braidmq.storage.partition_log import Run
+
+Note = tuple[int, int, int, int, int]
+"""start, stop, attempts, state, deadline"""
+
+
+class Rebuilding:
+    def __init__(self, state: EngineState, kept: dict[tuple[int, int], list[Note]]) -> None:
+        self._state = state
+        self._kept = kept
+        """By subscription and partition, what was noted of messages that can't be read for now."""
+        self._timed_from: dict[PartitionId, int] = {}
+        """From where on the records of a partition that have times of their own have timers."""
+
+    def kept_notes(self, view: PartitionView) -> list[Note]:
+        """What was noted of deliveries before its partition was quarantined at start-up."""
+        return self._kept.pop((view.subscription.id, view.partition_id), [])
+
+    def rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None = None) -> None:
+        """Count the messages of a view again, from the log and what was noted of deliveries. Of
+        what is quarantined that is done when it can be read."""
+        try:
+            self._rebuild(view, now_ms, notes)
+        except PartitionQuarantined:
+            if notes:
+                self._kept[view.subscription.id, view.partition_id] = notes
+
+    def _rebuild(self, view: PartitionView, now_ms: int, notes: list[Note] | None) -> None:
+        state, log = view.state, view.log
+        lane_of = view.partition.topic.lane_of
+        if view.partition.topic.policy.retention.until_acked:
+            # Memory may hold settled records that no flush has written: they are as good as gone.
+            log.evict()
+        state.recount()
+        timed_from = self._timed_from.get(log.id, 0)
+        if notes is None and state.settled.floor < timed_from:
+            # Since the restart nobody wanted these: a rewind, or somebody new, does.
+            self._timed_from[log.id] = state.settled.floor
+            self._schedule_timed(view.partition, state.settled.floor, timed_from, now_ms)
+        view.set_lanes(now_ms)
+        for start, stop, attempts, was, deadline in notes or ():
+            if view.partition.older_clocks:
+                deadline -= max(log.latest_ms - now_ms, 0)
+            waits = was == State.WAITING and deadline > now_ms
+            self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
+        state.settle_early(state.cursor, state.settled.floor)
+        at, end = max(state.settled.floor, log.start_offset), view.visible_end
+        while at < end:
+            skipped = self._skip_plain_segment(view, at)
+            if skipped:
+                at = skipped
+                continue
+            found = log.read(at)
+            if not found:
+                break
+            for run in found:
+                stop = min(run.stop, run.batch.find(end))
+                if stop <= run.first:
+                    leave_out(state, at, end)
+                    at = end
+                    break
+                first = run.batch.offset_at(run.first)
+                leave_out(state, at, first)
+                for clock, part in view.partition.by_clock(Run(run.batch, run.first, stop)):
+                    state.rebuild(run.batch, part.first, part.stop, now_ms, lane_of, clock)
+                last = run.batch.offset_at(stop - 1) + 1
+                if last - first != stop - run.first:
+                    for index in range(run.first + 1, stop):
+                        leave_out(
+                            state, run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index)
+                        )
+                at = last
+        leave_out(state, at, end)
+        # What was left out may have closed the gap above the floor, which then passed the cursor.
+        state.settle_early(state.cursor, state.settled.floor)
+        for start, stop in state.settled.ranges_above_floor():
+            state.settle_early(start, stop)
+        state.rebuild_done()
+
+    def _restore_notes(
+        self,
+        view: PartitionView,
+        start: int,
+        stop: int,
+        attempts: int,
+        deadline: int,
+        lane_of: bytes | None,
+        *,
+        waits: bool,
+    ) -> None:
+        # Whoever had it in flight is gone; what waited for its retry goes on waiting.
+        state = State.WAITING if waits else State.READY
+        at = max(start, view.log.start_offset)
+        while at < stop:
+            found = view.log.read(at)
+            if not found:
+                return
+            for run in found:
+                end = min(run.stop, run.batch.find(stop))
+                if end > run.first:
+                    view.state.restore(
+                        run.batch, run.first, end, attempts, state, deadline, lane_of
+                    )
+                at = run.batch.offset_at(run.stop - 1) + 1
+        if waits:
+            self._state.wheel.schedule(deadline, TimerKind.RETRY, view.id, start, stop)
+
+    def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
+        """The end of the segment that begins at ``at``, when it need not be looked into: all its
+        records are fresh, with neither time nor priority of their own."""
+        state = view.state
+        if at < state.cursor or state.settled.size or view.partition.topic.lane_of is not None:
+            return 0
+        for segment in view.log.segments:
+            if segment.base_offset == at:
+                dense = segment.records == segment.end_offset - segment.base_offset
+                decided = segment.end_offset <= view.visible_end
+                if dense and decided and not segment.summary & FLAG_TIMED:
+                    state.rebuild_fresh(segment.value_bytes)
+                    return segment.end_offset
+        return 0
+
+    def set_timers(self, partition: TopicPartition, now_ms: int) -> None:
+        """Timers of records that have times of their own, and of the topic's TTL."""
+        try:
+            self._set_timers(partition, now_ms)
+        except PartitionQuarantined:
+            return  # they are set when it is over
+
+    def _set_timers(self, partition: TopicPartition, now_ms: int) -> None:
+        log = partition.log
+        if log.next_offset > log.start_offset:
+            self._state.arm_head(partition, now_ms)
+        floor = min((view.state.settled.floor for view in partition.views), default=0)
+        at = max(floor, log.start_offset)
+        self._timed_from[log.id] = at
+        self._schedule_timed(partition, at, partition.stable_offset, now_ms)
+
+    def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
+        log, wheel = partition.log, self._state.wheel
+        for offset, due, expires, dated in partition.timed_between(at, end):
+            if dated:
+                partition.has_dates = True
+            if due > now_ms:
+                wheel.schedule(due, TimerKind.DUE, log.id, offset)
+            elif due and partition.topic.policy.ttl_ms:
+                wheel.schedule(now_ms, TimerKind.EXPIRY, log.id, offset)
+            if expires:
+                wheel.schedule(expires, TimerKind.EXPIRY, log.id, offset)

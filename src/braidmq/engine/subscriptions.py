@@ -1,0 +1,176 @@
+"""Subscriptions: made, deleted, and their views of partitions."""
+
+from collections.abc import Sequence
+
+from braidmq.engine.delivery import DeliveryState
+from braidmq.engine.effects import ConsumerCancelled
+from braidmq.engine.errors import UnknownSubscription
+from braidmq.engine.reading import Position, find_offset
+from braidmq.engine.rebuilding import Rebuilding
+from braidmq.engine.settlement import Settlement
+from braidmq.engine.state import SUBSCRIPTIONS, EngineState
+from braidmq.engine.states import Event
+from braidmq.engine.topics import (
+    Consumer,
+    Mode,
+    PartitionView,
+    Subscription,
+    Topic,
+    TopicPartition,
+)
+from braidmq.model.ids import SubscriptionId
+from braidmq.record.offset_set import OffsetSet
+
+
+class Subscriptions:
+    def __init__(self, state: EngineState, settlement: Settlement, rebuilding: Rebuilding) -> None:
+        self._state = state
+        self._settlement = settlement
+        self._rebuilding = rebuilding
+
+    def subscribe(
+        self,
+        topic: Topic,
+        name: str,
+        now_ms: int,
+        *,
+        mode: Mode = Mode.SHARED,
+        start: Position = "earliest",
+        durable: bool = True,
+        uncommitted: bool = False,
+    ) -> Subscription:
+        """The subscription of that name, made if there is none. ``uncommitted``: it gets records
+        whose transaction is still open, or was aborted."""
+        topic.require_existing()
+        found = topic.subscriptions.get(name)
+        if found is not None:
+            return found
+        subscription = Subscription(
+            SubscriptionId(self._state.next_id("subscription")),
+            topic,
+            name,
+            mode,
+            durable=durable and topic.durable,
+            uncommitted=uncommitted,
+        )
+        starts = [find_offset(partition.log, start) for partition in topic.partitions]
+        self.register(subscription)
+        for partition, offset in zip(topic.partitions, starts, strict=True):
+            self.add_view(subscription, partition, offset, now_ms)
+        # After its offsets: without them a crash would let it begin at the beginning.
+        self._state.save_subscription(subscription, starts)
+        topic.last_used_ms = now_ms
+        return subscription
+
+    def register(self, subscription: Subscription) -> None:
+        self._state.seen_id("subscription", subscription.id)
+        self._state.subscriptions[subscription.id] = subscription
+        subscription.topic.subscriptions[subscription.name] = subscription
+
+    def add_view(
+        self, subscription: Subscription, partition: TopicPartition, start: int, now_ms: int
+    ) -> None:
+        store = self._state.store
+        if subscription.durable:
+            if start:
+                store.acknowledge(subscription.id, partition.log.id, [(0, start)])
+            settled = store.offsets_of(subscription.id, partition.log.id)
+        else:
+            settled = OffsetSet(start)
+        self.settle_cancelled(subscription, partition, settled)
+        cursor = max(start, settled.floor)
+        end = partition.log.next_offset if subscription.uncommitted else partition.stable_offset
+        state = DeliveryState(settled, cursor, max(cursor, end))
+        view = self.attach_view(subscription, partition, state, now_ms)
+        self._rebuilding.rebuild(view, now_ms)
+        if not partition.head_timer:
+            self._state.arm_head(partition, now_ms)
+
+    def settle_cancelled(
+        self,
+        subscription: Subscription,
+        partition: TopicPartition,
+        settled: OffsetSet,
+        *,
+        journaled: bool = True,
+    ) -> None:
+        """What was cancelled is delivered to nobody, whenever they come."""
+        store, cancelled = self._state.store, self._state.cancelled(partition)
+        if cancelled is None:
+            return
+        ranges = [
+            (max(start, settled.floor), stop)
+            for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
+            if stop > settled.floor
+        ]
+        if ranges and journaled and subscription.durable:
+            store.acknowledge(subscription.id, partition.log.id, ranges)
+        for start, stop in ranges:
+            settled.add(start, stop)
+
+    def attach_view(
+        self,
+        subscription: Subscription,
+        partition: TopicPartition,
+        state: DeliveryState,
+        now_ms: int,
+    ) -> PartitionView:
+        view = PartitionView(self._state.next_id("view"), subscription, partition, state)
+        self._state.views[view.id] = view
+        subscription.views.append(view)
+        partition.views.append(view)
+        if partition.topic.until_acked:
+            # The others stand there already, and may be thousands.
+            partition.log.acknowledged += (state.settled,)
+        view.set_lanes(now_ms)
+        return view
+
+    def set_wanted(self, partition: TopicPartition) -> None:
+        """Tell storage which records a checkpoint need not keep."""
+        until_acked = partition.topic.policy.retention.until_acked
+        partition.log.acknowledged = (
+            tuple(view.state.settled for view in partition.views) if until_acked else ()
+        )
+
+    def delete(self, subscription: Subscription) -> None:
+        self.require_existing(subscription)
+        if subscription.durable:
+            self._state.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
+        self.forget(
+            subscription,
+            [c for c in self._state.consumers.values() if c.subscription is subscription],
+        )
+        for view in subscription.views:
+            view.partition.views.remove(view)
+            self.set_wanted(view.partition)
+            self._settlement.release(view.partition)
+
+    def forget(self, subscription: Subscription, holders: Sequence[Consumer]) -> None:
+        """``holders``: all its consumers, also those that were cancelled."""
+        state = self._state
+        state.mark_dirty(subscription)  # whoever watches it learns that it is gone
+        state.effects += [ConsumerCancelled(each) for each in subscription.consumers]
+        # Cancelled ones may still have messages, and share their credit with others.
+        for consumer in holders:
+            del state.consumers[consumer.id]
+            for view in subscription.views:
+                _, count, size = view.state.apply(Event.ACK, 0, view.state.end, consumer.id)
+                self._settlement.give_back(consumer, count, size)
+        subscription.consumers.clear()
+        subscription.assignment.clear()
+        for view in subscription.views:
+            del state.views[view.id]
+        del state.subscriptions[subscription.id]
+        state.totals.keep_subscription(subscription)
+        del subscription.topic.subscriptions[subscription.name]
+        state.dirty.pop(subscription, None)
+        state.crowded.pop(subscription, None)
+        if subscription.durable:
+            for view in subscription.views:
+                state.store.forget_offsets(subscription.id, view.partition_id)
+
+    def require_existing(self, subscription: Subscription) -> None:
+        if self._state.subscriptions.get(subscription.id) is not subscription:
+            raise UnknownSubscription(
+                f"subscription {subscription.name!r} of {subscription.topic.name!r} is deleted"
+            )
