@@ -56,9 +56,9 @@ def opened(settings: StorageSettings | None = None) -> Engine:
 def queue(engine: Engine, name: str = "q", **settings: object) -> tuple[Topic, Consumer]:
     """A queue as AMQP has them, and a consumer with credit for a batch."""
     wanted = {"partitions": 1, "retention": {"until_acked": True}} | settings
-    topic = engine.create_topic(NS, name, wanted, now_ms=NOW)
-    subscription = engine.subscribe(topic, "s", now_ms=NOW)
-    consumer = engine.attach(subscription, now_ms=NOW, credits=[Credit(1 << 40)])
+    topic = engine.topics.create(NS, name, wanted, now_ms=NOW)
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
+    consumer = engine.consumers.attach(subscription, now_ms=NOW, credits=[Credit(1 << 40)])
     return topic, consumer
 
 
@@ -70,9 +70,9 @@ def checkpoint_if_wanted(engine: Engine) -> None:
 def take_and_ack(engine: Engine) -> int:
     """Everything that is ready, delivered and acknowledged."""
     count = 0
-    while deliveries := engine.dispatch(NOW):
+    while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
-            count += engine.ack(each.consumer, each.view, each.start, each.end)
+            count += engine.settling.ack(each.consumer, each.view, each.start, each.end)
     return count
 
 
@@ -112,7 +112,7 @@ def engine_round(
         else:
             batch = RecordBatch()
             batch.extend_values(values, NOW)
-        engine.publish(topic, batch, now_ms=NOW)
+        engine.publishing.publish(topic, batch, now_ms=NOW)
         take_and_ack(engine)
         engine.store.commit()
     elapsed = time.perf_counter() - started
@@ -233,7 +233,7 @@ class DelayedTopic:
         for _ in range(count):
             due = NOW + self.rng.randrange(1, 30 * 86_400_000)
             batch.append(b"x" * 16, due_at_ms=due, timestamp_ms=NOW)
-        self.engine.publish(self.topic, batch, now_ms=NOW)
+        self.engine.publishing.publish(self.topic, batch, now_ms=NOW)
         self.engine.store.commit()
 
     def round(self, operations: int) -> tuple[float, float]:
@@ -248,13 +248,13 @@ class DelayedTopic:
         gc.collect()
         started = time.perf_counter()
         for batch in batches:
-            self.engine.publish(self.topic, batch, now_ms=NOW)
+            self.engine.publishing.publish(self.topic, batch, now_ms=NOW)
         scheduled = time.perf_counter()
         offsets = list(range(first, first + operations))
         self.rng.shuffle(offsets)
         cancelling = time.perf_counter()
         for offset in offsets:
-            self.engine.cancel_delayed(self.topic, 0, offset)
+            self.engine.delayed.cancel(self.topic, 0, offset)
         cancelled = time.perf_counter()
         self.engine.store.commit()
         return scheduled - started, cancelled - cancelling
@@ -264,7 +264,7 @@ def delays(context: Context) -> Iterator[Measure]:
     many = context.size(1_000_000, 100_000)
     operations = context.size(5_000, 2_000)
     topics = {"many": DelayedTopic(many), "few": DelayedTopic(1000)}
-    assert topics["many"].engine.count_delayed(topics["many"].topic) == many
+    assert topics["many"].engine.delayed.count(topics["many"].topic) == many
     cancels: dict[str, list[float]] = {"many": [], "few": []}
 
     def case(name: str) -> Callable[[], float]:
@@ -322,7 +322,7 @@ def fan_out(context: Context) -> Iterator[Measure]:
         batch.append(body, timestamp_ms=NOW)
         disk.clear()
         started = time.perf_counter()
-        engine.fan_out(topics, batch, now_ms=NOW)
+        engine.publishing.fan_out(topics, batch, now_ms=NOW)
         engine.store.commit()
         elapsed.append(time.perf_counter() - started)
         data = b"".join(each.data for each in disk.operations if each.kind == "write")
@@ -355,7 +355,7 @@ SAMPLE = 200_000
 def fill(engine: Engine, topic: Topic, count: int) -> Iterator[int]:
     """Publish so many; yields now and then how many there are."""
     for number in range(count // 5000):
-        engine.publish(topic, batch_of(5000), now_ms=NOW)
+        engine.publishing.publish(topic, batch_of(5000), now_ms=NOW)
         engine.store.commit()
         checkpoint_if_wanted(engine)
         if number % 20 == 0:
@@ -365,9 +365,9 @@ def fill(engine: Engine, topic: Topic, count: int) -> Iterator[int]:
 def drain(engine: Engine, consumer: Consumer, count: int) -> int:
     """Pull and acknowledge about so many, with a commit for each pull."""
     drained = 0
-    while drained < count and (deliveries := engine.pull(consumer, 4096, now_ms=NOW)):
+    while drained < count and (deliveries := engine.dispatching.pull(consumer, 4096, now_ms=NOW)):
         for each in deliveries:
-            drained += engine.ack(each.consumer, each.view, each.start, each.end)
+            drained += engine.settling.ack(each.consumer, each.view, each.start, each.end)
         engine.store.commit()
         checkpoint_if_wanted(engine)
     return drained
@@ -388,7 +388,7 @@ def queue_memory(root: Path, count: int) -> tuple[int, int, int]:
     for _ in fill(engine, topic, count):
         peak = max(peak, resident())
     filled = resident()
-    engine.resume(consumer)
+    engine.consumers.resume(consumer)
     left = count
     while left > 0:
         left -= drain(engine, consumer, SAMPLE)
@@ -406,7 +406,7 @@ def drain_times(root: Path, count: int) -> tuple[list[float], list[float]]:
     reader.paused = True
     for _ in fill(engine, topic, count):
         pass
-    engine.resume(consumer)
+    engine.consumers.resume(consumer)
 
     def timed(who: Consumer) -> float:
         started = time.perf_counter()
@@ -458,8 +458,8 @@ def requeue_scattered(count: int) -> float:
     engine = opened(StorageSettings(journal_file_bytes=512 * MIB))
     topic, consumer = queue(engine, ordering="none", retry={"attempts": 0}, visibility_ms=0)
     for _ in range(2 * count // BATCH):
-        engine.publish(topic, batch_of(BATCH), now_ms=NOW)
-    while engine.pull(consumer, 4096, now_ms=NOW):
+        engine.publishing.publish(topic, batch_of(BATCH), now_ms=NOW)
+    while engine.dispatching.pull(consumer, 4096, now_ms=NOW):
         pass
     view = topic.partitions[0].views[0]
     assert view.state.in_flight == 2 * count
@@ -468,9 +468,9 @@ def requeue_scattered(count: int) -> float:
     gc.collect()
     started = time.perf_counter()
     for offset in offsets:
-        engine.requeue(consumer, view, offset, offset + 1, now_ms=NOW)
+        engine.settling.requeue(consumer, view, offset, offset + 1, now_ms=NOW)
     taken = 0
-    while found := engine.pull(consumer, 4096, now_ms=NOW):
+    while found := engine.dispatching.pull(consumer, 4096, now_ms=NOW):
         taken += sum(each.stop - each.first for each in found)
     elapsed = time.perf_counter() - started
     assert taken == count, taken
@@ -501,12 +501,12 @@ def requeue(context: Context) -> Iterator[Measure]:
 
 def topics_memory(count: int) -> tuple[int, int]:
     engine = opened()
-    engine.create_topic(NS, "first", {"partitions": 1}, now_ms=NOW)
+    engine.topics.create(NS, "first", {"partitions": 1}, now_ms=NOW)
     engine.store.checkpoint()
     before = resident()
     for number in range(count):
-        topic = engine.create_topic(NS, f"topic-{number}", {"partitions": 1}, now_ms=NOW)
-        engine.subscribe(topic, "s", now_ms=NOW)
+        topic = engine.topics.create(NS, f"topic-{number}", {"partitions": 1}, now_ms=NOW)
+        engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
         if number % 1000 == 999:
             engine.store.commit()
     return before, resident()
@@ -524,13 +524,13 @@ def idle(context: Context) -> Iterator[Measure]:
     )
     engine = opened()
     for number in range(count):
-        topic = engine.create_topic(NS, f"topic-{number}", {"partitions": 1}, now_ms=NOW)
-        engine.subscribe(topic, "s", now_ms=NOW)
+        topic = engine.topics.create(NS, f"topic-{number}", {"partitions": 1}, now_ms=NOW)
+        engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
     started = time.perf_counter()
     for turn in range(1000):
         engine.next_due_ms()
         engine.advance(NOW + turn * 10)
-        engine.dispatch(NOW + turn * 10)
+        engine.dispatching.dispatch(NOW + turn * 10)
     yield Measure(
         f"a turn of the loop with {count:,} idle topics",
         (time.perf_counter() - started) / 1000 * 1e6,
@@ -556,7 +556,7 @@ def retention(context: Context) -> Iterator[Measure]:
                 started = time.perf_counter()
                 batch = RecordBatch()
                 batch.extend_values(values, NOW)
-                engine.publish(topic, batch, now_ms=NOW)
+                engine.publishing.publish(topic, batch, now_ms=NOW)
                 engine.advance(NOW)
                 engine.store.commit()
                 elapsed += time.perf_counter() - started
@@ -567,7 +567,7 @@ def retention(context: Context) -> Iterator[Measure]:
 
     for name, rule in (("with", limited), ("without", {})):
         engine = opened()
-        topic = engine.create_topic(NS, "t", {"partitions": 1, "retention": rule}, now_ms=NOW)
+        topic = engine.topics.create(NS, "t", {"partitions": 1, "retention": rule}, now_ms=NOW)
         cases[name] = publisher(engine, topic)
         for _ in range(context.size(8, 1)):
             cases[name]()
@@ -599,11 +599,11 @@ def full_topics(engine: Engine, held: int, limit: int) -> list[Topic]:
             "max_messages": limit,
             "dead_letter": {"topic": None},
         }
-        topic = engine.create_topic(NS, f"s{number}", settings, now_ms=NOW)
-        engine.subscribe(topic, "s", now_ms=NOW)
+        topic = engine.topics.create(NS, f"s{number}", settings, now_ms=NOW)
+        engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
         topics.append(topic)
     for _ in range(held):
-        engine.fan_out(topics, batch_of(1), now_ms=NOW)
+        engine.publishing.fan_out(topics, batch_of(1), now_ms=NOW)
     engine.store.commit()
     return topics
 
@@ -636,7 +636,7 @@ def publishing_to(
         batches = [batch_of(size) for _ in range(rounds)]
         started = time.perf_counter()
         for batch in batches:
-            engine.fan_out(topics, batch, now_ms=NOW)
+            engine.publishing.fan_out(topics, batch, now_ms=NOW)
         engine.store.commit()
         elapsed = time.perf_counter() - started
         checkpoint_if_wanted(engine)

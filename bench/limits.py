@@ -67,19 +67,19 @@ class Case:
 
     def queue(self, name: str, settings: dict[str, object]) -> Topic:
         wanted = {"partitions": 1, "retention": {"until_acked": True}} | settings
-        topic = self.engine.create_topic(NS, name, wanted, now_ms=NOW, kind="classic")
-        self.engine.subscribe(topic, "queue", now_ms=NOW)
+        topic = self.engine.topics.create(NS, name, wanted, now_ms=NOW, kind="classic")
+        self.engine.subscriptions.subscribe(topic, "queue", now_ms=NOW)
         return topic
 
     def publish(self, batch: RecordBatch) -> None:
         with contextlib.suppress(TopicFull):
-            self.engine.fan_out(self.topics, batch, now_ms=NOW)
+            self.engine.publishing.fan_out(self.topics, batch, now_ms=NOW)
 
     def tidy(self) -> None:
         while self.engine.has_more:
             self.engine.advance(NOW)
-            self.engine.dispatch(NOW)
-        self.engine.purge(self.dead)
+            self.engine.dispatching.dispatch(NOW)
+        self.engine.retention.purge(self.dead)
         self.engine.store.commit()
         self.engine.store.checkpoint()
 
@@ -96,7 +96,7 @@ class Case:
             self.publish(batch)
             while self.engine.has_more:
                 self.engine.advance(NOW)
-                self.engine.dispatch(NOW)
+                self.engine.dispatching.dispatch(NOW)
         spent = time.process_time() - began
         self.tidy()
         return spent / MESSAGES * 1e6

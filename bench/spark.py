@@ -47,11 +47,11 @@ def fill(root: Path, topics: dict[str, int]) -> None:
     engine = Engine.open(RealDisk(root), START_MS)
     settings = {"partitions": PARTITIONS}
     for name, rows in topics.items():
-        topic = engine.create_topic("/", name, settings, now_ms=START_MS)
+        topic = engine.topics.create("/", name, settings, now_ms=START_MS)
         for number in range(rows // BATCH):
             batch, now_ms = RecordBatch(), START_MS + number
             batch.extend_values([b"x" * VALUE_BYTES] * BATCH, now_ms)
-            engine.publish(topic, batch, now_ms=now_ms, partition=number % PARTITIONS)
+            engine.publishing.publish(topic, batch, now_ms=now_ms, partition=number % PARTITIONS)
             if engine.store.wants_checkpoint():
                 engine.store.checkpoint()
     engine.store.checkpoint()

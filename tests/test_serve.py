@@ -358,13 +358,13 @@ def test_recovery_goes_through_the_whole_journal_and_all_subscriptions() -> None
     settings = StorageSettings(journal_file_bytes=1 << 20)
     disk = MemoryDisk()
     engine = Engine.open(disk, 1000, settings)
-    topic = engine.create_topic("/", "t", {"partitions": 1}, now_ms=1000)
+    topic = engine.topics.create("/", "t", {"partitions": 1}, now_ms=1000)
     for number in range(3):
-        engine.subscribe(topic, f"s{number}", now_ms=1000)
+        engine.subscriptions.subscribe(topic, f"s{number}", now_ms=1000)
     for _ in range(20):
         batch = RecordBatch()
         batch.extend_values([bytes(1000)] * 100, 1000)
-        engine.publish(topic, batch, now_ms=1000)
+        engine.publishing.publish(topic, batch, now_ms=1000)
     engine.close()
     told: list[tuple[str, int, int]] = []
     Engine.open(disk, 1000, settings, progress=lambda *each: told.append(each)).close()

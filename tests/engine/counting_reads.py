@@ -68,7 +68,7 @@ def full(world: World, settings: dict[str, object]) -> list[Topic]:
     topics = []
     for name in ("a", "b"):
         topic = world.topic(name, **(common | {"retention": {"until_acked": True}} | settings))
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         topics.append(topic)
     publish(world, topics, HELD)
     return topics
@@ -77,7 +77,7 @@ def full(world: World, settings: dict[str, object]) -> list[Topic]:
 def publish(world: World, topics: list[Topic], count: int) -> None:
     for number in range(count):
         batch = world.batch(b"0123456789", priority=number % 5)
-        world.engine.fan_out(topics, batch, now_ms=world.now_ms)
+        world.engine.publishing.fan_out(topics, batch, now_ms=world.now_ms)
 
 
 def measured(settings: dict[str, object], counted: Counted) -> dict[str, float]:
@@ -93,7 +93,9 @@ def measured(settings: dict[str, object], counted: Counted) -> dict[str, float]:
     }
     # All that a batch displaces goes at once.
     counted.batches, before = 0, world.lsn()
-    world.engine.fan_out(topics, world.batch(*[b"0123456789"] * 100), now_ms=world.now_ms)
+    world.engine.publishing.fan_out(
+        topics, world.batch(*[b"0123456789"] * 100), now_ms=world.now_ms
+    )
     result["entries of a batch"] = float(world.lsn() - before)
     result["one by one"] = float(counted.annotated)
     return result
@@ -104,7 +106,7 @@ def displaced(counted: Counted) -> dict[str, float]:
     world = World(settings=StorageSettings())
     topics = full(world, CASES["bytes"])
     counted.batches, before = 0, world.lsn()
-    world.engine.fan_out(topics, world.batch(bytes(10_000)), now_ms=world.now_ms)
+    world.engine.publishing.fan_out(topics, world.batch(bytes(10_000)), now_ms=world.now_ms)
     assert topics[0].depth == HELD - 1000 + 1
     return {"batches": counted.batches / 2000, "entries": float(world.lsn() - before)}
 

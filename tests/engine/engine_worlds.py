@@ -65,7 +65,7 @@ def all_records(world: "World", topic: Topic, partition: int = 0) -> list[Record
     """By reading the log from its beginning to its end."""
     found: list[Record] = []
     at = 0
-    while runs := world.engine.read(topic, partition, at):
+    while runs := world.engine.reading.read(topic, partition, at):
         for run in runs:
             found += [run.batch.record(index) for index in range(run.first, run.stop)]
         at = found[-1].offset + 1
@@ -88,16 +88,18 @@ class World:
     # --- making things ---
 
     def topic(self, name: str = "t", **settings: Any) -> Topic:
-        return self.engine.create_topic(NS, name, {"partitions": 1} | settings, now_ms=self.now_ms)
+        return self.engine.topics.create(NS, name, {"partitions": 1} | settings, now_ms=self.now_ms)
 
     def find(self, name: str = "t") -> Topic:
-        return self.engine.topic(NS, name)
+        return self.engine.state.topic(NS, name)
 
     def consumer(
         self, topic: Topic, name: str = "s", mode: Mode = Mode.SHARED, **options: Any
     ) -> Consumer:
-        subscription = self.engine.subscribe(topic, name, now_ms=self.now_ms, mode=mode)
-        return self.engine.attach(subscription, now_ms=self.now_ms, **options)
+        subscription = self.engine.subscriptions.subscribe(
+            topic, name, now_ms=self.now_ms, mode=mode
+        )
+        return self.engine.consumers.attach(subscription, now_ms=self.now_ms, **options)
 
     def batch(self, *contents: bytes | None, **fields: Any) -> RecordBatch:
         batch = RecordBatch()
@@ -109,7 +111,7 @@ class World:
         self, topic: Topic, *contents: bytes | None, partition: int | None = None, **fields: Any
     ) -> int:
         """Returns how many were accepted."""
-        published = self.engine.publish(
+        published = self.engine.publishing.publish(
             topic, self.batch(*contents, **fields), now_ms=self.now_ms, partition=partition
         )
         return published.accepted
@@ -124,10 +126,10 @@ class World:
     # --- using them ---
 
     def dispatch(self) -> list[Got]:
-        return flat(self.engine.dispatch(self.now_ms))
+        return flat(self.engine.dispatching.dispatch(self.now_ms))
 
     def pull(self, consumer: Consumer, limit: int = 1 << 20) -> list[Got]:
-        return flat(self.engine.pull(consumer, limit, now_ms=self.now_ms))
+        return flat(self.engine.dispatching.pull(consumer, limit, now_ms=self.now_ms))
 
     def drain(self, topic: Topic, name: str = "s") -> list[Got]:
         """Everything a subscription has, acknowledged."""
@@ -137,24 +139,24 @@ class World:
             for each in got:
                 self.ack(each)
             found += got
-        self.engine.detach(consumer, now_ms=self.now_ms)
+        self.engine.consumers.detach(consumer, now_ms=self.now_ms)
         return found
 
     def ack(self, got: Got) -> int:
-        return self.engine.ack(got.consumer, got.view, got.offset, got.offset + 1)
+        return self.engine.settling.ack(got.consumer, got.view, got.offset, got.offset + 1)
 
     def nack(self, got: Got, **options: Any) -> int:
-        return self.engine.nack(
+        return self.engine.settling.nack(
             got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms, **options
         )
 
     def requeue(self, got: Got) -> int:
-        return self.engine.requeue(
+        return self.engine.settling.requeue(
             got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms
         )
 
     def reject(self, got: Got, error: str = "") -> int:
-        return self.engine.reject(
+        return self.engine.settling.reject(
             got.consumer, got.view, got.offset, got.offset + 1, now_ms=self.now_ms, error=error
         )
 

@@ -62,15 +62,15 @@ def populate() -> Populated:
     found = Populated(FaultyDisk())
     engine = Engine.open(found.disk, NOW, SMALL)
     for name in QUEUES:
-        topic = engine.create_topic(NS, name, QUEUE, now_ms=NOW)
-        engine.subscribe(topic, "s", now_ms=NOW)
-    engine.create_topic(NS, "prices", COMPACTED, now_ms=NOW)
+        topic = engine.topics.create(NS, name, QUEUE, now_ms=NOW)
+        engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
+    engine.topics.create(NS, "prices", COMPACTED, now_ms=NOW)
     for round_number in range(14):
         publish_round(engine, found, round_number)
         if round_number % 3 == 2:
             engine.store.checkpoint()
         if round_number == 9:
-            engine.retainer.compact(engine.topic(NS, "prices"), NOW + DAY)
+            engine.retention.compact(engine.state.topic(NS, "prices"), NOW + DAY)
             engine.store.checkpoint()
     engine.store.journal.roll()
     publish_round(engine, found, 14)
@@ -90,34 +90,42 @@ def publish_round(engine: Engine, found: Populated, number: int) -> None:
     for name in ("orders", "healthy"):
         for part in range(3):
             values = [b"%s-%d-%d-%d" % (name.encode(), number, part, at) * 4 for at in range(3)]
-            note(values, engine.publish(engine.topic(NS, name), batch_of(*values), now_ms=NOW).lsn)
+            note(
+                values,
+                engine.publishing.publish(
+                    engine.state.topic(NS, name), batch_of(*values), now_ms=NOW
+                ).lsn,
+            )
     for part in range(2):
         values = [b"shared-%d-%d-%d" % (number, part, at) * 40 for at in range(2)]
-        both = [engine.topic(NS, "left"), engine.topic(NS, "right")]
-        note(values, engine.fan_out(both, batch_of(*values), now_ms=NOW).lsn)
+        both = [engine.state.topic(NS, "left"), engine.state.topic(NS, "right")]
+        note(values, engine.publishing.fan_out(both, batch_of(*values), now_ms=NOW).lsn)
     for at in range(12):
         value = b"price-%d-%d" % (number, at) * 6
         key = b"key-%d" % (at % 9 + number % 4) if at else b"only-%d" % number
         batch = batch_of(value, key=key)
-        note([value], engine.publish(engine.topic(NS, "prices"), batch, now_ms=NOW).lsn)
+        note(
+            [value],
+            engine.publishing.publish(engine.state.topic(NS, "prices"), batch, now_ms=NOW).lsn,
+        )
     engine.store.commit()
 
 
 def acknowledge_some(engine: Engine, found: Populated) -> None:
     """So that acknowledgements are in the journal, too, and gaps in the queue."""
-    subscription = engine.topic(NS, "orders").subscriptions["s"]
-    consumer = engine.attach(subscription, now_ms=NOW, credits=roomy(7), passive=True)
-    for each in engine.pull(consumer, 7, now_ms=NOW):
+    subscription = engine.state.topic(NS, "orders").subscriptions["s"]
+    consumer = engine.consumers.attach(subscription, now_ms=NOW, credits=roomy(7), passive=True)
+    for each in engine.dispatching.pull(consumer, 7, now_ms=NOW):
         found.acknowledged |= {
             each.batch.record(at).value or b"" for at in range(each.first, each.stop)
         }
-        engine.ack(consumer, each.view, each.start, each.end)
+        engine.settling.ack(consumer, each.view, each.start, each.end)
     engine.store.commit()
 
 
 def reread(found: Populated) -> None:
     engine = Engine.open(found.disk.crash(KeepAll()), NOW, SMALL)
-    found.expected = {name: read(engine, engine.topic(NS, name)) for name in TOPICS}
+    found.expected = {name: read(engine, engine.state.topic(NS, name)) for name in TOPICS}
     assert len(found.expected["healthy"]) == 15 * 9
     engine.close()
 
@@ -217,7 +225,7 @@ def read(engine: Engine, topic: Topic) -> list[bytes]:
     """Everything a topic has, by offset. Raises PartitionQuarantined."""
     found: list[bytes] = []
     at = 0
-    while runs := engine.read(topic, 0, at, 4000):
+    while runs := engine.reading.read(topic, 0, at, 4000):
         for run in runs:
             found += [run.batch.record(each).value or b"" for each in range(run.first, run.stop)]
             at = run.batch.offset_at(run.stop - 1) + 1
@@ -226,12 +234,12 @@ def read(engine: Engine, topic: Topic) -> list[bytes]:
 
 def consume(engine: Engine, topic: Topic) -> list[bytes]:
     """What is pushed to a consumer of a queue; nothing is acknowledged."""
-    consumer = engine.attach(topic.subscriptions["s"], now_ms=NOW, credits=roomy())
+    consumer = engine.consumers.attach(topic.subscriptions["s"], now_ms=NOW, credits=roomy())
     found: list[bytes] = []
-    while deliveries := engine.dispatch(NOW):
+    while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
             found += [each.batch.record(at).value or b"" for at in range(each.first, each.stop)]
-    engine.detach(consumer, now_ms=NOW)
+    engine.consumers.detach(consumer, now_ms=NOW)
     return found
 
 
@@ -278,14 +286,16 @@ class Checker:
         engine = Engine.open(self.disk, NOW, SMALL, rebuild=True)
         for name in TOPICS:
             # Without what was acknowledged, so that some come again; but all come.
-            assert set(self.found.expected[name]) <= set(read(engine, engine.topic(NS, name))), name
+            assert set(self.found.expected[name]) <= set(
+                read(engine, engine.state.topic(NS, name))
+            ), name
         assert self.is_nothing_removed()
         engine.store.checkpoint()
         engine.close()
         again = Engine.open(self.disk, NOW, SMALL)
-        assert sorted(topic.name for topic in again.topics()) == sorted(TOPICS)
+        assert sorted(topic.name for topic in again.state.topics_of()) == sorted(TOPICS)
         assert set(self.found.expected["orders"]) <= set(
-            consume_of(again, again.topic(NS, "orders"), "queue")
+            consume_of(again, again.state.topic(NS, "orders"), "queue")
         )
 
     def check_repaired(self) -> None:
@@ -321,7 +331,7 @@ class Checker:
     def check_started(self, engine: Engine) -> None:
         assert self.is_nothing_removed()
         self.check_topics(engine)
-        engine.retainer.compact(engine.topic(NS, "prices"), NOW + DAY)
+        engine.retention.compact(engine.state.topic(NS, "prices"), NOW + DAY)
         for _ in range(2):
             for name in TOPICS:
                 self.publish(engine, name)
@@ -341,20 +351,24 @@ class Checker:
     def wanted(self, engine: Engine) -> dict[str, list[bytes]]:
         gone = self.found.acknowledged
         return {
-            name: [value for value in read(engine, engine.topic(NS, name)) if value not in gone]
+            name: [
+                value for value in read(engine, engine.state.topic(NS, name)) if value not in gone
+            ]
             for name in TOPICS
         }
 
     def publish(self, engine: Engine, name: str) -> None:
-        topic = engine.topic(NS, name)
+        topic = engine.state.topic(NS, name)
         try:
-            engine.publish(topic, batch_of(b"more for " + name.encode(), key=b"k"), now_ms=NOW)
+            engine.publishing.publish(
+                topic, batch_of(b"more for " + name.encode(), key=b"k"), now_ms=NOW
+            )
         except PartitionQuarantined:
             assert topic.quarantined
 
     def check_topics(self, engine: Engine) -> None:
         for name in TOPICS:
-            topic = engine.topic(NS, name)
+            topic = engine.state.topic(NS, name)
             try:
                 got = read(engine, topic)
             except PartitionQuarantined as error:
@@ -380,7 +394,7 @@ class Checker:
 
     def check_quarantined(self, engine: Engine) -> None:
         """What is not damaged is there again once the damage is skipped; the file is kept."""
-        names = [name for name in TOPICS if engine.topic(NS, name).quarantined]
+        names = [name for name in TOPICS if engine.state.topic(NS, name).quarantined]
         limit = 2 if self.case.kind == "bodies" else 1
         assert len(names) <= limit, "others are not concerned"
         told: list[object] = []
@@ -389,11 +403,11 @@ class Checker:
         engine.store.checkpoint()
         assert not engine.store.quarantined()
         for name in names:
-            lost = set(self.found.expected[name]) - set(read(engine, engine.topic(NS, name)))
+            lost = set(self.found.expected[name]) - set(read(engine, engine.state.topic(NS, name)))
             if self.case.harm == "flip":
                 assert len(lost - self.found.acknowledged) <= 1
             self.publish(engine, name)
-            assert b"more for " + name.encode() in read(engine, engine.topic(NS, name))
+            assert b"more for " + name.encode() in read(engine, engine.state.topic(NS, name))
         if self.case.kind != "bodies" and self.case.harm != "delete":
             moved = contents(self.disk)[f"aside/{self.case.path}"]
             assert moved.startswith(self.harmed[self.case.path])
@@ -414,12 +428,12 @@ class Checker:
 
 
 def consume_of(engine: Engine, topic: Topic, name: str) -> list[bytes]:
-    consumer = engine.attach(topic.subscriptions[name], now_ms=NOW, credits=roomy())
+    consumer = engine.consumers.attach(topic.subscriptions[name], now_ms=NOW, credits=roomy())
     found: list[bytes] = []
-    while deliveries := engine.dispatch(NOW):
+    while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
             found += [each.batch.record(at).value or b"" for at in range(each.first, each.stop)]
-    engine.detach(consumer, now_ms=NOW)
+    engine.consumers.detach(consumer, now_ms=NOW)
     return found
 
 

@@ -19,7 +19,7 @@ def rejected(world: World, count: int = MANY, **settings: object) -> Topic:
     world.publish(topic, *bodies(count))
     world.pull(consumer)
     view = topic.partitions[0].views[0]
-    world.engine.reject(consumer, view, 0, count, now_ms=world.now_ms)
+    world.engine.settling.reject(consumer, view, 0, count, now_ms=world.now_ms)
     return topic
 
 
@@ -35,7 +35,7 @@ def test_a_turn_moves_so_many_and_the_next_the_rest() -> None:
     while world.engine.has_more:
         assert world.engine.next_due_ms() <= world.now_ms
         world.engine.advance(world.now_ms)
-        world.engine.dispatch(world.now_ms)
+        world.engine.dispatching.dispatch(world.now_ms)
         seen.append(dead(world))
     assert seen == [MOVED_AT_ONCE, 2 * MOVED_AT_ONCE, 3 * MOVED_AT_ONCE, MANY]
     assert values(world.drain(world.find("dead"))) == bodies(MANY)
@@ -60,10 +60,10 @@ def test_who_counts_messages_again_finds_none_of_them(how: str) -> None:
     topic = rejected(world)
     world.engine.advance(world.now_ms)
     if how == "rewind":
-        world.engine.rewind(topic.subscriptions["s"], "latest", now_ms=world.now_ms)
+        world.engine.offsets.rewind(topic.subscriptions["s"], "latest", now_ms=world.now_ms)
     else:
         settings = topic.settings | {"priority": "lanes"}
-        world.engine.alter_topic(topic, settings, now_ms=world.now_ms)
+        world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
     world.advance(0)
     assert (topic.depth, dead(world)) == (0, MANY)
 
@@ -72,7 +72,7 @@ def test_what_goes_with_its_topic_is_not_moved() -> None:
     world = World()
     topic = rejected(world)
     world.engine.advance(world.now_ms)
-    world.engine.delete_topic(topic)
+    world.engine.topics.delete(topic)
     world.advance(0)
     assert dead(world) == MOVED_AT_ONCE
     assert not world.engine.has_more
@@ -90,7 +90,7 @@ def test_after_a_crash_each_is_here_or_there() -> None:
 
     seen = set()
     for world in crashes(lambda world: None, act):
-        topics = {topic.name: topic for topic in world.engine.topics()}
+        topics = {topic.name: topic for topic in world.engine.state.topics_of()}
         if "t" not in topics or "s" not in topics["t"].subscriptions:
             continue
         there = dead(world) if "dead" in topics else 0

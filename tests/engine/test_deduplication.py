@@ -20,7 +20,9 @@ def named(world: World, *names: str) -> RecordBatch:
 
 
 def publish(world: World, *names: str, topic: str = "t"):
-    return world.engine.publish(world.find(topic), named(world, *names), now_ms=world.now_ms)
+    return world.engine.publishing.publish(
+        world.find(topic), named(world, *names), now_ms=world.now_ms
+    )
 
 
 def kept(world: World, topic: str = "t") -> list[bytes | None]:
@@ -64,7 +66,7 @@ def test_a_restart_remembers_the_window():
 def test_what_is_refused_may_come_again():
     world = World()
     topic = world.topic(deduplication_window_ms=MINUTE, max_messages=2)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     publish(world, "a")
     assert publish(world, "a", "b", "a", "c", "d").accepted == 3
     with pytest.raises(TopicFull):
@@ -78,7 +80,7 @@ def test_fanned_out_each_topic_has_its_own_ids():
     world = World()
     topics = [world.topic("t", deduplication_window_ms=MINUTE), world.topic("u")]
     for _ in range(2):
-        done = world.engine.fan_out(topics, named(world, "a"), now_ms=world.now_ms)
+        done = world.engine.publishing.fan_out(topics, named(world, "a"), now_ms=world.now_ms)
         assert done.accepted == 1
     assert kept(world) == [b"a"]
     assert kept(world, "u") == [b"a", b"a"]
@@ -90,7 +92,7 @@ def test_what_was_aborted_may_come_again_after_a_restart():
     transactions = world.engine.transactions
     transaction, _ = transactions.begin("n", "x", now_ms=world.now_ms)
     origin = Origin(transactions.branch(transaction))
-    world.engine.publish(topic, named(world, "a"), now_ms=world.now_ms, origin=origin)
+    world.engine.publishing.publish(topic, named(world, "a"), now_ms=world.now_ms, origin=origin)
     transactions.abort(transaction, now_ms=world.now_ms)
     world = world.reopen()
     publish(world, "a")
@@ -101,6 +103,6 @@ def test_a_policy_that_is_changed_looks_at_the_log_again():
     world = World()
     topic = world.topic()
     publish(world, "a")
-    world.engine.alter_topic(topic, {"deduplication_window_ms": MINUTE}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"deduplication_window_ms": MINUTE}, now_ms=world.now_ms)
     publish(world, "a", "b")
     assert kept(world) == [b"a", b"b"]

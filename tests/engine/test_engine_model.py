@@ -94,7 +94,7 @@ batches = st.lists(messages, min_size=1, max_size=5)
 def read_all(engine: Engine, topic: Any, number: int, start: int = 0) -> list[Record]:
     found: list[Record] = []
     at, end = start, topic.partitions[number].log.next_offset
-    while at < end and (runs := engine.read(topic, number, at)):
+    while at < end and (runs := engine.reading.read(topic, number, at)):
         found += [run.batch.record(i) for run in runs for i in range(run.first, run.stop)]
         at = found[-1].offset + 1
     return found
@@ -120,7 +120,7 @@ class EngineWorld:
     # --- topics and subscriptions ---
 
     def create(self, name: str, profile: dict[str, Any], modes: list[Mode]) -> None:
-        made = self.engine.create_topic(HERE, name, profile, now_ms=self.now_ms)
+        made = self.engine.topics.create(HERE, name, profile, now_ms=self.now_ms)
         parts: list[dict[int, Message]] = [{} for _ in made.partitions]
         self.model.topics[name] = Topic(name, made.policy, parts)
         self.settings[name] = profile
@@ -128,8 +128,8 @@ class EngineWorld:
             self.subscribe(name, f"s{index}", mode)
 
     def subscribe(self, topic: str, name: str, mode: Mode) -> None:
-        theirs = self.engine.topic(HERE, topic)
-        self.engine.subscribe(theirs, name, now_ms=self.now_ms, mode=mode)
+        theirs = self.engine.state.topic(HERE, topic)
+        self.engine.subscriptions.subscribe(theirs, name, now_ms=self.now_ms, mode=mode)
         ours = self.model.topics[topic]
         sub = ours.subs[name] = Sub(ours, name, mode)
         for number, partition in enumerate(theirs.partitions):
@@ -139,22 +139,22 @@ class EngineWorld:
     def attach_all(self) -> None:
         """Somebody for each subscription that has nobody."""
         for topic in self.model.topics:
-            for theirs in self.engine.topic(HERE, topic).subscriptions.values():
+            for theirs in self.engine.state.topic(HERE, topic).subscriptions.values():
                 if not theirs.consumers:
                     if len(self.consumers) % 2 == 0:
                         self.credits.append(Credit(6))  # every second one shares it
-                    consumer = self.engine.attach(
+                    consumer = self.engine.consumers.attach(
                         theirs, now_ms=self.now_ms, credits=self.credits[-1:] or [Credit(6)]
                     )
                     self.consumers.append(consumer)
 
     def start(self, sub: Sub, number: int, target: int) -> None:
-        topic = self.engine.topic(HERE, sub.topic.name)
+        topic = self.engine.state.topic(HERE, sub.topic.name)
         present = {record.offset for record in read_all(self.engine, topic, number)}
         self.model.start(sub, number, target, present, self.now_ms)
 
     def theirs(self, view: View) -> PartitionView:
-        topic = self.engine.topic(HERE, view.sub.topic.name)
+        topic = self.engine.state.topic(HERE, view.sub.topic.name)
         return topic.subscriptions[view.sub.name].views[view.number]
 
     def ours(self, view: PartitionView) -> View:
@@ -163,7 +163,7 @@ class EngineWorld:
 
     def policies_changed(self, altered: Topic | None = None) -> None:
         for topic in self.model.topics.values():
-            old, topic.policy = topic.policy, self.engine.topic(HERE, topic.name).policy
+            old, topic.policy = topic.policy, self.engine.state.topic(HERE, topic.name).policy
             if topic is altered or topic.policy != old:
                 self.model.drop_overflow(topic)
 
@@ -189,12 +189,16 @@ class EngineWorld:
         topics = [self.model.topics[name] for name in names]
         rooms = [topic.room(sizes) for topic in topics]
         before = [self._ends(name) for name in names]
-        targets = [self.engine.topic(HERE, name) for name in names]
+        targets = [self.engine.state.topic(HERE, name) for name in names]
         if len(targets) == 1 and not rooms[0]:
             with pytest.raises(TopicFull):
-                self.engine.publish(targets[0], batch, now_ms=self.now_ms, durable=durable)
+                self.engine.publishing.publish(
+                    targets[0], batch, now_ms=self.now_ms, durable=durable
+                )
         else:
-            published = self.engine.fan_out(targets, batch, now_ms=self.now_ms, durable=durable)
+            published = self.engine.publishing.fan_out(
+                targets, batch, now_ms=self.now_ms, durable=durable
+            )
             assert published.accepted == min(rooms)
         for topic, room, ends in zip(topics, rooms, before, strict=True):
             if topic.policy.overflow == "dead-letter":
@@ -205,12 +209,12 @@ class EngineWorld:
             self.model.drop_overflow(topic)
 
     def _ends(self, name: str) -> list[int]:
-        return [each.log.next_offset for each in self.engine.topic(HERE, name).partitions]
+        return [each.log.next_offset for each in self.engine.state.topic(HERE, name).partitions]
 
     def _arrived(
         self, topic: Topic, records: list[Record], ends: list[int], *, durable: bool
     ) -> None:
-        theirs = self.engine.topic(HERE, topic.name)
+        theirs = self.engine.state.topic(HERE, topic.name)
         order = {record.value: at for at, record in enumerate(records)}
         for number, end in enumerate(ends):
             if len(ends) == 1:
@@ -256,7 +260,7 @@ class EngineWorld:
                     self.receipts.append(paper)
 
     def dispatch(self) -> list[Delivery]:
-        deliveries = self.engine.dispatch(self.now_ms)
+        deliveries = self.engine.dispatching.dispatch(self.now_ms)
         self.delivered(deliveries)
         self.observe()
         self.check_nothing_left()
@@ -266,7 +270,7 @@ class EngineWorld:
         """Whoever has room has been given what there is."""
         for topic in self.model.topics.values():
             for sub in topic.subs.values():
-                theirs = self.engine.topic(HERE, topic.name).subscriptions[sub.name]
+                theirs = self.engine.state.topic(HERE, topic.name).subscriptions[sub.name]
                 able = [each for each in theirs.consumers if each.room > 0]
                 if sub.mode is Mode.SINGLE_ACTIVE:
                     able = [each for each in able if each is theirs.active]
@@ -318,7 +322,7 @@ class EngineWorld:
         self.credits.clear()
         assert policies == {
             topic.name: topic.policy
-            for topic in self.engine.topics(HERE)
+            for topic in self.engine.state.topics_of(HERE)
             if not topic.name.endswith(".dlq")
         }
         self._forget_lost()
@@ -329,7 +333,7 @@ class EngineWorld:
     def _forget_lost(self) -> None:
         """What was not published durably may be gone, nothing else."""
         for topic in self.model.topics.values():
-            theirs = self.engine.topic(HERE, topic.name)
+            theirs = self.engine.state.topic(HERE, topic.name)
             for number, held in enumerate(topic.partitions):
                 present = {record.offset for record in read_all(self.engine, theirs, number)}
                 for sub in topic.subs.values():
@@ -386,7 +390,7 @@ class EngineWorld:
             assert credit.bytes_used == sum(sizes[each.id] for each in sharing)
 
     def _check_dead(self) -> None:
-        for topic in self.engine.topics(HERE):
+        for topic in self.engine.state.topics_of(HERE):
             if not topic.name.endswith(".dlq"):
                 continue
             for record in read_all(self.engine, topic, 0, self.dead_read.get(topic.name, 0)):
@@ -405,10 +409,14 @@ class EngineWorld:
     def check_receipts(self) -> None:
         for text, consumer, view, cell, delivery in self.receipts:
             if delivery is not None and cell.delivery is delivery and self._is_current(view, cell):
-                assert self.engine.redeem(text, HERE) == (consumer, self.theirs(view), cell.offset)
+                assert self.engine.receipts.redeem(text, HERE) == (
+                    consumer,
+                    self.theirs(view),
+                    cell.offset,
+                )
             else:
                 with pytest.raises((StaleReceipt, NotFound)):
-                    self.engine.redeem(text, HERE)
+                    self.engine.receipts.redeem(text, HERE)
 
     def _is_current(self, view: View, cell: Cell) -> bool:
         known = any(each is view for each in self.model.views())
@@ -420,17 +428,19 @@ class EngineWorld:
         for consumer in self.consumers:
             for view in consumer.subscription.views:
                 ours = self.ours(view)
-                count = self.engine.ack(consumer, view, 0, view.state.end)
+                count = self.engine.settling.ack(consumer, view, 0, view.state.end)
                 assert count == self.model.settle(ours, self.model.held(ours, consumer.id))
 
     def drain(self) -> None:
         """Everything that is neither dead nor gone reaches its subscription."""
         for consumer in self.consumers:
             if consumer in consumer.subscription.consumers:
-                self.engine.resume(consumer)
-        for topic in self.engine.topics(HERE):
+                self.engine.consumers.resume(consumer)
+        for topic in self.engine.state.topics_of(HERE):
             for subscription in topic.subscriptions.values():
-                self.consumers.append(self.engine.attach(subscription, now_ms=self.now_ms))
+                self.consumers.append(
+                    self.engine.consumers.attach(subscription, now_ms=self.now_ms)
+                )
         for _ in range(10):
             self.ack_all()
             while self.dispatch():
@@ -519,8 +529,8 @@ class EngineMachine(RuleBasedStateMachine):
             return
         if not shared or not world.credits:
             world.credits.append(Credit(limit))
-        theirs = world.engine.topic(HERE, sub.topic.name).subscriptions[sub.name]
-        consumer = world.engine.attach(
+        theirs = world.engine.state.topic(HERE, sub.topic.name).subscriptions[sub.name]
+        consumer = world.engine.consumers.attach(
             theirs,
             now_ms=world.now_ms,
             credits=[world.credits[-1]],
@@ -537,7 +547,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         world = self.world
         consumer = world.consumers[pick % len(world.consumers)]
-        world.engine.detach(consumer, now_ms=world.now_ms, requeue=requeue)
+        world.engine.consumers.detach(consumer, now_ms=world.now_ms, requeue=requeue)
         if requeue:
             for theirs in consumer.subscription.views:
                 view = world.ours(theirs)
@@ -551,7 +561,7 @@ class EngineMachine(RuleBasedStateMachine):
         if paused:
             consumer.paused = True
         elif consumer in consumer.subscription.consumers:
-            self.world.engine.resume(consumer)
+            self.world.engine.consumers.resume(consumer)
 
     @precondition(lambda self: self.world.consumers)
     @rule(pick=picks, limit=st.sampled_from([1, 3, 50]))
@@ -560,7 +570,7 @@ class EngineMachine(RuleBasedStateMachine):
         consumer.credits[0].limit = limit
         for each in self.world.consumers:
             if each.credits == consumer.credits and not each.paused:
-                self.world.engine.resume(each)
+                self.world.engine.consumers.resume(each)
 
     @rule()
     def dispatch(self) -> None:
@@ -575,7 +585,7 @@ class EngineMachine(RuleBasedStateMachine):
     def pull(self, pick: int, limit: int) -> None:
         world = self.world
         consumer = world.consumers[pick % len(world.consumers)]
-        deliveries = world.engine.pull(consumer, limit, now_ms=world.now_ms)
+        deliveries = world.engine.dispatching.pull(consumer, limit, now_ms=world.now_ms)
         assert sum(each.stop - each.first for each in deliveries) <= limit
         assert all(each.consumer is consumer for each in deliveries)
         world.delivered(deliveries)
@@ -589,7 +599,7 @@ class EngineMachine(RuleBasedStateMachine):
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start = 0 if everything else cell.offset
         theirs = self.world.theirs(view)
-        count = self.world.engine.ack(consumer, theirs, start, cell.offset + width)
+        count = self.world.engine.settling.ack(consumer, theirs, start, cell.offset + width)
         held = self.world.model.held(view, consumer.id, start, cell.offset + width)
         assert count == self.world.model.settle(view, held)
 
@@ -603,7 +613,7 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start, stop = cell.offset, cell.offset + width
-        count = world.engine.nack(
+        count = world.engine.settling.nack(
             consumer, world.theirs(view), start, stop, now_ms=world.now_ms, delay_ms=delay_ms
         )
         held = world.model.held(view, consumer.id, start, stop)
@@ -615,7 +625,9 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start, stop = cell.offset, cell.offset + width
-        count = world.engine.requeue(consumer, world.theirs(view), start, stop, now_ms=world.now_ms)
+        count = world.engine.settling.requeue(
+            consumer, world.theirs(view), start, stop, now_ms=world.now_ms
+        )
         held = world.model.held(view, consumer.id, start, stop)
         assert count == world.model.fail(view, held, world.now_ms, 0)
 
@@ -625,7 +637,7 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start, stop = cell.offset, cell.offset + width
-        count = world.engine.reject(
+        count = world.engine.settling.reject(
             consumer, world.theirs(view), start, stop, now_ms=world.now_ms, error="no"
         )
         assert count == world.model.reject(view, world.model.held(view, consumer.id, start, stop))
@@ -636,7 +648,9 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer, view, cell = self.held_at(pick)  # type: ignore[misc]
         start, stop, until = cell.offset, cell.offset + width, world.now_ms + more_ms
-        count = world.engine.extend(consumer, world.theirs(view), start, stop, until_ms=until)
+        count = world.engine.settling.extend(
+            consumer, world.theirs(view), start, stop, until_ms=until
+        )
         held = world.model.held(view, consumer.id, start, stop)
         assert count == len(held)
         for each in held:
@@ -649,7 +663,7 @@ class EngineMachine(RuleBasedStateMachine):
         stranger = self.world.consumers[other % len(self.world.consumers)]
         if found is not None and stranger is not found[0]:
             theirs, at = self.world.theirs(found[1]), found[2].offset
-            assert self.world.engine.ack(stranger, theirs, at, at + 1) == 0
+            assert self.world.engine.settling.ack(stranger, theirs, at, at + 1) == 0
 
     @rule(
         pick=picks,
@@ -693,7 +707,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(pick=picks, to=st.sampled_from(["earliest", "latest", "offset", "time"]), at=picks)
     def rewind(self, pick: int, to: str, at: int) -> None:
         world, sub = self.world, self.sub_at(pick)
-        topic = world.engine.topic(HERE, sub.topic.name)
+        topic = world.engine.state.topic(HERE, sub.topic.name)
         end = min(each.log.next_offset for each in topic.partitions)
         start = max(each.log.start_offset for each in topic.partitions)
         where: Any = {"offset": start + at % max(end - start, 1), "time": f"@{world.now_ms - 300}"}
@@ -701,10 +715,10 @@ class EngineMachine(RuleBasedStateMachine):
         if to == "offset" and position > end:
             return
         targets = [
-            world.engine.find_offset(topic, number, position)
+            world.engine.reading.find_offset(topic, number, position)
             for number in range(len(topic.partitions))
         ]
-        world.engine.rewind(topic.subscriptions[sub.name], position, now_ms=world.now_ms)
+        world.engine.offsets.rewind(topic.subscriptions[sub.name], position, now_ms=world.now_ms)
         for number, target in enumerate(targets):
             world.start(sub, number, target)
 
@@ -713,7 +727,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not really:
             return
         topic = self.topic_at(pick)
-        count = self.world.engine.purge(self.world.engine.topic(HERE, topic.name))
+        count = self.world.engine.retention.purge(self.world.engine.state.topic(HERE, topic.name))
         assert count == self.world.model.purge(topic)
 
     @rule(pick=picks, number=picks, at=picks)
@@ -722,16 +736,16 @@ class EngineMachine(RuleBasedStateMachine):
         view = sub.views[number % len(sub.views)]
         theirs = self.world.theirs(view)
         offset = at % (theirs.state.end + 1)
-        self.world.engine.commit_offset(theirs, offset, now_ms=self.world.now_ms)
+        self.world.engine.offsets.commit(theirs, offset)
         self.world.model.settle(view, view.among(0, offset, *State))
 
     @rule(pick=picks, at=picks)
     def cancel_delayed(self, pick: int, at: int) -> None:
         topic = self.topic_at(pick)
-        theirs = self.world.engine.topic(HERE, topic.name)
+        theirs = self.world.engine.state.topic(HERE, topic.name)
         delayed = [
             (each.partition, each.offset)
-            for each in self.world.engine.delayed(theirs, now_ms=self.world.now_ms)
+            for each in self.world.engine.delayed.find(theirs, now_ms=self.world.now_ms)
         ]
         expected = {
             (view.number, cell.offset)
@@ -740,34 +754,34 @@ class EngineMachine(RuleBasedStateMachine):
             for cell in view.among(0, FOREVER, State.DELAYED)
         }
         assert set(delayed) == expected
-        assert self.world.engine.count_delayed(theirs) == len(expected)
+        assert self.world.engine.delayed.count(theirs) == len(expected)
         number, offset = delayed[at % len(delayed)] if delayed else (0, at % 10)
         if self.world.model.cancel(topic, number, offset):
-            self.world.engine.cancel_delayed(theirs, number, offset)
+            self.world.engine.delayed.cancel(theirs, number, offset)
         else:
             with pytest.raises(NotDelayed):
-                self.world.engine.cancel_delayed(theirs, number, offset)
+                self.world.engine.delayed.cancel(theirs, number, offset)
 
     # --- administration ---
 
     @rule(pick=picks, change=st.sampled_from(CHANGES))
     def alter(self, pick: int, change: dict[str, Any]) -> None:
         world, topic = self.world, self.topic_at(pick)
-        theirs = world.engine.topic(HERE, topic.name)
+        theirs = world.engine.state.topic(HERE, topic.name)
         changed = merge(world.settings[topic.name], change)
-        world.engine.alter_topic(theirs, changed, now_ms=world.now_ms)
+        world.engine.topics.alter(theirs, changed, now_ms=world.now_ms)
         world.policies_changed(topic)
 
     @rule(pick=picks, change=st.sampled_from([{"ttl_ms": 300}, {"max_messages": 5}, {}]))
     def set_template(self, pick: int, change: dict[str, Any]) -> None:
         world, name = self.world, self.topic_at(pick).name
-        world.engine.set_template(HERE, "one", f"^{name}$", change, now_ms=world.now_ms)
+        world.engine.templates.put(HERE, "one", f"^{name}$", change, now_ms=world.now_ms)
         world.policies_changed()
 
     @precondition(lambda self: self.world.engine.state.templates)
     @rule()
     def delete_template(self) -> None:
-        self.world.engine.delete_template(HERE, "one", now_ms=self.world.now_ms)
+        self.world.engine.templates.delete(HERE, "one", now_ms=self.world.now_ms)
         self.world.policies_changed()
 
     @rule(
@@ -780,9 +794,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not really:
             return
         world, name = self.world, self.topic_at(pick).name
-        theirs = world.engine.topic(HERE, name)
+        theirs = world.engine.state.topic(HERE, name)
         gone = [c for c in world.consumers if c.subscription.topic is theirs]
-        world.engine.delete_topic(theirs)
+        world.engine.topics.delete(theirs)
         world.consumers = [each for each in world.consumers if each not in gone]
         assert not any(each.in_flight for each in gone)
         del world.model.topics[name]
@@ -794,9 +808,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not really:
             return
         world, sub = self.world, self.sub_at(pick)
-        theirs = world.engine.topic(HERE, sub.topic.name).subscriptions[sub.name]
+        theirs = world.engine.state.topic(HERE, sub.topic.name).subscriptions[sub.name]
         world.consumers = [each for each in world.consumers if each.subscription is not theirs]
-        world.engine.delete_subscription(theirs)
+        world.engine.subscriptions.delete(theirs)
         del sub.topic.subs[sub.name]
         world.subscribe(sub.topic.name, sub.name, mode)
         world.attach_all()
@@ -857,9 +871,9 @@ class CrashMachine(RuleBasedStateMachine):
         self.held: dict[tuple[str, str, bytes], tuple[Consumer, PartitionView, int]] = {}
         self.attempts: dict[tuple[str, str, bytes], int] = {}
         for name, profile, subs in (("q", QUEUE, "a"), ("t", PROFILES[4], "ab")):
-            topic = self.engine.create_topic(HERE, name, profile, now_ms=self.now_ms)
+            topic = self.engine.topics.create(HERE, name, profile, now_ms=self.now_ms)
             for each in subs:
-                self.engine.subscribe(topic, each, now_ms=self.now_ms)
+                self.engine.subscriptions.subscribe(topic, each, now_ms=self.now_ms)
         self.engine.store.commit()
         self.attach()
 
@@ -868,13 +882,15 @@ class CrashMachine(RuleBasedStateMachine):
         return self.engine.store.journal.next_lsn - 1
 
     def topics(self) -> list[Any]:
-        return [self.engine.topic(HERE, name) for name in "qt"]
+        return [self.engine.state.topic(HERE, name) for name in "qt"]
 
     def attach(self) -> None:
         for topic in self.topics():
             for subscription in topic.subscriptions.values():
                 for _ in range(2):
-                    self.engine.attach(subscription, now_ms=self.now_ms, credits=[Credit(5)])
+                    self.engine.consumers.attach(
+                        subscription, now_ms=self.now_ms, credits=[Credit(5)]
+                    )
 
     # --- rules ---
 
@@ -889,12 +905,12 @@ class CrashMachine(RuleBasedStateMachine):
             )
         topics = self.topics()[: 1 + fan_out]
         values = [record.value for record in batch.records()]
-        self.engine.fan_out(topics, batch, now_ms=self.now_ms)
+        self.engine.publishing.fan_out(topics, batch, now_ms=self.now_ms)
         self.published |= {(topic.name, v): self.lsn for topic in topics for v in values}
 
     @rule()
     def dispatch(self) -> None:
-        for delivery in self.engine.dispatch(self.now_ms):
+        for delivery in self.engine.dispatching.dispatch(self.now_ms):
             view = delivery.view
             for index in range(delivery.first, delivery.stop):
                 record = delivery.batch.record(index)
@@ -913,7 +929,7 @@ class CrashMachine(RuleBasedStateMachine):
         where = list(self.held)[pick % len(self.held)]
         consumer, view, at = self.held.pop(where)
         timed = {} if answer == "ack" else {"now_ms": self.now_ms}
-        assert getattr(self.engine, answer)(consumer, view, at, at + 1, **timed) == 1
+        assert getattr(self.engine.settling, answer)(consumer, view, at, at + 1, **timed) == 1
         if answer in ("ack", "reject") or view.state.look(at) is None:
             self.settled[where] = self.lsn
 
@@ -957,7 +973,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     def dead(self) -> Counter[tuple[str, str, bytes]]:
         found: Counter[tuple[str, str, bytes]] = Counter()
-        for topic in self.engine.topics(HERE):
+        for topic in self.engine.state.topics_of(HERE):
             if topic.name.endswith(".dlq"):
                 for record in read_all(self.engine, topic, 0):
                     headers = dict(decode_headers(record.envelope))
@@ -1024,87 +1040,87 @@ def values_of(deliveries: list[Delivery]) -> list[bytes | None]:
 
 def test_a_queue_and_its_dead_letters_get_the_same_batch() -> None:
     engine = open_engine()
-    dead = engine.create_topic(HERE, "q.dlq", QUEUE_SETTINGS, now_ms=NOW)
-    queue = engine.create_topic(HERE, "q", QUEUE | {"max_messages": 1}, now_ms=NOW)
-    subs = [engine.subscribe(topic, "s", now_ms=NOW) for topic in (queue, dead)]
-    engine.fan_out([queue, dead], plain(b"1", b"2"), now_ms=NOW)
+    dead = engine.topics.create(HERE, "q.dlq", QUEUE_SETTINGS, now_ms=NOW)
+    queue = engine.topics.create(HERE, "q", QUEUE | {"max_messages": 1}, now_ms=NOW)
+    subs = [engine.subscriptions.subscribe(topic, "s", now_ms=NOW) for topic in (queue, dead)]
+    engine.publishing.fan_out([queue, dead], plain(b"1", b"2"), now_ms=NOW)
     assert [sub.ready for sub in subs] == [1, 3]
-    engine.attach(subs[1], now_ms=NOW)
-    assert values_of(engine.dispatch(NOW)) == [b"1", b"2", b"1"]
+    engine.consumers.attach(subs[1], now_ms=NOW)
+    assert values_of(engine.dispatching.dispatch(NOW)) == [b"1", b"2", b"1"]
 
 
 def test_a_timer_of_an_earlier_delivery_does_not_end_one_without_a_timeout() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
-    sub = engine.subscribe(queue, "s", now_ms=NOW)
-    engine.publish(queue, plain(b"1"), now_ms=NOW)
-    timed = engine.attach(sub, now_ms=NOW, visibility_ms=100)
-    engine.dispatch(NOW)
-    engine.detach(timed, now_ms=NOW)
-    patient = engine.attach(sub, now_ms=NOW, visibility_ms=0)
-    assert values_of(engine.dispatch(NOW)) == [b"1"]
+    queue = engine.topics.create(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
+    engine.publishing.publish(queue, plain(b"1"), now_ms=NOW)
+    timed = engine.consumers.attach(sub, now_ms=NOW, visibility_ms=100)
+    engine.dispatching.dispatch(NOW)
+    engine.consumers.detach(timed, now_ms=NOW)
+    patient = engine.consumers.attach(sub, now_ms=NOW, visibility_ms=0)
+    assert values_of(engine.dispatching.dispatch(NOW)) == [b"1"]
     engine.advance(NOW + 1000)
     assert patient.in_flight == 1
 
 
 def test_lost_transient_messages_do_not_hold_up_the_floor() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
-    engine.subscribe(queue, "s", now_ms=NOW)
-    engine.publish(queue, plain(b"1", b"2"), now_ms=NOW, durable=False)
-    engine.publish(queue, plain(b"3"), now_ms=NOW)
+    queue = engine.topics.create(HERE, "q", QUEUE, now_ms=NOW)
+    engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
+    engine.publishing.publish(queue, plain(b"1", b"2"), now_ms=NOW, durable=False)
+    engine.publishing.publish(queue, plain(b"3"), now_ms=NOW)
     engine = reopen(engine)
-    sub = engine.subscription(engine.topic(HERE, "q"), "s")
-    engine.attach(sub, now_ms=NOW, auto_ack=True)
-    assert values_of(engine.dispatch(NOW)) == [b"3"]
+    sub = engine.state.subscription(engine.state.topic(HERE, "q"), "s")
+    engine.consumers.attach(sub, now_ms=NOW, auto_ack=True)
+    assert values_of(engine.dispatching.dispatch(NOW)) == [b"3"]
     assert sub.views[0].state.settled.floor == 3
     assert sub.views[0].log.start_offset == 3
 
 
 def test_a_new_message_is_not_taken_for_a_lost_one_that_expired() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
-    engine.subscribe(queue, "s", now_ms=NOW)
+    queue = engine.topics.create(HERE, "q", QUEUE, now_ms=NOW)
+    engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
     batch = plain(b"old", expires_at_ms=NOW + 100)
-    engine.publish(queue, batch, now_ms=NOW, durable=False)
+    engine.publishing.publish(queue, batch, now_ms=NOW, durable=False)
     engine.advance(NOW + 200)
     engine = reopen(engine, NOW + 300)
-    engine.publish(engine.topic(HERE, "q"), plain(b"new"), now_ms=NOW + 300)
+    engine.publishing.publish(engine.state.topic(HERE, "q"), plain(b"new"), now_ms=NOW + 300)
     engine = reopen(engine, NOW + 400)
-    sub = engine.subscription(engine.topic(HERE, "q"), "s")
-    engine.attach(sub, now_ms=NOW + 400)
-    assert values_of(engine.dispatch(NOW + 400)) == [b"new"]
+    sub = engine.state.subscription(engine.state.topic(HERE, "q"), "s")
+    engine.consumers.attach(sub, now_ms=NOW + 400)
+    assert values_of(engine.dispatching.dispatch(NOW + 400)) == [b"new"]
 
 
 def test_a_message_that_is_requeued_for_ever() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
-    sub = engine.subscribe(queue, "s", now_ms=NOW, durable=False)
+    queue = engine.topics.create(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(queue, "s", now_ms=NOW, durable=False)
     batch = plain(b"poison")
-    engine.publish(queue, batch, now_ms=NOW)
+    engine.publishing.publish(queue, batch, now_ms=NOW)
     view = sub.views[0]
     view.state.restore(queue.partitions[0].log.read(0)[0].batch, 0, 1, 0xFFFE, State.READY, 0)
-    engine.attach(sub, now_ms=NOW)
+    engine.consumers.attach(sub, now_ms=NOW)
     for _ in range(3):
-        (delivery,) = engine.dispatch(NOW)
+        (delivery,) = engine.dispatching.dispatch(NOW)
         assert delivery.attempts == 0xFFFF
         assert receipts.receipts_of(delivery)[0].attempts == 0xFFFF
-        consumer, _, _ = engine.redeem(str(receipts.receipts_of(delivery)[0]), HERE)
-        assert engine.requeue(consumer, view, 0, 1, now_ms=NOW) == 1
+        consumer, _, _ = engine.receipts.redeem(str(receipts.receipts_of(delivery)[0]), HERE)
+        assert engine.settling.requeue(consumer, view, 0, 1, now_ms=NOW) == 1
 
 
 def test_rewinding_a_queue_finds_only_what_is_still_stored() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE, now_ms=NOW)
-    sub = engine.subscribe(queue, "s", now_ms=NOW)
-    consumer = engine.attach(sub, now_ms=NOW)
-    engine.publish(queue, plain(b"0", b"1", b"2"), now_ms=NOW)
-    engine.dispatch(NOW)
-    engine.ack(consumer, sub.views[0], 1, 3)
+    queue = engine.topics.create(HERE, "q", QUEUE, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
+    consumer = engine.consumers.attach(sub, now_ms=NOW)
+    engine.publishing.publish(queue, plain(b"0", b"1", b"2"), now_ms=NOW)
+    engine.dispatching.dispatch(NOW)
+    engine.settling.ack(consumer, sub.views[0], 1, 3)
     engine.store.checkpoint()
-    engine.rewind(sub, "earliest", now_ms=NOW)
+    engine.offsets.rewind(sub, "earliest", now_ms=NOW)
     assert (sub.depth, sub.depth_bytes) == (1, 1)
-    assert values_of(engine.dispatch(NOW)) == [b"0"]
+    assert values_of(engine.dispatching.dispatch(NOW)) == [b"0"]
 
 
 def test_room_in_a_shared_credit_wakes_every_subscription() -> None:
@@ -1112,69 +1128,71 @@ def test_room_in_a_shared_credit_wakes_every_subscription() -> None:
     credit = Credit(1)
     consumers = []
     for name in ("p", "q"):
-        topic = engine.create_topic(HERE, name, QUEUE, now_ms=NOW)
-        sub = engine.subscribe(topic, "s", now_ms=NOW)
-        consumers.append(engine.attach(sub, now_ms=NOW, credits=[credit]))
-        engine.publish(topic, plain(name.encode()), now_ms=NOW)
-    (first,) = engine.dispatch(NOW)
-    assert engine.dispatch(NOW) == []
-    engine.ack(first.consumer, first.view, 0, 1)
-    (second,) = engine.dispatch(NOW)
+        topic = engine.topics.create(HERE, name, QUEUE, now_ms=NOW)
+        sub = engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
+        consumers.append(engine.consumers.attach(sub, now_ms=NOW, credits=[credit]))
+        engine.publishing.publish(topic, plain(name.encode()), now_ms=NOW)
+    (first,) = engine.dispatching.dispatch(NOW)
+    assert engine.dispatching.dispatch(NOW) == []
+    engine.settling.ack(first.consumer, first.view, 0, 1)
+    (second,) = engine.dispatching.dispatch(NOW)
     assert {first.consumer, second.consumer} == set(consumers)
 
 
 def test_only_the_subscription_that_lags_loses_its_head() -> None:
     engine = open_engine()
-    queue = engine.create_topic(HERE, "q", QUEUE | {"max_messages": 2}, now_ms=NOW)
-    quick, slow = (engine.subscribe(queue, name, now_ms=NOW) for name in ("quick", "slow"))
-    engine.publish(queue, plain(b"1", b"2"), now_ms=NOW)
-    engine.attach(quick, now_ms=NOW, auto_ack=True)
-    engine.dispatch(NOW)
-    engine.publish(queue, plain(b"3"), now_ms=NOW)
+    queue = engine.topics.create(HERE, "q", QUEUE | {"max_messages": 2}, now_ms=NOW)
+    quick, slow = (
+        engine.subscriptions.subscribe(queue, name, now_ms=NOW) for name in ("quick", "slow")
+    )
+    engine.publishing.publish(queue, plain(b"1", b"2"), now_ms=NOW)
+    engine.consumers.attach(quick, now_ms=NOW, auto_ack=True)
+    engine.dispatching.dispatch(NOW)
+    engine.publishing.publish(queue, plain(b"3"), now_ms=NOW)
     assert (quick.ready, slow.ready) == (1, 2)
 
 
 def test_key_order_holds_over_a_restart() -> None:
     engine = open_engine()
     settings_of = {"partitions": 1, "retry": {"base_ms": 1000}, "ordering": "none"}
-    topic = engine.create_topic(HERE, "t", settings_of, now_ms=NOW)
-    sub = engine.subscribe(topic, "s", now_ms=NOW, mode=Mode.KEY_ORDERED)
-    consumer = engine.attach(sub, now_ms=NOW, credits=[Credit(1)])
-    engine.publish(topic, plain(b"1", b"2", key=b"k"), now_ms=NOW)
-    engine.dispatch(NOW)
-    assert engine.nack(consumer, sub.views[0], 0, 1, now_ms=NOW) == 1
+    topic = engine.topics.create(HERE, "t", settings_of, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(topic, "s", now_ms=NOW, mode=Mode.KEY_ORDERED)
+    consumer = engine.consumers.attach(sub, now_ms=NOW, credits=[Credit(1)])
+    engine.publishing.publish(topic, plain(b"1", b"2", key=b"k"), now_ms=NOW)
+    engine.dispatching.dispatch(NOW)
+    assert engine.settling.nack(consumer, sub.views[0], 0, 1, now_ms=NOW) == 1
     engine = reopen(engine)
-    sub = engine.subscription(engine.topic(HERE, "t"), "s")
-    engine.attach(sub, now_ms=NOW)
-    assert values_of(engine.dispatch(NOW)) == []
+    sub = engine.state.subscription(engine.state.topic(HERE, "t"), "s")
+    engine.consumers.attach(sub, now_ms=NOW)
+    assert values_of(engine.dispatching.dispatch(NOW)) == []
     engine.advance(NOW + 1000)
-    assert values_of(engine.dispatch(NOW + 1000)) == [b"1", b"2"]
+    assert values_of(engine.dispatching.dispatch(NOW + 1000)) == [b"1", b"2"]
 
 
 def test_a_delayed_message_is_found_again_by_a_rewind_after_a_restart() -> None:
     engine = open_engine()
-    topic = engine.create_topic(HERE, "t", {"partitions": 1}, now_ms=NOW)
-    sub = engine.subscribe(topic, "s", now_ms=NOW)
-    engine.publish(topic, plain(b"later", due_at_ms=NOW + 1000), now_ms=NOW)
-    engine.rewind(sub, "latest", now_ms=NOW)
+    topic = engine.topics.create(HERE, "t", {"partitions": 1}, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
+    engine.publishing.publish(topic, plain(b"later", due_at_ms=NOW + 1000), now_ms=NOW)
+    engine.offsets.rewind(sub, "latest", now_ms=NOW)
     engine = reopen(engine)
-    sub = engine.subscription(engine.topic(HERE, "t"), "s")
-    engine.rewind(sub, "earliest", now_ms=NOW)
-    engine.attach(sub, now_ms=NOW)
+    sub = engine.state.subscription(engine.state.topic(HERE, "t"), "s")
+    engine.offsets.rewind(sub, "earliest", now_ms=NOW)
+    engine.consumers.attach(sub, now_ms=NOW)
     engine.advance(NOW + 1000)
-    assert values_of(engine.dispatch(NOW + 1000)) == [b"later"]
+    assert values_of(engine.dispatching.dispatch(NOW + 1000)) == [b"later"]
 
 
 def test_only_messages_that_are_too_old_are_given_up() -> None:
     engine = open_engine()
     rule_of = {"partitions": 1, "retry": {"total_ms": 500, "attempts": 0, "base_ms": 100}}
-    topic = engine.create_topic(HERE, "t", rule_of, now_ms=NOW)
-    sub = engine.subscribe(topic, "s", now_ms=NOW)
-    consumer = engine.attach(sub, now_ms=NOW, visibility_ms=0)
+    topic = engine.topics.create(HERE, "t", rule_of, now_ms=NOW)
+    sub = engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
+    consumer = engine.consumers.attach(sub, now_ms=NOW, visibility_ms=0)
     batch = plain(b"old")
     batch.append(b"young", timestamp_ms=NOW + 400)
-    engine.publish(topic, batch, now_ms=NOW + 400)
-    engine.dispatch(NOW + 400)
-    assert engine.nack(consumer, sub.views[0], 0, 2, now_ms=NOW + 600) == 2
+    engine.publishing.publish(topic, batch, now_ms=NOW + 400)
+    engine.dispatching.dispatch(NOW + 400)
+    assert engine.settling.nack(consumer, sub.views[0], 0, 2, now_ms=NOW + 600) == 2
     assert sub.views[0].state.in_state(State.WAITING) == [(1, 2)]
     assert sub.dead_lettered == 1

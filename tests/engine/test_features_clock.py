@@ -30,7 +30,7 @@ class ClockWorld(World):
 
     def set_clock(self, by_ms: int) -> None:
         self.lead_ms += by_ms
-        self.engine.clock_set(self.lead_ms, now_ms=self.now_ms)
+        self.engine.message_times.clock_set(self.lead_ms, now_ms=self.now_ms)
 
     def restart(self, by_ms: int = 0) -> None:
         """The clock is set while the node is down, which then begins with its time."""
@@ -40,7 +40,7 @@ class ClockWorld(World):
 
     def subscribed(self, name: str = "t", **settings: object) -> Topic:
         topic = self.topic(name, dead_letter={"topic": None}, **settings)
-        self.engine.subscribe(topic, "s", now_ms=self.now_ms)
+        self.engine.subscriptions.subscribe(topic, "s", now_ms=self.now_ms)
         return topic
 
     def ready_after(self, topic: Topic, ms: int) -> bool:
@@ -74,8 +74,8 @@ def test_a_delay_takes_its_time(by_ms: int, published_before: bool) -> None:
     world.set_clock(by_ms)
     if not published_before:
         world.delay(topic, b"x", 9 * SECOND_MS)
-    assert world.engine.count_delayed(topic) == 1
-    assert len(world.engine.delayed(topic, now_ms=world.now_ms)) == 1
+    assert world.engine.delayed.count(topic) == 1
+    assert len(world.engine.delayed.find(topic, now_ms=world.now_ms)) == 1
     assert world.ready_after(topic, 9 * SECOND_MS)
     assert values(world.drain(topic)) == [b"x"]
 
@@ -183,7 +183,7 @@ def test_a_message_id_is_remembered_for_its_window(by_ms: int) -> None:
     world.publish(topic, b"x", **named)
     world.set_clock(by_ms)
     # What was seen is read from the log again.
-    world.engine.alter_topic(topic, topic.settings, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, topic.settings, now_ms=world.now_ms)
     world.advance(9 * SECOND_MS)
     world.publish(topic, b"x", **named)
     assert topic.depth == 1
@@ -249,7 +249,7 @@ def test_records_are_stamped_by_the_wall(by_ms: int) -> None:
     world.publish(topic, b"b")
     stamps = [each.timestamp_ms for each in all_records(world, topic)]
     assert stamps == [NOW, NOW + by_ms]
-    found = world.engine.find_offset(topic, 0, f"@{NOW + by_ms}")
+    found = world.engine.reading.find_offset(topic, 0, f"@{NOW + by_ms}")
     assert found == (1 if by_ms > 0 else 0)
 
 

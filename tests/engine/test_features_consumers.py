@@ -67,7 +67,7 @@ def test_a_paused_consumer_gets_nothing_until_it_resumes() -> None:
     one.paused = True
     world.publish(topic, *[b"x"] * 10)
     assert {each.consumer for each in world.dispatch()} == {two}
-    world.engine.resume(one)
+    world.engine.consumers.resume(one)
     world.publish(topic, *[b"x"] * 10)
     assert {each.consumer for each in world.dispatch()} == {one, two}
 
@@ -106,7 +106,7 @@ def test_a_credit_may_be_shared_by_a_channels_consumers() -> None:
     assert channel.room == 0
     for each in first[:3]:
         world.ack(each)
-    world.engine.resume(consumers[1])
+    world.engine.consumers.resume(consumers[1])
     assert len(world.dispatch()) == 3
     assert channel.used == 4
 
@@ -121,13 +121,13 @@ def test_what_goes_away_gives_its_credit_back(gone: str) -> None:
         world.publish(topic, *[b"x"] * 10)
     assert {each.consumer for each in world.dispatch()} == {one}
     if gone == "subscription":
-        world.engine.delete_subscription(one.subscription)
+        world.engine.subscriptions.delete(one.subscription)
     elif gone == "topic":
-        world.engine.delete_topic(topics[0])
+        world.engine.topics.delete(topics[0])
     else:
-        world.engine.detach(one, now_ms=world.now_ms)
+        world.engine.consumers.detach(one, now_ms=world.now_ms)
     assert channel.used == channel.bytes_used == 0
-    world.engine.resume(two)
+    world.engine.consumers.resume(two)
     assert {each.consumer for each in world.dispatch()} == {two}
 
 
@@ -169,12 +169,12 @@ def test_single_active_consumer_hands_over() -> None:
     world.publish(topic, b"a", b"b")
     assert {each.consumer for each in world.dispatch()} == {one}
     assert world.pull(two) == []
-    world.engine.detach(one, now_ms=world.now_ms)
+    world.engine.consumers.detach(one, now_ms=world.now_ms)
     assert world.engine.take_effects() == [ActiveConsumerChanged(three)]
     got = world.dispatch()
     assert values(got) == [b"a", b"b"]
     assert {(each.consumer, each.attempts) for each in got} == {(three, 2)}
-    world.engine.detach(three, now_ms=world.now_ms)
+    world.engine.consumers.detach(three, now_ms=world.now_ms)
     assert {each.consumer for each in world.dispatch()} == {two}
 
 
@@ -191,7 +191,7 @@ def test_exclusive_refuses_a_second_and_stays_so(by: str) -> None:
         with pytest.raises(ExclusiveConsumer):
             world.consumer(topic, mode=mode)
         assert topic.subscriptions["s"].consumers == [consumer]
-        world.engine.detach(consumer, now_ms=world.now_ms)
+        world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     assert topic.subscriptions["s"].mode is mode
 
 
@@ -209,7 +209,7 @@ def test_an_exclusive_consumer_does_not_change_the_mode(mode: Mode) -> None:
     world = World()
     topic = world.topic()
     consumer = world.consumer(topic, mode=mode, exclusive=True)
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     assert topic.subscriptions["s"].mode is mode
 
 
@@ -272,7 +272,7 @@ class KeyedRun:
 
     def vanish(self) -> None:
         gone = self.consumers.pop(self.rng.randrange(len(self.consumers)))
-        self.world.engine.detach(gone, now_ms=self.world.now_ms)
+        self.world.engine.consumers.detach(gone, now_ms=self.world.now_ms)
         self.pending = [each for each in self.pending if each.consumer is not gone]
         self.consumers.append(self.attach())
 
@@ -340,7 +340,7 @@ def test_a_cancelled_consumer_gets_no_more_of_its_keys() -> None:
     world.publish(topic, b"a", key=b"k")
     (first,) = world.dispatch()
     two = world.consumer(topic, mode=Mode.KEY_ORDERED)
-    world.engine.detach(one, now_ms=world.now_ms, requeue=False)
+    world.engine.consumers.detach(one, now_ms=world.now_ms, requeue=False)
     world.publish(topic, b"b", key=b"k")
     assert world.dispatch() == []
     world.ack(first)
@@ -354,13 +354,13 @@ def test_without_a_key_there_is_no_order_to_keep() -> None:
     topic = world.topic(partitions=2)
     consumers = [world.consumer(topic, mode=Mode.KEY_ORDERED, credits=[Credit(4)]) for _ in "ab"]
     world.publish(topic, *(b"%d" % number for number in range(12)))
-    got = flat(world.engine.dispatch(world.now_ms))
+    got = flat(world.engine.dispatching.dispatch(world.now_ms))
     assert Counter(each.consumer for each in got) == dict.fromkeys(consumers, 4)
     first = got[0]
-    world.engine.nack(
+    world.engine.settling.nack(
         first.consumer, first.view, first.offset, first.offset + 1, now_ms=world.now_ms
     )
-    more = flat(world.engine.dispatch(world.now_ms))
+    more = flat(world.engine.dispatching.dispatch(world.now_ms))
     assert len(more) == 1
     assert more[0].value != first.value
 
@@ -374,9 +374,9 @@ def test_partitions_take_turns_in_key_order() -> None:
             world.publish(topic, b"", partition=number)
     seen = set()
     for _ in range(12):
-        (got,) = flat(world.engine.dispatch(world.now_ms))
+        (got,) = flat(world.engine.dispatching.dispatch(world.now_ms))
         seen.add(got.view.partition.number)
-        world.engine.ack(consumer, got.view, got.offset, got.offset + 1)
+        world.engine.settling.ack(consumer, got.view, got.offset, got.offset + 1)
     assert seen == {0, 1, 2, 3}
 
 
@@ -388,7 +388,7 @@ def test_credit_that_was_held_back_is_given_to_whoever_waits() -> None:
     shared.used += 1
     for topic in topics:
         world.publish(topic, b"x")
-    assert world.engine.dispatch(world.now_ms) == []
-    world.engine.release(shared, 1)
-    (got,) = flat(world.engine.dispatch(world.now_ms))
+    assert world.engine.dispatching.dispatch(world.now_ms) == []
+    world.engine.consumers.release(shared, 1)
+    (got,) = flat(world.engine.dispatching.dispatch(world.now_ms))
     assert got.consumer in consumers

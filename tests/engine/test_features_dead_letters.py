@@ -81,18 +81,18 @@ def fail_until_dead(world: World, error: str = "") -> int:
         for each in world.pull(consumer):
             failures += world.nack(each, error=error)
         world.advance(SECOND)
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     return failures
 
 
 def test_given_up_after_its_attempts_with_everything_kept() -> None:
     world = World()
     topic = world.topic(partitions=3)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"before", partition=2)
     assert values(world.drain(topic)) == [b"before"]
     world.publish(topic, b"x", partition=2, key=b"k", priority=3)
-    assert len(world.engine.topics()) == 1
+    assert len(world.engine.state.topics_of()) == 1
     assert fail_until_dead(world, "no luck") == 3
     (dead,) = world.drain(world.find("t.dlq"))
     assert (dead.value, dead.record.key, dead.record.priority) == (b"x", b"k", 3)
@@ -171,7 +171,7 @@ def test_through_an_exchange_with_a_routing_key(own_key: bool) -> None:
         world.topic(name)
         world.engine.exchanges.bind(NS, "dlx", to_topic(name), key)
     topic = world.topic(dead_letter=rule)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"x", key=b"orders")
     world.reopen()
     world.reject(world.pull(world.consumer(world.find()))[0])
@@ -186,7 +186,7 @@ def test_nowhere_to_go_means_dropped() -> None:
     world.publish(topic, b"x")
     world.reject(world.pull(consumer)[0])
     assert topic.depth == 0
-    assert len(world.engine.topics()) == 1
+    assert len(world.engine.state.topics_of()) == 1
 
 
 # --- alerts ---
@@ -215,7 +215,7 @@ def test_a_webhook_is_told_of_what_died_together() -> None:
         world.publish(topic, b"%d" % number)
     world.pull(consumer)
     view = topic.partitions[0].views[0]
-    world.engine.reject(consumer, view, 1, 4, now_ms=world.now_ms, error="bad")
+    world.engine.settling.reject(consumer, view, 1, 4, now_ms=world.now_ms, error="bad")
     (told,) = deaths(world)
     assert (told.webhook, told.targets) == (HOOK, ("t.dlq",))
     assert (told.first_offset, told.count) == (1, 3)
@@ -237,7 +237,7 @@ def test_messages_that_an_exchange_parts_are_told_of_apart() -> None:
         world.publish(topic, b"x", key=key)
     world.pull(consumer)
     view = topic.partitions[0].views[0]
-    world.engine.reject(consumer, view, 0, 4, now_ms=world.now_ms)
+    world.engine.settling.reject(consumer, view, 0, 4, now_ms=world.now_ms)
     told = [(each.targets, each.first_offset, each.count) for each in deaths(world)]
     assert told == [(("a",), 0, 2), (("b",), 2, 1)]
 
@@ -254,10 +254,10 @@ def test_what_goes_nowhere_is_no_dead_letter() -> None:
 def test_a_full_topic_tells_of_what_it_did_not_take() -> None:
     world = World()
     topic = world.topic(max_messages=1, overflow="dead-letter", dead_letter={"alert_webhook": HOOK})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     batch = world.batch()
     batch.extend_values([b"x"] * 3, world.now_ms)
-    world.engine.publish(topic, batch, now_ms=world.now_ms)
+    world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
     told = [(each.death.reason, each.death.partition, each.count) for each in deaths(world)]
     assert told == [("maxlen", -1, 2)]
 
@@ -275,7 +275,7 @@ def circle(world: World, *names: str) -> None:
     for name, following in zip(names, (*names[1:], names[0]), strict=True):
         rule = {"topic": following, "expired": True}
         topic = world.topic(name, ttl_ms=SECOND, dead_letter=rule, visibility_ms=0)
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(world.find(names[0]), b"x")
 
 
@@ -298,7 +298,7 @@ def test_a_circle_that_a_consumer_wants_goes_on(names: list[str]) -> None:
         consumer = world.consumer(topic)
         (got,) = world.pull(consumer)
         world.reject(got)
-        world.engine.detach(consumer, now_ms=world.now_ms)
+        world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     assert sum(world.find(name).depth for name in names) == 1
 
 
@@ -307,7 +307,7 @@ def test_a_circle_that_a_consumer_wants_goes_on(names: list[str]) -> None:
 
 def names_and_values(world: World) -> list[bytes]:
     found = []
-    for topic in world.engine.topics():
+    for topic in world.engine.state.topics_of():
         for partition in topic.partitions:
             settled = [view.state.settled for view in partition.views]
             found += [
@@ -334,21 +334,21 @@ def test_dead_lettering_is_exactly_once_whenever_it_crashes(
                 world.topic(f"dead-{number}")
                 world.engine.exchanges.bind(NS, "dlx", to_topic(f"dead-{number}"), b"%d" % number)
         topic = world.topic(dead_letter=rule)
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         batch = world.batch()
         for number in range(8):
             batch.append(b"%d" % number, key=b"%d" % (number // 2 % 2), timestamp_ms=world.now_ms)
-        world.engine.publish(topic, batch, now_ms=world.now_ms)
+        world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
 
     def act(world: World) -> None:
         consumer = world.consumer(world.find())
         world.pull(consumer)
         view = world.find().partitions[0].views[0]
-        world.engine.reject(consumer, view, 0, 3, now_ms=world.now_ms)
+        world.engine.settling.reject(consumer, view, 0, 3, now_ms=world.now_ms)
         world.engine.store.commit()
         if checkpointed:
             world.checkpoint()
-        world.engine.reject(consumer, view, 3, 8, now_ms=world.now_ms)
+        world.engine.settling.reject(consumer, view, 3, 8, now_ms=world.now_ms)
         world.engine.store.commit()
         if checkpointed:
             world.checkpoint()
@@ -371,10 +371,10 @@ def test_entries_of_one_dead_lettering_may_be_cut_anywhere() -> None:
     batch = world.batch()
     for number in range(4):
         batch.append(b"%d" % number, key=b"%d" % (number % 2), timestamp_ms=world.now_ms)
-    world.engine.publish(topic, batch, now_ms=world.now_ms)
+    world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
     world.pull(consumer)
     world.engine.store.commit()
-    world.engine.reject(consumer, topic.partitions[0].views[0], 0, 4, now_ms=world.now_ms)
+    world.engine.settling.reject(consumer, topic.partitions[0].views[0], 0, 4, now_ms=world.now_ms)
     cuts = []
 
     def crash_everywhere() -> None:

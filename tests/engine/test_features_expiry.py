@@ -15,11 +15,11 @@ def send(world: World, how: str, **settings: object) -> None:
     """One message with a TTL of ten seconds, the topic's or its own."""
     if how == "topic":
         topic = world.topic(ttl_ms=TTL, **settings)
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         world.publish(topic, b"x")
     else:
         topic = world.topic(**settings)
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         world.publish(topic, b"x", expires_at_ms=world.now_ms + TTL)
 
 
@@ -39,7 +39,7 @@ def test_discarded_by_default_also_without_a_consumer(how: str, restarted: bool)
     world.advance(11)
     assert world.find().depth == 0
     assert world.find().subscriptions["s"].expired == 1
-    assert [each.name for each in world.engine.topics()] == ["t"]
+    assert [each.name for each in world.engine.state.topics_of()] == ["t"]
 
 
 @both
@@ -72,7 +72,7 @@ def test_in_flight_does_not_expire_but_does_when_it_comes_back(how: str) -> None
     (got,) = world.pull(consumer)
     world.advance(3 * TTL)
     assert world.find().subscriptions["s"].in_flight == 1
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     world.advance(2 * SECOND)
     assert world.find().depth == 0
     (dead,) = world.drain(world.find("t.dlq"))
@@ -88,7 +88,7 @@ def test_what_was_sent_does_not_expire_where_that_is_kept(how: str) -> None:
     topic.subscriptions["s"].keeps_sent = True
     consumer = world.consumer(topic)
     world.pull(consumer)
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     world.publish(topic, b"never sent", expires_at_ms=world.now_ms + TTL)
     world.advance(3 * TTL)
     assert values(world.drain(topic)) == [b"x"]
@@ -103,13 +103,13 @@ def test_in_flight_can_be_acknowledged_after_its_time(how: str) -> None:
     world.advance(3 * TTL)
     assert world.ack(got) == 1
     world.advance(MINUTE)
-    assert [each.name for each in world.engine.topics()] == ["t"]
+    assert [each.name for each in world.engine.state.topics_of()] == ["t"]
 
 
 def test_only_what_is_old_enough_expires() -> None:
     world = World()
     topic = world.topic(ttl_ms=TTL)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(5):
         world.publish(topic, b"%d" % number)
         world.advance(3 * SECOND)
@@ -120,10 +120,10 @@ def test_only_what_is_old_enough_expires() -> None:
 def test_lowering_the_ttl_takes_effect_at_once() -> None:
     world = World()
     topic = world.topic(ttl_ms=HOUR)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"x")
     world.advance(MINUTE)
-    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
     world.advance(10)
     assert topic.depth == 0
 
@@ -132,16 +132,16 @@ def test_lowering_the_ttl_takes_effect_at_once() -> None:
 def test_the_ttl_begins_when_the_delay_is_over(restarted: str) -> None:
     world = World()
     topic = world.topic(ttl_ms=TTL)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.delay(topic, b"later", HOUR)
     world.publish(topic, b"now")
     world.advance(TTL + 10)
-    assert (world.find().depth, world.engine.count_delayed(world.find())) == (1, 1)
+    assert (world.find().depth, world.engine.delayed.count(world.find())) == (1, 1)
     if restarted == "while it waits":
         world.checkpoint()
         world.reopen()
     world.advance(HOUR - 20)
-    assert (world.find().depth, world.engine.count_delayed(world.find())) == (1, 0)
+    assert (world.find().depth, world.engine.delayed.count(world.find())) == (1, 0)
     if restarted == "when it is there":
         world.checkpoint()
         world.reopen()
@@ -153,16 +153,16 @@ def test_the_ttl_begins_when_the_delay_is_over(restarted: str) -> None:
 def test_a_ttl_given_later_also_ends_what_was_delayed() -> None:
     world = World()
     topic = world.topic()
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.delay(topic, b"one", MINUTE)
     world.delay(topic, b"two", MINUTE + TTL)
     world.advance(MINUTE)
-    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 1, "ttl_ms": TTL}, now_ms=world.now_ms)
     world.advance(TTL - 10)
     assert topic.depth == 2
     world.advance(10)
     assert topic.depth == 1
-    world.engine.alter_topic(topic, {"partitions": 1, "ttl_ms": 2 * TTL}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 1, "ttl_ms": 2 * TTL}, now_ms=world.now_ms)
     world.advance(2 * TTL - 10)
     assert topic.depth == 1
     world.advance(10)
@@ -174,7 +174,7 @@ def test_a_subscription_that_comes_later_expires_too() -> None:
     topic = world.topic(ttl_ms=TTL)
     world.publish(topic, b"x")
     world.advance(TTL - 1)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     assert topic.depth == 1
     world.advance(20)
     assert topic.depth == 0
@@ -184,7 +184,7 @@ def test_each_subscription_expires_what_it_has() -> None:
     world = World()
     topic = world.topic(ttl_ms=TTL, visibility_ms=0)
     one = world.consumer(topic, "one")
-    world.engine.subscribe(topic, "two", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "two", now_ms=world.now_ms)
     world.publish(topic, b"a", b"b")
     world.pull(one, 1)
     world.advance(TTL + 10)
@@ -207,7 +207,7 @@ def test_an_unused_topic_is_deleted_with_its_bindings() -> None:
         world.find()
     assert not world.engine.exchanges.router(NS).resolve("amq.direct", b"k").topics
     world.reopen()
-    assert world.engine.topics() == []
+    assert world.engine.state.topics_of() == []
     assert not world.engine.store.logs
     assert not world.engine.exchanges.router(NS).resolve("amq.direct", b"k").topics
 
@@ -218,7 +218,7 @@ def test_a_used_topic_stays() -> None:
     consumer = world.consumer(topic)
     world.advance(HOUR)
     assert not topic.deleted
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     world.advance(MINUTE - 10)
     world.publish(topic, b"x")
     world.advance(MINUTE - 10)
@@ -235,13 +235,13 @@ def test_a_restart_begins_the_idle_time_anew_and_does_not_forget_it() -> None:
     world.advance(MINUTE - 10)
     assert world.find()
     world.advance(20)
-    assert world.engine.topics() == []
+    assert world.engine.state.topics_of() == []
 
 
 def test_shortening_the_idle_time_takes_effect() -> None:
     world = World()
     topic = world.topic(idle_expires_ms=HOUR)
     settings = {"partitions": 1, "idle_expires_ms": MINUTE}
-    world.engine.alter_topic(topic, settings, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
     world.advance(MINUTE + 10)
     assert topic.deleted

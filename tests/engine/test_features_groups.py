@@ -222,7 +222,7 @@ def test_new_partitions_are_given_out(strategy: Strategy) -> None:
     world.join("a", strategy=strategy)
     world.join("b")
     world.settle("a", "b")
-    world.engine.alter_topic(topic, {"partitions": 6}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 6}, now_ms=world.now_ms)
     world.settle("a", "b")
     owners = world.owners()
     assert owners.keys() == set(range(6))
@@ -236,7 +236,7 @@ def test_a_deleted_topic_leaves_the_group() -> None:
     for name in ("t", "u"):
         world.topic(name, partitions=2)
     member = world.join("a", "t", "u").membership
-    world.engine.delete_topic(world.find("u"))
+    world.engine.topics.delete(world.find("u"))
     found = world.sync("a", member.generation).membership
     assert found.assigned == {"t": (0, 1)}
     with pytest.raises(UnknownTopic):
@@ -298,7 +298,7 @@ def test_idle_groups_need_one_timer() -> None:
 def test_errors_change_nothing() -> None:
     world = Grouped()
     topic = world.topic()
-    world.engine.subscribe(topic, G, now_ms=world.now_ms, mode=Mode.SHARED)
+    world.engine.subscriptions.subscribe(topic, G, now_ms=world.now_ms, mode=Mode.SHARED)
     before = world.lsn()
     with pytest.raises(WrongMode):
         world.join("a")

@@ -37,7 +37,7 @@ def test_retention_stops_at_a_lease(rule: dict[str, int]) -> None:
     topic = world.topic()
     fill(world, topic)
     lease = hold(world, topic, 40, ttl_ms=60 * MINUTE)
-    world.engine.alter_topic(topic, {"retention": rule}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"retention": rule}, now_ms=world.now_ms)
     world.advance(6 * MINUTE)
     assert offsets(world, topic) == list(range(40, 100))
     world.engine.leases.end(lease, world.now_ms)
@@ -48,7 +48,7 @@ def test_retention_stops_at_a_lease(rule: dict[str, int]) -> None:
 def test_a_queue_keeps_what_is_acknowledged_but_leased(restarted: bool) -> None:
     world = World(settings=SMALL)
     topic = world.topic(retention={"until_acked": True})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     fill(world, topic)
     hold(world, topic, 20)
     assert len(world.drain(topic)) == 100
@@ -119,9 +119,9 @@ def test_what_is_gone_already_stays_gone_and_orders_go_first() -> None:
     log = topic.partitions[0].log
     lease = hold(world, topic, 3, ttl_ms=60 * MINUTE)
     assert lease.positions == {log.id: log.start_offset}
-    world.engine.purge(topic)
+    world.engine.retention.purge(topic)
     assert offsets(world, topic) == []
-    world.engine.delete_topic(topic)
+    world.engine.topics.delete(topic)
     world.engine.leases.end(lease, world.now_ms)
 
 

@@ -19,7 +19,7 @@ def test_drop_head_takes_out_the_oldest(limit: dict[str, int], kept: bool) -> No
     world = World()
     dead = {"topic": "dead" if kept else None}
     topic = world.topic(overflow="drop-head", dead_letter=dead, **limit)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(5):
         assert world.publish(topic, ten(number)) == 1
     assert topic.depth == 3
@@ -37,7 +37,7 @@ def test_drop_head_takes_out_the_oldest_of_all_partitions() -> None:
     topic = world.topic(
         partitions=3, overflow="drop-head", max_messages=2, dead_letter={"topic": "dead"}
     )
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for partition, value in ((2, b"a"), (0, b"b"), (1, b"c"), (2, b"d"), (0, b"e")):
         world.publish(topic, value, partition=partition)
         world.advance(10)
@@ -78,7 +78,7 @@ def test_drop_head_leaves_what_is_in_flight() -> None:
 def test_reject_refuses_what_does_not_fit(limit: dict[str, int]) -> None:
     world = World()
     topic = world.topic(overflow="reject", **limit)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     assert world.publish(topic, ten(0)) == 1
     assert world.publish(topic, *map(ten, range(1, 6))) == 2
     before, lsn, end = world.depths(topic), world.lsn(), topic.partitions[0].log.next_offset
@@ -94,7 +94,7 @@ def test_reject_refuses_what_does_not_fit(limit: dict[str, int]) -> None:
 def test_dead_letter_overflow_keeps_what_does_not_fit_elsewhere(limit: dict[str, int]) -> None:
     world = World()
     topic = world.topic(overflow="dead-letter", dead_letter={"topic": "dead"}, **limit)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     assert world.publish(topic, *map(ten, range(5))) == 3
     with pytest.raises(TopicFull):
         world.publish(topic, ten(5))
@@ -108,7 +108,7 @@ def test_the_fullest_subscription_counts() -> None:
     world = World()
     topic = world.topic(max_messages=3)
     for name in ("fast", "slow"):
-        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, name, now_ms=world.now_ms)
     world.publish(topic, b"a", b"b", b"c")
     world.drain(topic, "fast")
     with pytest.raises(TopicFull):
@@ -120,7 +120,7 @@ def test_the_fullest_subscription_counts() -> None:
 def test_the_limit_counts_over_all_partitions() -> None:
     world = World()
     topic = world.topic(partitions=3, max_messages=5)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     assert world.publish(topic, *[b"x"] * 9) == 5
     assert topic.depth == 5
 
@@ -128,7 +128,7 @@ def test_the_limit_counts_over_all_partitions() -> None:
 def test_a_limit_of_zero_is_a_limit() -> None:
     world = World()
     topic = world.topic(max_messages=0)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     with pytest.raises(TopicFull):
         world.publish(topic, b"x")
 
@@ -136,10 +136,10 @@ def test_a_limit_of_zero_is_a_limit() -> None:
 def test_lowering_a_drop_head_limit_drops_at_once() -> None:
     world = World()
     topic = world.topic(overflow="drop-head")
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, *map(ten, range(10)))
     settings = {"partitions": 1, "overflow": "drop-head", "max_messages": 2}
-    world.engine.alter_topic(topic, settings, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
     assert values(world.drain(topic)) == [ten(8), ten(9)]
 
 
@@ -148,11 +148,11 @@ def test_a_message_too_large_is_refused_with_its_batch(many: bool) -> None:
     world = World()
     topics = [world.topic(name, message_bytes_max=10) for name in ("a", "b")]
     for topic in topics:
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     batch, before = world.batch(b"fits", TEN + b"!"), world.lsn()
     targets = topics if many else topics[:1]
     with pytest.raises(MessageTooLarge):
-        world.engine.fan_out(targets, batch, now_ms=world.now_ms)
+        world.engine.publishing.fan_out(targets, batch, now_ms=world.now_ms)
     assert world.lsn() == before
     assert [topic.depth for topic in topics] == [0, 0]
     assert world.publish(topics[0], TEN) == 1
@@ -161,7 +161,7 @@ def test_a_message_too_large_is_refused_with_its_batch(many: bool) -> None:
 def test_counters_are_right_after_a_restart() -> None:
     world = World()
     topic = world.topic(overflow="drop-head", max_bytes=100)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(50):
         world.publish(topic, ten(number))
         if number == 30:

@@ -142,9 +142,9 @@ def test_priorities_can_be_switched_on_and_off_at_run_time() -> None:
     for number in range(4):
         world.publish(topic, b"%d" % number, priority=number)
     strict = {"partitions": 1, "ordering": "none", "priority": "strict", "priority_levels": 10}
-    world.engine.alter_topic(topic, strict, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, strict, now_ms=world.now_ms)
     assert values(world.pull(consumer, 2)) == [b"3", b"2"]
-    world.engine.alter_topic(topic, {"partitions": 1, "ordering": "none"}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 1, "ordering": "none"}, now_ms=world.now_ms)
     assert values(world.pull(consumer)) == [b"0", b"1"]
 
 

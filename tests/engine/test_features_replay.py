@@ -12,7 +12,7 @@ def filled(checkpointed: bool = False, **settings: object) -> World:
     world = World()
     topic = world.topic(**settings)
     for name in ("s", "other"):
-        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, name, now_ms=world.now_ms)
     for number in range(100):
         world.publish(topic, b"%d" % number)
         world.advance(SECOND)
@@ -42,7 +42,7 @@ def test_rewind(where: str, restarted: bool, checkpointed: bool) -> None:
         "time": (f"@{began + 70 * SECOND}", 70),
         "latest": ("latest", 100),
     }[where]
-    world.engine.rewind(topic.subscriptions["s"], to, now_ms=world.now_ms)
+    world.engine.offsets.rewind(topic.subscriptions["s"], to, now_ms=world.now_ms)
     assert (other.depth, other.delivered, other.acked) == counters
     if restarted:
         world.reopen()
@@ -60,7 +60,7 @@ def test_rewinding_takes_back_what_is_in_flight() -> None:
     consumer = world.consumer(world.find())
     got = world.pull(consumer, 10)
     assert world.find().depth == 100
-    world.engine.rewind(consumer.subscription, 50, now_ms=world.now_ms)
+    world.engine.offsets.rewind(consumer.subscription, 50, now_ms=world.now_ms)
     assert consumer.in_flight == 0
     assert [world.ack(each) for each in got] == [0] * 10
     assert values(world.dispatch()) == numbers(50)
@@ -68,7 +68,7 @@ def test_rewinding_takes_back_what_is_in_flight() -> None:
 
 def test_rewinding_forward_skips() -> None:
     world = filled()
-    world.engine.rewind(world.find().subscriptions["s"], 90, now_ms=world.now_ms)
+    world.engine.offsets.rewind(world.find().subscriptions["s"], 90, now_ms=world.now_ms)
     assert values(world.reopen().drain(world.find())) == numbers(90)
 
 
@@ -80,7 +80,7 @@ def test_rewinding_a_key_ordered_subscription_frees_its_keys() -> None:
     world.dispatch()
     two = world.consumer(topic, mode=Mode.KEY_ORDERED)
     one.paused = True
-    world.engine.rewind(one.subscription, "latest", now_ms=world.now_ms)
+    world.engine.offsets.rewind(one.subscription, "latest", now_ms=world.now_ms)
     world.publish(topic, b"c", key=b"k")
     assert [(each.consumer, each.value) for each in world.dispatch()] == [(two, b"c")]
 
@@ -90,11 +90,11 @@ def test_reading_a_range_of_time_touches_nobody() -> None:
     topic = world.find()
     began = world.now_ms - 100 * SECOND
     before, lsn = world.depths(topic), world.lsn()
-    start = world.engine.find_offset(topic, 0, f"@{began + 20 * SECOND}")
-    stop = world.engine.find_offset(topic, 0, f"@{began + 60 * SECOND}")
+    start = world.engine.reading.find_offset(topic, 0, f"@{began + 20 * SECOND}")
+    stop = world.engine.reading.find_offset(topic, 0, f"@{began + 60 * SECOND}")
     found = []
     while start < stop:
-        for run in world.engine.read(topic, 0, start):
+        for run in world.engine.reading.read(topic, 0, start):
             records = [run.batch.record(index) for index in range(run.first, run.stop)]
             found += [each.value for each in records if each.offset < stop]
             start = records[-1].offset + 1
@@ -107,7 +107,7 @@ def test_a_subscription_may_begin_anywhere(where: str | int) -> None:
     world = filled()
     topic = world.find()
     start = f"@{world.now_ms + HOUR}" if where == "@future" else where
-    world.engine.subscribe(topic, "new", now_ms=world.now_ms, start=start)
+    world.engine.subscriptions.subscribe(topic, "new", now_ms=world.now_ms, start=start)
     world.reopen()
     topic = world.find()
     world.publish(topic, b"100")
@@ -121,37 +121,37 @@ def test_bad_positions_change_nothing(to: int | str) -> None:
     topic = world.find()
     before, lsn = world.depths(topic), world.lsn()
     with pytest.raises(BadPosition):
-        world.engine.rewind(topic.subscriptions["s"], to, now_ms=world.now_ms)
+        world.engine.offsets.rewind(topic.subscriptions["s"], to, now_ms=world.now_ms)
     with pytest.raises(BadPosition):
-        world.engine.subscribe(topic, "new", now_ms=world.now_ms, start=to)
+        world.engine.subscriptions.subscribe(topic, "new", now_ms=world.now_ms, start=to)
     with pytest.raises(BadPosition):
-        world.engine.find_offset(topic, 0, to)
+        world.engine.reading.find_offset(topic, 0, to)
     assert (world.depths(topic), world.lsn()) == (before, lsn)
 
 
 def test_a_time_beyond_all_numbers_is_the_end() -> None:
     world = filled()
-    assert world.engine.find_offset(world.find(), 0, "@" + "9" * 40) == 100
+    assert world.engine.reading.find_offset(world.find(), 0, "@" + "9" * 40) == 100
 
 
 def test_one_bad_partition_leaves_all_alone() -> None:
     world = World()
     topic = world.topic(partitions=2)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"a", b"b", partition=0)
     world.drain(topic)
     with pytest.raises(BadPosition):
-        world.engine.rewind(topic.subscriptions["s"], 1, now_ms=world.now_ms)
+        world.engine.offsets.rewind(topic.subscriptions["s"], 1, now_ms=world.now_ms)
     assert topic.depth == 0
 
 
 def test_a_deleted_subscription_can_not_be_rewound() -> None:
     world = filled()
     subscription = world.find().subscriptions["s"]
-    world.engine.delete_subscription(subscription)
+    world.engine.subscriptions.delete(subscription)
     before = world.lsn()
     with pytest.raises(UnknownSubscription):
-        world.engine.rewind(subscription, 0, now_ms=world.now_ms)
+        world.engine.offsets.rewind(subscription, 0, now_ms=world.now_ms)
     assert world.lsn() == before
     world.advance(MINUTE)
 
@@ -161,8 +161,8 @@ def test_an_amqp_queue_that_forgets_can_be_rewound_to_what_is_left() -> None:
     topic = world.find()
     world.drain(topic)
     subscription = topic.subscriptions["s"]
-    world.engine.rewind(subscription, "earliest", now_ms=world.now_ms)
+    world.engine.offsets.rewind(subscription, "earliest", now_ms=world.now_ms)
     assert values(world.drain(topic)) == numbers(0)  # the other subscription still wants them
     world.drain(topic, "other")
-    world.engine.rewind(subscription, "earliest", now_ms=world.now_ms)
+    world.engine.offsets.rewind(subscription, "earliest", now_ms=world.now_ms)
     assert world.drain(topic) == []

@@ -20,7 +20,7 @@ def offsets(world: World, topic: Topic) -> list[int]:
 def test_by_time(checkpointed: bool) -> None:
     world = World()
     topic = world.topic(retention={"time_ms": HOUR})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(90):
         world.publish(topic, b"%d" % number)
         if checkpointed and number % 30 == 29:
@@ -39,7 +39,7 @@ def test_by_time(checkpointed: bool) -> None:
 def test_by_count_checked_on_append() -> None:
     world = World()
     topic = world.topic(retention={"messages": 250})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     looked = False
     for _ in range(20):
         world.publish(topic, *[b"x"] * 100)
@@ -59,7 +59,7 @@ def test_by_count_checked_on_append() -> None:
 def test_by_bytes(checkpointed: bool) -> None:
     world = World()
     topic = world.topic(retention={"bytes": 20_000})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(100):
         world.publish(topic, *[bytes(100)] * 10)
         if checkpointed and number % 10 == 9:
@@ -92,7 +92,7 @@ def test_retention_takes_messages_from_consumers_too() -> None:
 def test_a_topic_without_limits_keeps_everything() -> None:
     world = World()
     topic = world.topic()
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, *[b"x"] * 500)
     world.drain(topic)
     world.advance(HOUR)
@@ -107,7 +107,7 @@ def test_until_acked_waits_for_every_subscription(checkpointed: bool) -> None:
     world = World()
     topic = world.topic(retention={"until_acked": True})
     for name in ("a", "b"):
-        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, name, now_ms=world.now_ms)
     for number in range(100):
         world.publish(topic, b"%d" % number)
     if checkpointed:
@@ -119,7 +119,7 @@ def test_until_acked_waits_for_every_subscription(checkpointed: bool) -> None:
     for each in world.pull(b, 40):
         world.ack(each)
     assert topic.partitions[0].log.start_offset == 40
-    world.engine.delete_subscription(b.subscription)
+    world.engine.subscriptions.delete(b.subscription)
     assert topic.partitions[0].log.start_offset == 60
     if checkpointed:
         world.checkpoint()
@@ -179,7 +179,7 @@ def test_the_latest_of_each_key_stays(by_header: bool) -> None:
     world.checkpoint()
     log = topic.partitions[0].log
     sealed_end = max(each.end_offset for each in log.segments if each.sealed)
-    world.engine.retainer.compact(topic, world.now_ms)
+    world.engine.retention.compact(topic, world.now_ms)
     world.checkpoint()
     for _ in range(2):
         kept = {record.offset: record.value for record in all_records(world, world.find())}
@@ -210,7 +210,7 @@ def test_younger_than_the_lag_stays() -> None:
         if number % 25 == 24:
             world.checkpoint()
     seal(world, topic)
-    world.engine.retainer.compact(topic, world.now_ms)
+    world.engine.retention.compact(topic, world.now_ms)
     world.checkpoint()
     assert [each for each in offsets(world, topic) if each < 100] == list(range(50, 100))
 
@@ -221,18 +221,18 @@ def test_a_compaction_interval_shorter_than_a_sweep_is_kept(how: str) -> None:
     rule = {"enabled": True, "lag_ms": 0, "interval_ms": 3000}
     topic = world.topic(**({} if how == "altered" else {"compaction": rule}))
     if how == "altered":
-        world.engine.alter_topic(topic, {"partitions": 1, "compaction": rule}, now_ms=world.now_ms)
+        world.engine.topics.alter(topic, {"partitions": 1, "compaction": rule}, now_ms=world.now_ms)
     for _ in range(3):
-        before = world.engine.retainer.records_compacted
+        before = world.engine.retention.records_compacted
         world.publish_each(topic, [b"v"] * 100, key=b"k")
         seal(world, topic)
         if how == "restarted":
             world = world.reopen()
             topic, before = world.find(), 0
         world.advance(2900)
-        assert world.engine.retainer.records_compacted == before
+        assert world.engine.retention.records_compacted == before
         world.advance(100)
-        assert world.engine.retainer.records_compacted > before + 50
+        assert world.engine.retention.records_compacted > before + 50
 
 
 def test_one_topic_is_compacted_at_its_interval_whatever_that_of_another() -> None:
@@ -243,10 +243,10 @@ def test_one_topic_is_compacted_at_its_interval_whatever_that_of_another() -> No
         world.publish_each(topic, [b"v"] * 100, key=b"k")
         seal(world, topic)
     world.advance(2000)
-    once = world.engine.retainer.records_compacted
+    once = world.engine.retention.records_compacted
     assert 50 < once <= 100
     world.advance(18_000)
-    assert world.engine.retainer.records_compacted > once + 50
+    assert world.engine.retention.records_compacted > once + 50
 
 
 def test_compaction_runs_at_its_interval_in_the_background() -> None:
@@ -255,10 +255,10 @@ def test_compaction_runs_at_its_interval_in_the_background() -> None:
     world.publish_each(topic, [b"v"] * 100, key=b"k")
     seal(world, topic)
     world.advance(11 * MINUTE)
-    marked = world.engine.retainer.records_compacted
+    marked = world.engine.retention.records_compacted
     assert marked > 50
     world.advance(HOUR)
-    assert world.engine.retainer.records_compacted == marked  # each counts once
+    assert world.engine.retention.records_compacted == marked  # each counts once
     world.checkpoint()
     assert [each for each in offsets(world, topic) if each < 100] == [99]
 
@@ -268,7 +268,7 @@ def test_subscriptions_see_no_gaps_and_counters_are_right() -> None:
     topic = world.topic(visibility_ms=0, **COMPACTED)
     reader = world.consumer(topic, "in-flight")
     for name in ("fresh", "half"):
-        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, name, now_ms=world.now_ms)
     for number in range(200):
         world.publish(topic, b"%03d" % number, key=b"%d" % (number % 10))
     half = world.consumer(topic, "half")
@@ -276,7 +276,7 @@ def test_subscriptions_see_no_gaps_and_counters_are_right() -> None:
         world.ack(each)
     held = world.pull(reader, 20)
     seal(world, topic)
-    world.engine.retainer.compact(topic, world.now_ms)
+    world.engine.retention.compact(topic, world.now_ms)
     world.checkpoint()
     kept = offsets(world, topic)
     assert set(range(20)) <= set(kept)  # in flight somewhere: they stay this time
@@ -303,29 +303,29 @@ def test_reading_from_an_offset_that_is_gone_goes_on_behind_it() -> None:
     topic = world.topic(**COMPACTED)
     world.publish_each(topic, [b"v"] * 200, key=b"k")
     seal(world, topic)
-    world.engine.retainer.compact(topic, world.now_ms)
+    world.engine.retention.compact(topic, world.now_ms)
     world.checkpoint()
     kept = offsets(world, topic)
     assert kept[0] > 100
     for at in (0, 1, 50, kept[0]):
-        run = world.engine.read(topic, 0, at)[0]
+        run = world.engine.reading.read(topic, 0, at)[0]
         assert run.batch.offset_at(run.first) == kept[0]
-    world.engine.subscribe(topic, "late", now_ms=world.now_ms, start=10)
+    world.engine.subscriptions.subscribe(topic, "late", now_ms=world.now_ms, start=10)
     assert [each.offset for each in world.drain(topic, "late")] == kept
 
 
 def test_a_crash_anywhere_in_the_rewriting_checkpoint_loses_nothing() -> None:
     def prepare(world: World) -> None:
         topic = world.topic(**COMPACTED)
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         for number in range(150):
             world.publish(topic, b"%d" % number, key=b"%d" % (number % 7))
             if number % 30 == 29:
                 world.checkpoint()
 
     def act(world: World) -> None:
-        world.engine.retainer.compact(world.find(), world.now_ms)
-        assert world.engine.retainer.records_compacted > 50
+        world.engine.retention.compact(world.find(), world.now_ms)
+        assert world.engine.retention.records_compacted > 50
         world.engine.store.commit()
         world.checkpoint()
         world.publish(world.find(), b"150", key=b"0")
@@ -358,7 +358,7 @@ def test_purge_leaves_what_is_in_flight() -> None:
     world.publish(topic, *[b"x"] * 10)
     world.publish(topic, b"later", due_at_ms=world.now_ms + SECOND)
     first = world.pull(consumer, 3)
-    assert world.engine.purge(topic) == 8
+    assert world.engine.retention.purge(topic) == 8
     assert topic.depth == 3
     assert [world.ack(each) for each in first] == [1, 1, 1]
     world.advance(2 * SECOND)

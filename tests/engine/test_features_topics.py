@@ -22,18 +22,18 @@ from braidmq.testing.recording_disk import RecordingDisk
 
 
 def template(world: World, name: str, pattern: str, priority: int = 0, **settings: object) -> None:
-    world.engine.set_template(NS, name, pattern, settings, now_ms=world.now_ms, priority=priority)
+    world.engine.templates.put(NS, name, pattern, settings, now_ms=world.now_ms, priority=priority)
 
 
 def plain(world: World, name: str, **settings: object) -> Topic:
-    return world.engine.create_topic(NS, name, settings, now_ms=world.now_ms)
+    return world.engine.topics.create(NS, name, settings, now_ms=world.now_ms)
 
 
 def test_a_template_gives_settings_to_topics_by_name() -> None:
     world = World()
     template(world, "orders", r"^orders\.", ttl_ms=HOUR, partitions=2)
     matching, other = plain(world, "orders.new"), plain(world, "other")
-    elsewhere = world.engine.create_topic("m", "orders.new", {}, now_ms=world.now_ms)
+    elsewhere = world.engine.topics.create("m", "orders.new", {}, now_ms=world.now_ms)
     assert (matching.policy.ttl_ms, len(matching.partitions)) == (HOUR, 2)
     assert (other.policy.ttl_ms, len(other.partitions)) == (0, 3)
     assert elsewhere.policy.ttl_ms == 0
@@ -60,7 +60,7 @@ def test_explicit_settings_win_one_by_one() -> None:
 def test_setting_and_deleting_applies_to_existing_topics_and_survives() -> None:
     world = World()
     topic = world.topic(overflow="drop-head", dead_letter={"topic": None})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, *[b"%d" % number for number in range(10)])
     template(world, "short", "^t$", max_messages=3, ttl_ms=MINUTE)
     assert topic.depth == 3
@@ -68,7 +68,7 @@ def test_setting_and_deleting_applies_to_existing_topics_and_survives() -> None:
     assert world.find().policy.max_messages == 3
     world.advance(MINUTE + 10)
     assert world.find().depth == 0
-    world.engine.delete_template(NS, "short", now_ms=world.now_ms)
+    world.engine.templates.delete(NS, "short", now_ms=world.now_ms)
     assert world.find().policy.max_messages is None
     world.reopen()
     assert (world.find().policy.max_messages, world.find().policy.ttl_ms) == (None, 0)
@@ -77,7 +77,7 @@ def test_setting_and_deleting_applies_to_existing_topics_and_survives() -> None:
 def test_a_template_adds_partitions_and_never_takes_them_away() -> None:
     world = World()
     topic = plain(world, "t")
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     template(world, "wide", "t", partitions=5)
     assert len(topic.partitions) == 5
     world.publish(topic, b"x", partition=4)
@@ -85,7 +85,7 @@ def test_a_template_adds_partitions_and_never_takes_them_away() -> None:
     topic = world.find()
     assert len(topic.partitions) == 5
     assert values(world.drain(topic)) == [b"x"]
-    world.engine.delete_template(NS, "wide", now_ms=world.now_ms)
+    world.engine.templates.delete(NS, "wide", now_ms=world.now_ms)
     assert len(world.reopen().find().partitions) == 5
 
 
@@ -109,7 +109,7 @@ def test_an_illegal_template_changes_nothing(pattern: str, settings: dict[str, o
     assert (topic.policy, world.lsn()) == (policy, before)
     assert not world.engine.state.templates
     with pytest.raises(UnknownTemplate):
-        world.engine.delete_template(NS, "bad", now_ms=world.now_ms)
+        world.engine.templates.delete(NS, "bad", now_ms=world.now_ms)
 
 
 def test_a_template_others_stand_on_can_not_be_deleted() -> None:
@@ -118,7 +118,7 @@ def test_a_template_others_stand_on_can_not_be_deleted() -> None:
     topic = plain(world, "t", ordering="strict")
     before = world.lsn()
     with pytest.raises(IllegalPolicy):
-        world.engine.delete_template(NS, "one", now_ms=world.now_ms)
+        world.engine.templates.delete(NS, "one", now_ms=world.now_ms)
     assert world.lsn() == before
     assert world.reopen().find().policy.ordering == topic.policy.ordering
 
@@ -141,11 +141,11 @@ def test_scaling_keeps_what_is_there_and_the_order_of_keys_within_each_side_of_t
     orders one partition after another: a consumer that needs it drains the old ones first."""
     world = World()
     topic = plain(world, "t", partitions=2)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     keys = [b"key-%d" % number for number in range(50)]
     for number in range(200):
         world.publish(topic, b"old-%d" % number, key=keys[number % 50])
-    world.engine.alter_topic(topic, {"partitions": 5}, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, {"partitions": 5}, now_ms=world.now_ms)
     for number in range(200):
         world.publish(topic, b"new-%d" % number, key=keys[number % 50])
     world.reopen()
@@ -168,7 +168,7 @@ def test_partitions_are_never_taken_away() -> None:
     topic = plain(world, "t", partitions=3)
     before = world.lsn()
     with pytest.raises(BadPartitionCount):
-        world.engine.alter_topic(topic, {"partitions": 2, "ttl_ms": 5}, now_ms=world.now_ms)
+        world.engine.topics.alter(topic, {"partitions": 2, "ttl_ms": 5}, now_ms=world.now_ms)
     assert (len(topic.partitions), topic.policy.ttl_ms, world.lsn()) == (3, 0, before)
 
 
@@ -177,8 +177,8 @@ def test_every_subscription_sees_new_partitions_from_their_beginning(start: str)
     world = World()
     topic = plain(world, "t", partitions=1)
     world.publish(topic, b"old")
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms, start=start)
-    world.engine.alter_topic(topic, {"partitions": 2}, now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms, start=start)
+    world.engine.topics.alter(topic, {"partitions": 2}, now_ms=world.now_ms)
     world.publish(topic, b"new", partition=1)
     expected = [b"new"] if start == "latest" else [b"new", b"old"]
     assert sorted(values(world.drain(topic))) == expected
@@ -238,7 +238,7 @@ def test_a_change_is_told_once() -> None:
 def test_consumers_drain_while_publishers_are_blocked() -> None:
     world = World()
     topic = world.topic()
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"x")
     world.engine.check_pressure(0)
     assert values(world.drain(topic)) == [b"x"]
@@ -252,11 +252,11 @@ def test_fan_out_to_a_thousand_topics_writes_the_body_once() -> None:
     world = World(disk, StorageSettings())
     topics = [world.topic(f"t{number}") for number in range(1000)]
     for topic in topics:
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.engine.store.commit()
     disk.clear()
     body = bytes(range(256)) * 400
-    world.engine.fan_out(topics, world.batch(body), now_ms=world.now_ms)
+    world.engine.publishing.fan_out(topics, world.batch(body), now_ms=world.now_ms)
     world.engine.store.commit()
     written = b"".join(each.data for each in disk.operations if each.kind == "write")
     assert written.count(body) == 1
@@ -276,9 +276,9 @@ def test_a_checkpoint_writes_the_body_of_a_fan_out_once(kept_in_memory: int) -> 
         for number in range(20)
     ]
     for topic in topics:
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     body = bytes(range(256)) * 20
-    world.engine.fan_out(topics, world.batch(body), now_ms=world.now_ms)
+    world.engine.publishing.fan_out(topics, world.batch(body), now_ms=world.now_ms)
     world.engine.store.commit()
     disk.clear()
     world.engine.store.checkpoint()
@@ -298,8 +298,10 @@ def test_fan_out_passes_by_topics_that_are_full() -> None:
         plain(world, "wide"),
     )
     for topic in (full, free, wide):
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
-    done = world.engine.fan_out([full, free, wide], world.batch(b"a", b"b"), now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
+    done = world.engine.publishing.fan_out(
+        [full, free, wide], world.batch(b"a", b"b"), now_ms=world.now_ms
+    )
     assert done.accepted == 0
     assert [topic.depth for topic in (full, free, wide)] == [0, 2, 2]
 
@@ -316,7 +318,7 @@ def test_ten_thousand_idle_topics_cost_little_and_do_nothing(
         before = tracemalloc.get_traced_memory()[0]
         for number in range(10_000):
             topic = world.topic(f"topic-{number}", ttl_ms=HOUR, idle_expires_ms=0)
-            world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+            world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
             if number % 1000 == 0:
                 world.engine.store.commit()
         world.engine.store.commit()
@@ -334,7 +336,7 @@ def test_ten_thousand_idle_topics_cost_little_and_do_nothing(
         sweep[kind] = [lambda *a, kind=kind, handler=handler: (handled.append(kind), handler(*a))]
     world.advance(4 * MINUTE)
     assert handled == []
-    assert world.engine.dispatch(world.now_ms) == []
+    assert world.engine.dispatching.dispatch(world.now_ms) == []
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_reach_is_the_fewest_records_with_so_many_bytes(sizes: list[int]) -> Non
 def test_a_limit_in_bytes_takes_as_many_as_fit() -> None:
     world = World()
     topic = world.topic(max_bytes=25)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     assert world.publish(topic, b"x" * 10, b"y" * 14, b"", b"z" * 2, b"") == 3
     assert world.publish(topic, b"1", b"2") == 1
 
@@ -87,7 +87,7 @@ def test_partitions_lose_their_oldest_in_the_order_of_time() -> None:
     world = World()
     dead = {"topic": "dead"}
     topic = world.topic(partitions=3, overflow="drop-head", max_messages=6, dead_letter=dead)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for partition, names in ((1, b"abc"), (0, b"d"), (1, b"e"), (2, b"f")):
         world.publish(topic, *[bytes([each]) for each in names], partition=partition)
         world.advance(10)

@@ -87,16 +87,16 @@ def test_what_goes_of_a_queue_with_priorities_is_one_entry(how: str) -> None:
         overflow="drop-head",
         dead_letter={"topic": None},
     )
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, *bodies())
     before = world.lsn()
     if how == "purge":
-        assert world.engine.purge(topic) == MANY
+        assert world.engine.retention.purge(topic) == MANY
         assert world.lsn() - before == 1
         return
     changed = {"limit": {"max_messages": 1}, "ttl": {"ttl_ms": 1}}[how]
     world.now_ms += 1000
-    world.engine.alter_topic(topic, topic.settings | changed, now_ms=world.now_ms)
+    world.engine.topics.alter(topic, topic.settings | changed, now_ms=world.now_ms)
     world.advance(0)
     assert topic.depth == (1 if how == "limit" else 0)
     # The settings themselves are one.
@@ -129,9 +129,9 @@ def test_what_consumers_have_is_taken_back_consumer_by_consumer(passive: bool, h
 
     def act() -> None:
         if how == "rewind":
-            world.engine.rewind(view.subscription, "latest", now_ms=world.now_ms)
+            world.engine.offsets.rewind(view.subscription, "latest", now_ms=world.now_ms)
         else:
-            world.engine.commit_offset(view, MANY, now_ms=world.now_ms)
+            world.engine.offsets.commit(view, MANY)
 
     assert calls_of("_take_from", act) <= len(consumers)
     assert (topic.depth, view.state.in_flight) == (0, 0)
@@ -143,7 +143,7 @@ def test_what_is_at_consumers_behind_an_offset_stays_there() -> None:
     topic = world.topic()
     consumers = taken(world, topic, passive=True)
     view = topic.partitions[0].views[0]
-    world.engine.commit_offset(view, 401, now_ms=world.now_ms)
+    world.engine.offsets.commit(view, 401)
     assert view.state.in_state(State.IN_FLIGHT) == [(401, MANY)]
     assert sum(each.in_flight for each in consumers) == MANY - 401
 
@@ -159,7 +159,7 @@ def test_expired_messages_between_living_ones_are_settled_in_one_step() -> None:
     for number, body in enumerate(bodies()):
         expires = world.now_ms + (10 if number % 2 else 10**9)
         batch.append(body, timestamp_ms=world.now_ms, expires_at_ms=expires)
-    world.engine.publish(topic, batch, now_ms=world.now_ms)
+    world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
     world.now_ms += 1000
     before = world.lsn()
     got = world.pull(consumer)
@@ -172,7 +172,7 @@ def test_expired_messages_between_living_ones_are_settled_in_one_step() -> None:
 def test_a_turn_ends_after_so_many_timers() -> None:
     world = World()
     topic = world.topic(dead_letter={"topic": None})
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     count = 3 * TIMERS_PER_TURN
     world.publish(topic, *bodies(count), expires_at_ms=world.now_ms + 10)
     world.now_ms += 1000
@@ -194,14 +194,14 @@ def test_keys_are_served_a_window_a_turn() -> None:
     count = 3 * KEY_WINDOW
     keys: list[bytes | None] = [b"k%d" % (number % 100) for number in range(count)]
     batch.extend_values(bodies(count), world.now_ms, keys=keys)
-    world.engine.publish(topic, batch, now_ms=world.now_ms)
+    world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
     seen = []
     while world.engine.has_more:
         seen.append(len(world.dispatch()))
     assert max(seen) <= KEY_WINDOW
     assert sum(seen) == count
     view = topic.partitions[0].views[0]
-    assert world.engine.ack(consumer, view, 0, count) == count
+    assert world.engine.settling.ack(consumer, view, 0, count) == count
     keyed = topic.subscriptions["s"].keys
     assert keyed is not None
     assert (keyed.slot_of, keyed.pending, keyed.owner) == ({}, {}, {})
@@ -211,10 +211,10 @@ def test_many_consumers_with_little_room_take_turns() -> None:
     """Each round asks all of them; those of the highest priority come first all the same."""
     world = World()
     topic = world.topic()
-    subscription = world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    subscription = world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     number = LOOKS_MAX // 4
     consumers = [
-        world.engine.attach(
+        world.engine.consumers.attach(
             subscription, now_ms=world.now_ms, credits=roomy(1), priority=each // 500
         )
         for each in range(number)
@@ -240,12 +240,12 @@ def test_a_topic_goes_with_its_subscriptions_in_one_step_each() -> None:
     topic = world.topic(retention={"until_acked": True})
     for number in range(200):
         world.consumer(topic, f"s{number}")
-    wanted = calls_of("set_wanted", lambda: world.engine.delete_topic(topic))
+    wanted = calls_of("set_wanted", lambda: world.engine.topics.delete(topic))
     assert wanted <= len(topic.partitions)
     assert not world.engine.state.views
     assert not world.engine.state.consumers
     assert not world.engine.state.subscriptions
-    assert [each.name for each in world.engine.topics(NS)] == []
+    assert [each.name for each in world.engine.state.topics_of(NS)] == []
 
 
 def test_what_is_kept_for_subscriptions_is_what_they_have_not_settled() -> None:
@@ -253,8 +253,8 @@ def test_what_is_kept_for_subscriptions_is_what_they_have_not_settled() -> None:
     topic = world.topic(retention={"until_acked": True})
     log = topic.partitions[0].log
     for name in ("a", "b", "c"):
-        world.engine.subscribe(topic, name, now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, name, now_ms=world.now_ms)
     assert len(log.acknowledged) == 3
-    world.engine.delete_subscription(topic.subscriptions["b"])
+    world.engine.subscriptions.delete(topic.subscriptions["b"])
     states = [each.views[0].state.settled for each in topic.subscriptions.values()]
     assert list(log.acknowledged) == states

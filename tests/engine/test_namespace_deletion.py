@@ -10,26 +10,26 @@ OTHER = "other"
 def prepare(world: World) -> None:
     for number in range(4):
         topic = world.topic(f"t{number}")
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         world.publish(topic, b"x")
-    world.engine.set_template(NS, "p", ".*", {"max_messages": 9}, now_ms=world.now_ms)
-    kept = world.engine.create_topic(OTHER, "kept", {"partitions": 1}, now_ms=world.now_ms)
+    world.engine.templates.put(NS, "p", ".*", {"max_messages": 9}, now_ms=world.now_ms)
+    kept = world.engine.topics.create(OTHER, "kept", {"partitions": 1}, now_ms=world.now_ms)
     world.publish(kept, b"y")
 
 
 def test_after_any_crash_all_is_there_or_nothing() -> None:
     def act(world: World) -> None:
-        for _ in world.engine.deleting_namespace(NS, now_ms=world.now_ms):
+        for _ in world.engine.namespaces.deleting(NS, now_ms=world.now_ms):
             world.engine.store.commit()
 
     left = set()
     for world in crashes(prepare, act):
-        topics = world.engine.topics(NS)
+        topics = world.engine.state.topics_of(NS)
         left.add(len(topics))
-        assert len(topics) == len(world.engine.templates(NS)) * 4
+        assert len(topics) == len(world.engine.templates.of(NS)) * 4
         assert len(world.engine.store.logs) == len(topics) + 1
         assert [topic.depth for topic in topics] == [1] * len(topics)
-        assert [topic.name for topic in world.engine.topics(OTHER)] == ["kept"]
+        assert [topic.name for topic in world.engine.state.topics_of(OTHER)] == ["kept"]
     assert left == {0, 4}
 
 
@@ -37,11 +37,11 @@ def test_after_any_crash_all_is_there_or_nothing() -> None:
 def test_what_was_made_since_in_a_namespace_of_that_name_stays(stop_after: int) -> None:
     world = World()
     prepare(world)
-    steps = world.engine.deleting_namespace(NS, now_ms=world.now_ms)
+    steps = world.engine.namespaces.deleting(NS, now_ms=world.now_ms)
     for _ in range(stop_after):
         next(steps)
     world.topic("t2")
     steps.close()  # type: ignore[attr-defined]
     world.reopen()
-    assert [topic.name for topic in world.engine.topics(NS)] == ["t2"]
+    assert [topic.name for topic in world.engine.state.topics_of(NS)] == ["t2"]
     assert len(world.engine.store.logs) == 2

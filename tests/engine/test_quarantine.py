@@ -29,7 +29,7 @@ def populated(**settings: object) -> World:
     world = World(FaultyDisk())
     for name in ("a", "b"):
         topic = world.topic(name, **(QUEUE | settings))
-        world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
         for start in range(0, 200, 10):
             world.publish(topic, *contents(name, start, start + 10))
             world.checkpoint()
@@ -83,10 +83,12 @@ def test_a_consumer_of_what_is_damaged_is_told_and_others_are_served() -> None:
 READERS: dict[str, Callable[[World, Topic], object]] = {
     "publish": lambda world, topic: world.publish(topic, b"x"),
     "publish to the partition": lambda world, topic: world.publish(topic, b"x", partition=0),
-    "read": lambda world, topic: world.engine.read(topic, 0, 150),
+    "read": lambda world, topic: world.engine.reading.read(topic, 0, 150),
     "pull": lambda world, topic: world.drain(topic),
-    "find a time": lambda world, topic: world.engine.find_offset(topic, 0, f"@{world.now_ms}"),
-    "purge": lambda world, topic: world.engine.purge(topic),
+    "find a time": lambda world, topic: world.engine.reading.find_offset(
+        topic, 0, f"@{world.now_ms}"
+    ),
+    "purge": lambda world, topic: world.engine.retention.purge(topic),
 }
 
 
@@ -95,7 +97,7 @@ def test_readers_and_writers_get_a_typed_error(what: str) -> None:
     world = populated()
     damaged = damage(world)
     with pytest.raises(PartitionQuarantined):
-        world.engine.read(world.find("a"), 0, 2)
+        world.engine.reading.read(world.find("a"), 0, 2)
     with pytest.raises(PartitionQuarantined) as caught:
         READERS[what](world, world.find("a"))
     assert caught.value.file == damaged.path
@@ -108,7 +110,7 @@ def test_a_fan_out_reaches_all_topics_but_the_quarantined() -> None:
     damage(world)
     with pytest.raises(PartitionQuarantined):
         world.drain(world.find("a"))
-    published = world.engine.fan_out(
+    published = world.engine.publishing.fan_out(
         [world.find("a"), world.find("b")], world.batch(b"to both"), now_ms=world.now_ms
     )
     assert published.accepted == 0
@@ -171,7 +173,7 @@ def test_compaction_that_meets_damage_leaves_the_segment_as_it_is() -> None:
             world.checkpoint()
     world = world.crash()
     for name in ("a", "b"):
-        world.engine.retainer.compact(world.find(name), world.now_ms + DAY)
+        world.engine.retention.compact(world.find(name), world.now_ms + DAY)
     damaged = damage(world)
     before = world.disk.open(damaged.path).read(1 << 20, 0)
     world.checkpoint()
@@ -266,13 +268,13 @@ def test_deleting_the_topic_always_works() -> None:
     damaged = damage(world)
     with pytest.raises(PartitionQuarantined):
         world.drain(world.find("a"))
-    world.engine.delete_topic(world.find("a"))
+    world.engine.topics.delete(world.find("a"))
     assert not world.engine.store.quarantined()
     world.checkpoint()
     assert not world.disk.exists(damaged.path)
     world.engine.store.commit()
     again = world.crash()
-    assert [topic.name for topic in again.engine.topics()] == ["b"]
+    assert [topic.name for topic in again.engine.state.topics_of()] == ["b"]
     assert not again.engine.store.quarantined()
     assert aside.found(again.disk) == []
     world.topic("a", **QUEUE)
@@ -287,12 +289,12 @@ def test_attempts_survive_a_restart_in_quarantine() -> None:
     world.requeue(first)
     world.requeue(second)
     assert consumer.in_flight == 0
-    world.engine.detach(consumer, now_ms=world.now_ms)
+    world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     world.engine.store.commit()
     damaged = damage(world)
     again = world.crash()
     with pytest.raises(PartitionQuarantined):
-        again.engine.read(again.find("a"), 0, 2)
+        again.engine.reading.read(again.find("a"), 0, 2)
     again.engine.store.commit()
     again.checkpoint()
     again.checkpoint()
@@ -327,7 +329,7 @@ def test_dead_letters_for_a_quarantined_topic_are_kept() -> None:
 def test_one_quarantined_partition_of_several() -> None:
     world = World(FaultyDisk())
     topic = world.topic("t", partitions=3, **QUEUE)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(3):
         for start in range(0, 100, 10):
             world.publish(topic, *contents(str(number), start, start + 10), partition=number)
@@ -365,9 +367,9 @@ def test_offsets_of_a_quarantined_partition_can_be_committed() -> None:
     world = populated()
     damage(world)
     with pytest.raises(PartitionQuarantined):
-        world.engine.read(world.find("a"), 0, 2)
+        world.engine.reading.read(world.find("a"), 0, 2)
     (view,) = world.find("a").subscriptions["s"].views
-    world.engine.commit_offset(view, 150, now_ms=world.now_ms)
+    world.engine.offsets.commit(view, 150)
     world.engine.store.commit()
     again = world.crash()
     skip(again)
@@ -378,9 +380,9 @@ def test_an_unused_topic_is_not_deleted_while_it_is_quarantined() -> None:
     world = populated(idle_expires_ms=60_000)
     damage(world)
     with pytest.raises(PartitionQuarantined):
-        world.engine.read(world.find("a"), 0, 2)
+        world.engine.reading.read(world.find("a"), 0, 2)
     world.advance(3_600_000)
-    assert [topic.name for topic in world.engine.topics()] == ["a"]
+    assert [topic.name for topic in world.engine.state.topics_of()] == ["a"]
     skip(world)
     world.advance(3_600_000)
-    assert world.engine.topics() == []
+    assert world.engine.state.topics_of() == []

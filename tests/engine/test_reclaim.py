@@ -23,7 +23,7 @@ def full_world() -> World:
     world = World(MemoryDisk(), SMALL)
     world.engine.pressure.marks = MARKS
     topic = world.topic(retention={"until_acked": True})
-    world.engine.subscribe(topic, "s", now_ms=NOW)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
     while world.engine.pressure.level is not Level.BLOCKED:
         world.publish(topic, b"x" * 1000)
         world.engine.store.commit()
@@ -60,7 +60,7 @@ def test_a_block_lifts_once_everything_is_acknowledged() -> None:
 
 def test_a_block_lifts_when_the_topic_is_deleted() -> None:
     world = full_world()
-    world.engine.delete_topic(world.find())
+    world.engine.topics.delete(world.find())
     for _ in range(3):
         look(world)
     assert world.engine.pressure.level is Level.NORMAL
@@ -82,7 +82,7 @@ def test_with_room_nothing_is_hurried() -> None:
     world = World(MemoryDisk(), SMALL)
     world.engine.pressure.marks = MARKS
     topic = world.topic(retention={"until_acked": True})
-    world.engine.subscribe(topic, "s", now_ms=NOW)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
     for _ in range(20):
         world.publish(topic, b"x" * 1000)
     world.checkpoint()

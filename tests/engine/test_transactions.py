@@ -30,7 +30,9 @@ def begun(world: World, name: str = "x", **options) -> Transaction:
 
 def publish(world: World, topic, transaction: Transaction, *contents: bytes) -> None:
     origin = Origin(world.engine.transactions.branch(transaction))
-    world.engine.publish(topic, world.batch(*contents), now_ms=world.now_ms, origin=origin)
+    world.engine.publishing.publish(
+        topic, world.batch(*contents), now_ms=world.now_ms, origin=origin
+    )
 
 
 def commit(world: World, transaction: Transaction) -> None:
@@ -65,7 +67,7 @@ def test_offsets_are_committed_all_together_and_not_after_a_restart() -> None:
     """A group's members are not kept over it: others join, and read again what is not settled."""
     world = World()
     topic = world.topic()
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"a", b"b")
     (view,) = topic.partitions[0].views
     transaction, lsn = begun(world), world.lsn()
@@ -91,7 +93,7 @@ def test_an_open_transaction_holds_back_its_own_partitions_only() -> None:
     topic, other = world.topic(partitions=2), world.topic("other")
     transaction = begun(world)
     origin = Origin(world.engine.transactions.branch(transaction))
-    world.engine.publish(
+    world.engine.publishing.publish(
         topic, world.batch(b"undecided"), now_ms=world.now_ms, partition=0, origin=origin
     )
     for partition in (0, 1):
@@ -153,7 +155,7 @@ def test_the_last_epoch_is_fenced_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened[2].id != opened[1].id
     for old in opened[:2]:
         with pytest.raises((UnknownProducer, ProducerFenced)):
-            world.engine.publish(
+            world.engine.publishing.publish(
                 topic, world.batch(b"0"), now_ms=world.now_ms, origin=Origin(old, 0)
             )
     world.reopen()
@@ -177,7 +179,7 @@ def test_a_producer_without_a_name_is_forgotten_when_it_is_closed() -> None:
     with pytest.raises(UnknownProducer):
         transactions.producer(NS, unnamed.id, 0, now_ms=world.now_ms)
     with pytest.raises(UnknownProducer):
-        world.engine.publish(
+        world.engine.publishing.publish(
             topic, world.batch(b"0"), now_ms=world.now_ms, origin=Origin(unnamed, 0)
         )
     assert transactions.producer(NS, named.id, 0, now_ms=world.now_ms) is named
@@ -191,10 +193,10 @@ def test_producers_forget_what_they_had_in_topics_that_are_gone() -> None:
     producer, _ = world.engine.transactions.open_producer(NS, "p", now_ms=world.now_ms)
     for name in ("gone", "kept"):
         origin = Origin(producer, 0)
-        world.engine.publish(
+        world.engine.publishing.publish(
             world.topic(name), world.batch(b"0"), now_ms=world.now_ms, origin=origin
         )
-    world.engine.delete_topic(world.find("gone"))
+    world.engine.topics.delete(world.find("gone"))
     kept = {world.find("kept").partitions[0].log.id}
     world.advance(SWEEP_MS)
     assert producer.marks.keys() == kept
@@ -213,7 +215,7 @@ def test_a_namespace_is_deleted_with_its_transactions() -> None:
     left_open = begun(world, "open")
     publish(world, world.topic(), left_open, b"a")
     elsewhere, _ = transactions.begin("other", "x", now_ms=world.now_ms)
-    world.engine.delete_namespace(NS, now_ms=world.now_ms)
+    world.engine.namespaces.delete(NS, now_ms=world.now_ms)
     for _ in range(2):
         transactions = world.engine.transactions
         assert [each.number for each in transactions.transactions()] == [elsewhere.number]
@@ -278,8 +280,8 @@ TEN = b"0123456789"
 def test_what_is_undecided_counts_towards_a_topics_limits(limit: dict[str, int]) -> None:
     world = World()
     topic = world.topic(overflow="reject", **limit)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
-    world.engine.subscribe(topic, "all", now_ms=world.now_ms, uncommitted=True)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "all", now_ms=world.now_ms, uncommitted=True)
     first, second = begun(world, "1"), begun(world, "2")
     publish(world, topic, first, TEN)
     publish(world, topic, second, TEN)
@@ -294,7 +296,7 @@ def test_what_is_undecided_counts_towards_a_topics_limits(limit: dict[str, int])
         topic = world.find()
         partition = topic.partitions[0]
         for either in ({"max_messages": None, "max_bytes": None}, limit):
-            world.engine.alter_topic(topic, either, now_ms=world.now_ms)
+            world.engine.topics.alter(topic, either, now_ms=world.now_ms)
         assert (partition.undecided, partition.undecided_bytes) == (2, 20)
         world.reopen()
     topic = world.find()
@@ -312,7 +314,7 @@ def test_what_is_undecided_counts_towards_a_topics_limits(limit: dict[str, int])
 def test_a_queue_that_drops_its_head_drops_at_the_commit() -> None:
     world = World()
     topic = world.topic(overflow="drop-head", max_messages=2)
-    world.engine.subscribe(topic, "s", now_ms=world.now_ms)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     world.publish(topic, b"old")
     kept, aborted = begun(world, "1"), begun(world, "2")
     publish(world, topic, kept, b"a", b"b", b"c")

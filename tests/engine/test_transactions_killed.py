@@ -20,16 +20,16 @@ TOPICS = ["a", "b", "c", "d", "e"]
 def prepare(world: World) -> None:
     """An open transaction with two messages in each topic, and one acknowledged from a queue."""
     queue = world.topic("queue", retention={"until_acked": True})
-    world.engine.subscribe(queue, "s", now_ms=NOW)
+    world.engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
     world.publish(queue, b"job")
     transactions = world.engine.transactions
     transaction, _ = transactions.begin(NS, "t", now_ms=NOW)
     branch = transactions.branch(transaction)
     for name in TOPICS:
         topic = world.topic(name)
-        world.engine.subscribe(topic, "s", now_ms=NOW)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
         batch = world.batch(b"1", b"2")
-        world.engine.publish(topic, batch, now_ms=NOW, origin=Origin(branch, 0))
+        world.engine.publishing.publish(topic, batch, now_ms=NOW, origin=Origin(branch, 0))
     consumer = world.consumer(queue)
     (got,) = world.dispatch()
     transactions.acknowledge(transaction, consumer, got.view, 0, 1)
@@ -84,11 +84,11 @@ def test_a_torn_write_of_the_end_leaves_all_or_nothing(commit: bool) -> None:
 def commit_on_a_channel(world: World) -> None:
     """What tx.commit does: one transaction that has no name, from its beginning to its end."""
     queue, job = world.topic("queue", retention={"until_acked": True}), b"job"
-    world.engine.subscribe(queue, "s", now_ms=NOW)
+    world.engine.subscriptions.subscribe(queue, "s", now_ms=NOW)
     world.publish(queue, job)
     topics = [world.topic(name) for name in TOPICS]
     for topic in topics:
-        world.engine.subscribe(topic, "s", now_ms=NOW)
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
     consumer = world.consumer(queue)
     (got,) = world.dispatch()
     world.engine.store.commit()
@@ -97,7 +97,7 @@ def commit_on_a_channel(world: World) -> None:
     transactions.acknowledge(transaction, consumer, got.view, 0, 1)
     origin = Origin(transactions.branch(transaction))
     for topic in topics:
-        world.engine.publish(topic, world.batch(b"1", b"2"), now_ms=NOW, origin=origin)
+        world.engine.publishing.publish(topic, world.batch(b"1", b"2"), now_ms=NOW, origin=origin)
     transactions.commit(transaction, now_ms=NOW)
 
 
@@ -143,11 +143,11 @@ def test_a_commit_nobody_can_go_on_with_is_decided_from_a_snapshot_too() -> None
     disk = FaultyDisk()
     world = World(disk)
     topic = world.topic("a")
-    world.engine.subscribe(topic, "s", now_ms=NOW)
+    world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
     transactions = world.engine.transactions
     transaction, _ = transactions.begin(NS, now_ms=NOW)
     origin = Origin(transactions.branch(transaction))
-    world.engine.publish(topic, world.batch(b"1"), now_ms=NOW, origin=origin)
+    world.engine.publishing.publish(topic, world.batch(b"1"), now_ms=NOW, origin=origin)
     world.engine.store.checkpoint()
     reopened = World(disk.crash(KeepAll()))
     assert reopened.engine.transactions.transactions() == []

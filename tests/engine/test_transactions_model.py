@@ -203,8 +203,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.zombies: list[Author] = []
         self.engine = Engine.open(self.disk, self.now_ms, SMALL)
         for name, topic_settings in TOPICS.items():
-            topic = self.engine.create_topic(HERE, name, topic_settings, now_ms=self.now_ms)
-            self.engine.subscribe(topic, "s", now_ms=self.now_ms)
+            topic = self.engine.topics.create(HERE, name, topic_settings, now_ms=self.now_ms)
+            self.engine.subscriptions.subscribe(topic, "s", now_ms=self.now_ms)
         self.attach()
         self.sync()
 
@@ -216,9 +216,9 @@ class TransactionMachine(RuleBasedStateMachine):
     # --- helpers ---
 
     def attach(self) -> None:
-        topic = self.engine.topic(HERE, "queue")
-        subscription = self.engine.subscription(topic, "s")
-        self.consumer: Consumer = self.engine.attach(
+        topic = self.engine.state.topic(HERE, "queue")
+        subscription = self.engine.state.subscription(topic, "s")
+        self.consumer: Consumer = self.engine.consumers.attach(
             subscription, now_ms=self.now_ms, credits=[Credit(1 << 40)]
         )
         self.view: PartitionView = subscription.views[0]
@@ -242,8 +242,8 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def publish(self, place: Place, values: tuple[bytes, ...], origin: Origin | None = None) -> int:
         """Returns where it went."""
-        published = self.engine.publish(
-            self.engine.topic(HERE, place[0]),
+        published = self.engine.publishing.publish(
+            self.engine.state.topic(HERE, place[0]),
             self.batch(place, values),
             now_ms=self.now_ms,
             partition=place[1],
@@ -302,7 +302,9 @@ class TransactionMachine(RuleBasedStateMachine):
         name, transaction = found
         author = self.engine.transactions.branch(transaction, branch)
         key = (name, branch, place)
-        number = author.expected([self.engine.topic(HERE, place[0]).partitions[place[1]].log.id])
+        number = author.expected(
+            [self.engine.state.topic(HERE, place[0]).partitions[place[1]].log.id]
+        )
         values = self.new_values(count)
         first = self.publish(place, values, Origin(author, number))
         if again:
@@ -357,7 +359,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def deliver(self) -> None:
-        for delivery in self.engine.dispatch(self.now_ms):
+        for delivery in self.engine.dispatching.dispatch(self.now_ms):
             for index in range(delivery.first, delivery.stop):
                 value = delivery.batch.record(index).value
                 assert value is not None
@@ -373,7 +375,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def acknowledge(self, pick: int) -> None:
         value = self.in_flight.pop(pick % len(self.in_flight))
         (offset,) = self.offsets([value])
-        assert self.engine.ack(self.consumer, self.view, offset, offset + 1) == 1
+        assert self.engine.settling.ack(self.consumer, self.view, offset, offset + 1) == 1
         self.happened(Acked((value,)))
 
     @precondition(lambda self: self.in_flight)
@@ -394,7 +396,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def consumer_leaves(self) -> None:
-        self.engine.detach(self.consumer, now_ms=self.now_ms)
+        self.engine.consumers.detach(self.consumer, now_ms=self.now_ms)
         self.attach()
 
     # --- producers ---
@@ -447,11 +449,11 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def retain_and_compact(self) -> None:
-        self.engine.retainer.enforce(self.engine.topic(HERE, "short"), self.now_ms)
-        partition = self.engine.topic(HERE, "short").partitions[0]
+        self.engine.retention.enforce(self.engine.state.topic(HERE, "short"), self.now_ms)
+        partition = self.engine.state.topic(HERE, "short").partitions[0]
         assert partition.log.start_offset <= partition.stable_offset
         self.happened(Cut(("short", 0), partition.log.start_offset))
-        self.engine.retainer.compact(self.engine.topic(HERE, "keyed"), self.now_ms)
+        self.engine.retention.compact(self.engine.state.topic(HERE, "keyed"), self.now_ms)
 
     @rule(choice=crashes)
     def crash(self, choice: Any) -> None:
@@ -474,7 +476,7 @@ class TransactionMachine(RuleBasedStateMachine):
         ]
         for author in self.authors:
             for place in PLACES:
-                log = self.engine.topic(HERE, place[0]).partitions[place[1]].log
+                log = self.engine.state.topic(HERE, place[0]).partitions[place[1]].log
                 author.following[f"{place[0]}/{place[1]}"] = author.producer.expected([log.id])
         self.sync()
 
@@ -498,10 +500,10 @@ class TransactionMachine(RuleBasedStateMachine):
     # --- comparing ---
 
     def read(self, place: Place, *, uncommitted: bool) -> list[tuple[int, bytes]]:
-        topic = self.engine.topic(HERE, place[0])
+        topic = self.engine.state.topic(HERE, place[0])
         found: list[tuple[int, bytes]] = []
         at = 0
-        while runs := self.engine.read(topic, place[1], at, uncommitted=uncommitted):
+        while runs := self.engine.reading.read(topic, place[1], at, uncommitted=uncommitted):
             for run in runs:
                 for index in range(run.first, run.stop):
                     record = run.batch.record(index)
@@ -555,7 +557,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.deliver()
         assert sorted(self.in_flight) == sorted(self.scene().unsettled())
         for place in PLACES:
-            partition = self.engine.topic(HERE, place[0]).partitions[place[1]]
+            partition = self.engine.state.topic(HERE, place[0]).partitions[place[1]]
             assert partition.open_transactions is None
 
 

@@ -48,7 +48,7 @@ def test_a_policy_is_shown_as_it_was_given_and_survives_a_restart() -> None:
     disk = MemoryDisk()
     engine = Engine.open(disk, NOW)
     given = Policy("/", "p", "^q", {"max-length": 5, "ha-mode": "all"}, -3, "classic_queues")
-    engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    engine.topics.create("/", "q", now_ms=NOW, kind="classic")
     engine.exchanges.declare("/", "x", "direct")
     set_policy(engine, given, now_ms=NOW)
     set_policy(engine, policy("x", "^x", alternate_exchange="amq.fanout"), now_ms=NOW)
@@ -56,11 +56,11 @@ def test_a_policy_is_shown_as_it_was_given_and_survives_a_restart() -> None:
     engine.close()
     engine = Engine.open(disk, NOW)
     assert find_policy(engine, "/", "p") == given
-    assert engine.topic("/", "q").policy.max_messages == 5
+    assert engine.state.topic("/", "q").policy.max_messages == 5
     assert engine.exchanges.router("/").resolve("x", b"k").via_alternate
     delete_policy(engine, "/", "p", now_ms=NOW)
     delete_policy(engine, "/", "x", now_ms=NOW)
-    assert engine.topic("/", "q").policy.max_messages is None
+    assert engine.state.topic("/", "q").policy.max_messages is None
     assert not engine.exchanges.router("/").resolve("x", b"k").via_alternate
     engine.close()
 
@@ -78,11 +78,11 @@ def test_a_policy_is_shown_as_it_was_given_and_survives_a_restart() -> None:
 )
 def test_kinds_it_applies_to(engine: Engine, apply_to: Any, kinds: set[str]) -> None:
     for kind in ("topic", "classic", "quorum", "stream"):
-        engine.create_topic("/", kind, now_ms=NOW, kind=kind)
+        engine.topics.create("/", kind, now_ms=NOW, kind=kind)
     engine.exchanges.declare("/", "x", "direct")
     definition = {"max-length-bytes": 5, "alternate-exchange": "amq.fanout"}
     set_policy(engine, Policy("/", "p", "", definition, 0, apply_to), now_ms=NOW)
-    limits = {topic.name: topic.policy for topic in engine.topics("/")}
+    limits = {topic.name: topic.policy for topic in engine.state.topics_of("/")}
     found = {n for n, each in limits.items() if 5 in (each.max_bytes, each.retention.bytes)}
     if engine.exchanges.router("/").resolve("x", b"k").via_alternate:
         found.add("x")
@@ -91,19 +91,19 @@ def test_kinds_it_applies_to(engine: Engine, apply_to: Any, kinds: set[str]) -> 
 
 def test_streams_keep_what_the_smaller_of_policy_and_arguments_says(engine: Engine) -> None:
     own = {"retention": {"time_ms": 7_200_000}, "max_bytes": 300}
-    engine.create_topic("/", "own", own, now_ms=NOW, kind="stream")
-    engine.create_topic("/", "plain", now_ms=NOW, kind="stream")
-    engine.create_topic("/", "queue", now_ms=NOW, kind="classic")
+    engine.topics.create("/", "own", own, now_ms=NOW, kind="stream")
+    engine.topics.create("/", "plain", now_ms=NOW, kind="stream")
+    engine.topics.create("/", "queue", now_ms=NOW, kind="classic")
     definition = {"max-age": "1h", "max-length-bytes": 500}
     set_policy(engine, Policy("/", "p", "", definition), now_ms=NOW)
-    kept = {topic.name: topic.policy.retention for topic in engine.topics("/")}
+    kept = {topic.name: topic.policy.retention for topic in engine.state.topics_of("/")}
     assert (kept["own"].time_ms, kept["own"].bytes) == (3_600_000, 300)
     assert (kept["plain"].time_ms, kept["plain"].bytes) == (3_600_000, 500)
     assert kept["queue"].time_ms == 0  # with a key that is not for queues, nothing of it is
-    assert all(topic.policy.max_bytes is None for topic in engine.topics("/"))
+    assert all(topic.policy.max_bytes is None for topic in engine.state.topics_of("/"))
     delete_policy(engine, "/", "p", now_ms=NOW)
-    assert engine.topic("/", "own").policy.retention.time_ms == 7_200_000
-    assert engine.topic("/", "plain").policy.retention.bytes == 0
+    assert engine.state.topic("/", "own").policy.retention.time_ms == 7_200_000
+    assert engine.state.topic("/", "plain").policy.retention.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_ages(text: str, expected: int | None) -> None:
 def test_policies_of_another_namespace_and_templates_are_not_listed_with_it(engine: Engine) -> None:
     set_policy(engine, policy(max_length=1), now_ms=NOW)
     set_policy(engine, Policy("other", "p", "", {"max-length": 2}), now_ms=NOW)
-    engine.set_template("/", "native", "", {"ttl_ms": 5}, now_ms=NOW)
+    engine.templates.put("/", "native", "", {"ttl_ms": 5}, now_ms=NOW)
     assert [each.name for each in list_policies(engine, "/")] == ["p"]
     assert [each.namespace for each in list_policies(engine)] == ["/", "other"]
     for wrong in ("native", "nobody"):
@@ -144,15 +144,15 @@ def test_a_namespace_goes_with_its_policies_and_exchanges() -> None:
     engine = Engine.open(disk, NOW)
     set_policy(engine, policy(max_length=1), now_ms=NOW)
     set_policy(engine, Policy("other", "p", "", {"max-length": 2}), now_ms=NOW)
-    engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    engine.topics.create("/", "q", now_ms=NOW, kind="classic")
     engine.exchanges.declare("/", "x", "direct")
     engine.exchanges.declare("other", "x", "direct")
-    engine.delete_namespace("/", now_ms=NOW)
+    engine.namespaces.delete("/", now_ms=NOW)
     engine.store.commit()
     engine.close()
     engine = Engine.open(disk, NOW)
     assert [each.namespace for each in list_policies(engine)] == ["other"]
-    assert not engine.topics("/")
+    assert not engine.state.topics_of("/")
     assert "x" not in {each.name for each in engine.exchanges.router("/").exchanges()}
     assert engine.exchanges.router("other").exchange("x")
     engine.close()
@@ -186,5 +186,5 @@ def test_a_wrong_policy_changes_nothing(engine: Engine, wrong: Policy) -> None:
 
 def test_times_longer_than_the_engine_has_are_for_ever(engine: Engine) -> None:
     set_policy(engine, policy(message_ttl=(1 << 63) - 1, expires=(1 << 63) - 1), now_ms=NOW)
-    topic = engine.create_topic("/", "q", now_ms=NOW, kind="classic")
+    topic = engine.topics.create("/", "q", now_ms=NOW, kind="classic")
     assert (topic.policy.ttl_ms, topic.policy.idle_expires_ms) == (1 << 53, 1 << 53)

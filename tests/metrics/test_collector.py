@@ -44,21 +44,21 @@ def value(values: Values, name: str, **labels: str) -> float:
 def publish(engine: Engine, topic: Topic, count: int, now_ms: int = 1000) -> None:
     batch = RecordBatch()
     batch.extend_values([b"value"] * count, now_ms)
-    engine.publish(topic, batch, now_ms=now_ms)
+    engine.publishing.publish(topic, batch, now_ms=now_ms)
 
 
 def test_counts_are_what_was_done(engine: Engine) -> None:
-    topic = engine.create_topic("n", "t", QUEUE, now_ms=1000)
-    subscription = engine.subscribe(topic, "s", now_ms=1000)
+    topic = engine.topics.create("n", "t", QUEUE, now_ms=1000)
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=1000)
     publish(engine, topic, 10)
-    consumer = engine.attach(subscription, now_ms=1000)
+    consumer = engine.consumers.attach(subscription, now_ms=1000)
     view = subscription.views[0]
-    assert sum(each.stop - each.first for each in engine.dispatch(1004)) == 10
-    engine.ack(consumer, view, 0, 4)
-    engine.reject(consumer, view, 4, 6, now_ms=1004)
-    engine.nack(consumer, view, 6, 9, now_ms=1004)
-    assert sum(each.stop - each.first for each in engine.dispatch(1005)) == 3
-    engine.nack(consumer, view, 6, 7, now_ms=1005)  # its second attempt was its last
+    assert sum(each.stop - each.first for each in engine.dispatching.dispatch(1004)) == 10
+    engine.settling.ack(consumer, view, 0, 4)
+    engine.settling.reject(consumer, view, 4, 6, now_ms=1004)
+    engine.settling.nack(consumer, view, 6, 9, now_ms=1004)
+    assert sum(each.stop - each.first for each in engine.dispatching.dispatch(1005)) == 3
+    engine.settling.nack(consumer, view, 6, 7, now_ms=1005)  # its second attempt was its last
 
     values = scraped(engine)
     whole = {"namespace": "n", "topic": "t", "subscription": "s"}
@@ -94,8 +94,8 @@ def test_counts_are_what_was_done(engine: Engine) -> None:
 
 def test_what_had_nowhere_to_go_is_counted_too(engine: Engine) -> None:
     settings = {"partitions": 1, "ttl_ms": 5, "dead_letter": {"topic": None}}
-    topic = engine.create_topic("n", "t", settings, now_ms=1000)
-    engine.subscribe(topic, "s", now_ms=1000)
+    topic = engine.topics.create("n", "t", settings, now_ms=1000)
+    engine.subscriptions.subscribe(topic, "s", now_ms=1000)
     publish(engine, topic, 3)
     engine.advance(2000)
     values = scraped(engine)
@@ -104,13 +104,13 @@ def test_what_had_nowhere_to_go_is_counted_too(engine: Engine) -> None:
 
 
 def test_sums_do_not_go_back_when_topics_go(engine: Engine) -> None:
-    topic = engine.create_topic("n", "t", QUEUE, now_ms=1000)
-    subscription = engine.subscribe(topic, "s", now_ms=1000)
-    engine.attach(subscription, now_ms=1000, auto_ack=True)
+    topic = engine.topics.create("n", "t", QUEUE, now_ms=1000)
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=1000)
+    engine.consumers.attach(subscription, now_ms=1000, auto_ack=True)
     publish(engine, topic, 5)
-    engine.dispatch(1000)
+    engine.dispatching.dispatch(1000)
     before = scraped(engine)
-    engine.delete_topic(topic)
+    engine.topics.delete(topic)
     after = scraped(engine)
     for name in ("published", "delivered", "acknowledged"):
         counter = f"braid_{name}_messages_total"
@@ -121,8 +121,8 @@ def test_sums_do_not_go_back_when_topics_go(engine: Engine) -> None:
 
 def test_with_too_many_topics_only_sums_are_given(engine: Engine) -> None:
     for number in range(3):
-        topic = engine.create_topic("n", f"t{number}", QUEUE, now_ms=1000)
-        engine.subscribe(topic, "s", now_ms=1000)
+        topic = engine.topics.create("n", f"t{number}", QUEUE, now_ms=1000)
+        engine.subscriptions.subscribe(topic, "s", now_ms=1000)
         publish(engine, topic, 2)
     few, many = scraped(engine, 3), scraped(engine, 2)
     assert value(few, "braid_topics_without_series") == 0
@@ -137,8 +137,8 @@ def test_with_too_many_topics_only_sums_are_given(engine: Engine) -> None:
 
 def test_ten_thousand_topics_are_written_in_small_pieces(engine: Engine) -> None:
     for number in range(10_000):
-        topic = engine.create_topic("n", f"t{number}", QUEUE, now_ms=1000, durable=False)
-        engine.subscribe(topic, "s", now_ms=1000)
+        topic = engine.topics.create("n", f"t{number}", QUEUE, now_ms=1000, durable=False)
+        engine.subscriptions.subscribe(topic, "s", now_ms=1000)
     pieces = list(Metrics(engine, {}, MetricsSettings(topics_max=10_000)).pieces())
     assert len(pieces) > 50
     families = len(TOPIC_FAMILIES) + len(SUBSCRIPTION_FAMILIES)
@@ -148,8 +148,8 @@ def test_ten_thousand_topics_are_written_in_small_pieces(engine: Engine) -> None
 @given(st.text(), st.text(min_size=1))
 def test_any_name_can_be_read_back(namespace: str, name: str) -> None:
     engine = Engine.open(MemoryDisk(), 1000, StorageSettings(journal_file_bytes=1 << 16))
-    topic = engine.create_topic(namespace, name, QUEUE, now_ms=1000, durable=False)
-    engine.subscribe(topic, name, now_ms=1000)
+    topic = engine.topics.create(namespace, name, QUEUE, now_ms=1000, durable=False)
+    engine.subscriptions.subscribe(topic, name, now_ms=1000)
     values = scraped(engine)
     labels = {"namespace": namespace, "topic": name, "subscription": name}
     assert value(values, "braid_subscription_ready_messages", **labels) == 0

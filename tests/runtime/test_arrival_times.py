@@ -58,7 +58,7 @@ def heard_late(node: HostedNode, clock: FakeClock, data: bytes) -> int:
 
 def only_record(node: HostedNode, topic: str) -> Record:
     def read() -> Record:
-        (run,) = node.engine.read(node.engine.topic("/", topic), 0, 0)
+        (run,) = node.engine.reading.read(node.engine.state.topic("/", topic), 0, 0)
         return run.batch.record(run.first)
 
     return node.call(read)
@@ -107,7 +107,7 @@ def test_the_turn_itself_ends_no_message_that_it_brought(
 
     def read() -> None:
         (topic,) = [each for each in node.engine.state.topics.values() if each.name == "q"]
-        node.engine.alter_topic(topic, {"ttl_ms": 1}, now_ms=clock.now_ms())
+        node.engine.topics.alter(topic, {"ttl_ms": 1}, now_ms=clock.now_ms())
         hear(node, content("", "q", b"x"))
         clock.advance(TURN_MS)
         hear(node, content("", "none", b"x"))

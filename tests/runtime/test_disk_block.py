@@ -43,21 +43,23 @@ async def test_a_disk_block_lifts_when_everything_is_acknowledged() -> None:
 
     broker.on_pressure(heard)
     settings = {"partitions": 1, "retention": {"until_acked": True}}
-    topic = engine.create_topic("/", "q", settings, now_ms=broker.now_ms())
-    subscription = engine.subscribe(topic, "s", now_ms=broker.now_ms())
+    topic = engine.topics.create("/", "q", settings, now_ms=broker.now_ms())
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=broker.now_ms())
     try:
         while engine.pressure.level is not Level.BLOCKED:
             batch = RecordBatch()
             batch.append(b"x" * 4000, timestamp_ms=clock.now_ms())
-            await broker.durable(engine.publish(topic, batch, now_ms=broker.now_ms()).lsn)
+            await broker.durable(
+                engine.publishing.publish(topic, batch, now_ms=broker.now_ms()).lsn
+            )
             engine.check_pressure(engine.store.disk.free_bytes(""))
         broker.schedule_turn()
         while await levels.get() is not Level.BLOCKED:
             pass
-        consumer = engine.attach(subscription, now_ms=broker.now_ms(), passive=True)
-        while found := engine.pull(consumer, 1000, now_ms=broker.now_ms()):
+        consumer = engine.consumers.attach(subscription, now_ms=broker.now_ms(), passive=True)
+        while found := engine.dispatching.pull(consumer, 1000, now_ms=broker.now_ms()):
             for each in found:
-                engine.ack(consumer, each.view, each.start, each.end)
+                engine.settling.ack(consumer, each.view, each.start, each.end)
         broker.schedule_turn()
         # Nobody publishes, nobody restarts: only time passes.
         while await levels.get() is not Level.NORMAL:

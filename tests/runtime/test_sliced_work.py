@@ -31,26 +31,26 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeLoop]:
 
 def make_topics(broker: NodeLoop, count: int) -> None:
     for number in range(count):
-        broker.engine.create_topic(NS, f"t{number}", {"partitions": 1}, now_ms=broker.now_ms())
+        broker.engine.topics.create(NS, f"t{number}", {"partitions": 1}, now_ms=broker.now_ms())
 
 
 async def test_others_are_served_between_two_slices(broker: NodeLoop) -> None:
     make_topics(broker, 50)
-    probe = broker.engine.create_topic("other", "probe", {"partitions": 1}, now_ms=broker.now_ms())
+    probe = broker.engine.topics.create("other", "probe", {"partitions": 1}, now_ms=broker.now_ms())
     template = Template("p", ".*", {"max_messages": 7})
-    steps = broker.engine.setting_template(NS, template, now_ms=broker.now_ms())
+    steps = broker.engine.templates.putting(NS, template, now_ms=broker.now_ms())
     work = asyncio.ensure_future(broker.work(steps))
     served = 0
     while not work.done():
         batch = RecordBatch()
         batch.append(b"x", timestamp_ms=broker.now_ms())
-        broker.engine.publish(probe, batch, now_ms=broker.now_ms())
+        broker.engine.publishing.publish(probe, batch, now_ms=broker.now_ms())
         served += 1
         await asyncio.sleep(0)  # the others' turn
     await work
     # A step for each topic to see whether it can follow, and one in which it does.
     assert served >= 100
-    limits = {topic.policy.max_messages for topic in broker.engine.topics(NS)}
+    limits = {topic.policy.max_messages for topic in broker.engine.state.topics_of(NS)}
     assert limits == {7}
 
 
@@ -68,7 +68,7 @@ async def test_two_take_turns(broker: NodeLoop) -> None:
 
 async def test_who_asked_is_told_what_went_wrong(broker: NodeLoop) -> None:
     with pytest.raises(UnknownTemplate):
-        await broker.work(broker.engine.deleting_template(NS, "none", now_ms=broker.now_ms()))
+        await broker.work(broker.engine.templates.deleting(NS, "none", now_ms=broker.now_ms()))
     await broker.work(iter(()))
 
 
@@ -81,20 +81,20 @@ async def test_what_is_set_while_others_follow_holds(broker: NodeLoop) -> None:
         Template("b", ".*", {"max_messages": 2}, 9),
     )
     await asyncio.gather(
-        broker.work(engine.setting_template(NS, low, now_ms=now_ms)),
-        broker.work(engine.setting_template(NS, high, now_ms=now_ms)),
+        broker.work(engine.templates.putting(NS, low, now_ms=now_ms)),
+        broker.work(engine.templates.putting(NS, high, now_ms=now_ms)),
     )
-    assert {topic.policy.max_messages for topic in engine.topics(NS)} == {2}
+    assert {topic.policy.max_messages for topic in engine.state.topics_of(NS)} == {2}
 
 
 async def test_a_namespace_is_gone_at_once_and_its_names_are_free(broker: NodeLoop) -> None:
     make_topics(broker, 20)
     engine, now_ms = broker.engine, broker.now_ms()
-    steps = engine.deleting_namespace(NS, now_ms=now_ms)
+    steps = engine.namespaces.deleting(NS, now_ms=now_ms)
     next(steps)
-    assert engine.topics(NS) == []
-    again = engine.create_topic(NS, "t3", {"partitions": 1}, now_ms=now_ms)
+    assert engine.state.topics_of(NS) == []
+    again = engine.topics.create(NS, "t3", {"partitions": 1}, now_ms=now_ms)
     await broker.work(steps)
-    assert engine.topics(NS) == [again]
+    assert engine.state.topics_of(NS) == [again]
     assert not again.deleted
     assert len(engine.store.logs) == 1

@@ -415,7 +415,7 @@ TestAccountsMachine.settings = settings(
 
 
 def test_whoever_remembers_what_it_derived_is_told_of_every_change() -> None:
-    accounts = Accounts(Store.open(MemoryDisk()))
+    accounts = Accounts(Store.open(FaultyDisk()))
     told: list[int] = []
     accounts.when_stale(lambda: told.append(accounts.generation))
     accounts.add_namespace("shop")

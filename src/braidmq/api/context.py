@@ -49,10 +49,10 @@ class ApiContext:
 
     def topic(self, call: Call, name: str) -> Topic:
         """Of the namespace that its caller has entered. Raises UnknownTopic."""
-        return self.engine().topic(call.grants.namespace, name)
+        return self.engine().state.topic(call.grants.namespace, name)
 
     def subscription(self, call: Call, topic: str, subscription: str) -> Subscription:
-        return self.node_loop.engine.subscription(self.topic(call, topic), subscription)
+        return self.node_loop.engine.state.subscription(self.topic(call, topic), subscription)
 
     def require_room(self) -> None:
         """Publishers wait while memory or disk is low (catalogue row A7)."""

@@ -165,7 +165,7 @@ def rebuild(data_dir: DataDir, yes: Yes = False) -> None:
         engine.store.checkpoint()
         for note in engine.store.recovery.notes:
             typer.echo(note)
-        for topic in engine.topics():
+        for topic in engine.state.topics_of():
             count = sum(each.log.next_offset - each.log.start_offset for each in topic.partitions)
             typer.echo(f"{topic.namespace} {topic.name}: {count} messages")
     finally:

@@ -106,8 +106,3 @@ class Consumers:
         awaited, credit.awaited = credit.awaited, {}
         for subscription in awaited:
             self._state.mark_dirty(subscription)
-
-    def assign(self, subscription: Subscription, assignment: dict[int, Consumer]) -> None:
-        """Partition number → consumer, as the group decided."""
-        subscription.assignment = dict(assignment)
-        self._state.mark_dirty(subscription)

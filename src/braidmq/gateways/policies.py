@@ -77,12 +77,12 @@ def setting_policy(
         {"amqp": {"definition": policy.definition, "apply_to": policy.apply_to}},
         set_by,
     )
-    yield from engine.setting_template(policy.namespace, template, now_ms=now_ms)
+    yield from engine.templates.putting(policy.namespace, template, now_ms=now_ms)
 
 
 def deleting_policy(engine: Engine, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:
     find_policy(engine, namespace, name)
-    yield from engine.deleting_template(namespace, name, now_ms=now_ms)
+    yield from engine.templates.deleting(namespace, name, now_ms=now_ms)
 
 
 def find_policy(engine: Engine, namespace: str, name: str) -> Policy:
@@ -95,7 +95,7 @@ def find_policy(engine: Engine, namespace: str, name: str) -> Policy:
 def list_policies(engine: Engine, namespace: str | None = None) -> list[Policy]:
     return [
         _shown(where, template)
-        for where, template in engine.templates(namespace)
+        for where, template in engine.templates.of(namespace)
         if "amqp" in template.attributes
     ]
 

@@ -106,7 +106,7 @@ class Metrics:
 
     def pieces(self) -> Iterator[bytes]:
         """The text; others may have their turn between two pieces of it."""
-        topics = self._engine.topics()
+        topics = self._engine.state.topics_of()
         detailed = len(topics) <= self._settings.topics_max
         series = TopicSeries(topics, detailed=detailed)
         for _ in series.run():
@@ -177,7 +177,7 @@ class NodeCollector(Collector):
         self._failed_logins = failed_logins
 
     def collect(self) -> Iterator[Metric]:
-        topics = self._engine.topics()
+        topics = self._engine.state.topics_of()
         info = InfoMetricFamily("braid_build", "The BraidMQ that runs here.")
         info.add_metric((), {"version": __version__, "python": platform.python_version()})
         yield info
@@ -344,7 +344,7 @@ class NodeCollector(Collector):
         )
 
     def _background_work(self) -> Iterator[Metric]:
-        work, retainer = self._store.checkpoints, self._engine.retainer
+        work, retainer = self._store.checkpoints, self._engine.retention
         for name, text, value in (
             ("braid_checkpoints", "Checkpoints taken.", work.count),
             ("braid_checkpoint_seconds", "Time spent on checkpoints.", work.seconds),

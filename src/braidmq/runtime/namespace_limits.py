@@ -7,6 +7,6 @@ from braidmq.security.accounts import Accounts
 def reached_queue_limit(accounts: Accounts, engine: Engine, namespace: str) -> int | None:
     """How many queues a namespace may have, if it has them already."""
     limit = accounts.namespace(namespace).max_queues
-    if limit is None or len(engine.topics(namespace)) < limit:
+    if limit is None or len(engine.state.topics_of(namespace)) < limit:
         return None
     return limit

@@ -15,6 +15,6 @@ class NamespaceContents:
         if isinstance(change, NamespaceDeleted):
             node_loop, name = self._node_loop, change.name
             node_loop.flush_batch()
-            steps = node_loop.engine.deleting_namespace(name, now_ms=node_loop.now_ms())
+            steps = node_loop.engine.namespaces.deleting(name, now_ms=node_loop.now_ms())
             next(steps, None)  # nobody finds its topics from here on
             node_loop.work_in_background(steps, f"deleting namespace {name!r}")

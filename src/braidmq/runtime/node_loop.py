@@ -307,7 +307,7 @@ class NodeLoop:
 
     def _dispatch(self, now_ms: int) -> None:
         engine = self.engine
-        for delivery in engine.dispatch(now_ms):
+        for delivery in engine.dispatching.dispatch(now_ms):
             receiver = delivery.consumer.receiver
             assert receiver is not None  # who pulls is paused or passive
             receiver.deliver(delivery)
@@ -356,7 +356,7 @@ class NodeLoop:
         by_ms = lead_ms - self.engine.state.clock.lead_ms
         if abs(by_ms) >= CLOCK_SET_MS:
             logger.warning("the wall clock was set", extra={"by_ms": by_ms})
-            self.engine.clock_set(lead_ms, now_ms=self.now_ms())
+            self.engine.message_times.clock_set(lead_ms, now_ms=self.now_ms())
             self.schedule_turn()
 
     def _check_pressure(self) -> None:

@@ -100,7 +100,7 @@ class PublishBatcher:
         if gathered is None:
             return None
         try:
-            published = self._engine.publish(
+            published = self._engine.publishing.publish(
                 gathered.topic, gathered.batch, now_ms=now_ms, durable=gathered.durable
             )
         except StorageError as failure:

@@ -384,7 +384,7 @@ def test_a_tx_commit_cut_off_anywhere_is_decided_when_the_node_is_back(
         assert engine.transactions.transactions() == []
         found.add(
             tuple(
-                engine.subscription(engine.topic("/", queue), SUBSCRIPTION).ready
+                engine.state.subscription(engine.state.topic("/", queue), SUBSCRIPTION).ready
                 for queue in ("jobs", "d")
             )
         )

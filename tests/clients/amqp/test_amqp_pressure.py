@@ -145,12 +145,12 @@ def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
 
 
 def ready(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.node_loop.engine.topics("/")
+    (topic,) = gateway.node_loop.engine.state.topics_of("/")
     return sum(each.ready for each in topic.subscriptions.values())
 
 
 def in_flight(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.node_loop.engine.topics("/")
+    (topic,) = gateway.node_loop.engine.state.topics_of("/")
     return sum(each.in_flight for each in topic.subscriptions.values())
 
 

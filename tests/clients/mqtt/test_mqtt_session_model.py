@@ -363,7 +363,7 @@ class SessionMachine(RuleBasedStateMachine):
         topic = self.node.engine.state.topics.get(("/", "$mqtt/session/device"))
         if topic is not None:
             self.node.node_loop.flush_batch()
-            self.node.engine.purge(topic)
+            self.node.engine.retention.purge(topic)
             self.node.node_loop.schedule_turn()
             self.promised.clear()
             self._purged = self.published

@@ -394,10 +394,10 @@ def test_a_topic_that_was_not_made_over_amqp():
 )
 def test_where_a_consumer_of_a_stream_begins(wanted, start):
     engine = Engine.open(MemoryDisk(), NOW_MS)
-    topic = engine.create_topic("/", "s", now_ms=NOW_MS, kind="stream")
+    topic = engine.topics.create("/", "s", now_ms=NOW_MS, kind="stream")
     batch = RecordBatch()
     for _ in range(5):
         batch.append(b"m", timestamp_ms=NOW_MS)
-    engine.publish(topic, batch, now_ms=NOW_MS)
+    engine.publishing.publish(topic, batch, now_ms=NOW_MS)
     assert stream_start(topic, wanted, NOW_MS) == start
     engine.close()

@@ -15,9 +15,11 @@ from braidmq.storage.disk import MemoryDisk
 
 def consumers_and_views() -> tuple[list[Consumer], list[PartitionView]]:
     engine = Engine.open(MemoryDisk(), 0)
-    topic = engine.create_topic("/", "q", {"partitions": 2}, now_ms=0)
-    subscription = engine.subscribe(topic, "s", now_ms=0)
-    consumers = [engine.attach(subscription, now_ms=0, credits=[Credit()]) for _ in range(3)]
+    topic = engine.topics.create("/", "q", {"partitions": 2}, now_ms=0)
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=0)
+    consumers = [
+        engine.consumers.attach(subscription, now_ms=0, credits=[Credit()]) for _ in range(3)
+    ]
     return consumers, subscription.views
 
 

@@ -361,9 +361,7 @@ class Bulk:
         engine = self._context.node_loop.engine
         for each in body.offsets:
             found.topic.partition(each.partition)
-            engine.commit_offset(
-                found.views[each.partition], each.offset, now_ms=self._context.now_ms
-            )
+            engine.offsets.commit(found.views[each.partition], each.offset)
         await self._context.done()
 
 

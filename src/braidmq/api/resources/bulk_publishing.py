@@ -56,7 +56,7 @@ class BulkPublishing:
         the first record's, or in a transaction, all are taken or none.
         """
         engine = self._context.engine()
-        target = engine.topic(query.namespace, topic)
+        target = engine.state.topic(query.namespace, topic)
         self._context.require_room()
         batch = checked(body)
         require_fits(target, batch)
@@ -68,7 +68,7 @@ class BulkPublishing:
         if lead_ms:
             # Their times are by the wall clock already.
             batch = shifted(batch, -lead_ms)
-        done = engine.publish(
+        done = engine.publishing.publish(
             target, batch, now_ms=self._context.now_ms, partition=partition, origin=origin
         )
         await self._context.done()

@@ -47,9 +47,9 @@ class DelayedResource:
         engine = self._context.node_loop.engine
         after = query.partition, query.after
         now_ms = self._context.now_ms
-        waiting = engine.delayed(found, now_ms=now_ms, limit=query.limit, after=after)
+        waiting = engine.delayed.find(found, now_ms=now_ms, limit=query.limit, after=after)
         return DelayedMessages(
-            engine.count_delayed(found),
+            engine.delayed.count(found),
             [show(topic, each.partition, each.record) for each in waiting],
         )
 
@@ -65,6 +65,6 @@ class DelayedResource:
         self, call: Call, topic: str, partition: Partition, offset: Offset, query: InNamespace
     ) -> None:
         """Cancel a message before its time: it is delivered to nobody."""
-        found = self._context.engine().topic(query.namespace, topic)
-        self._context.node_loop.engine.cancel_delayed(found, partition, offset)
+        found = self._context.engine().state.topic(query.namespace, topic)
+        self._context.node_loop.engine.delayed.cancel(found, partition, offset)
         await self._context.done()

@@ -258,7 +258,7 @@ class Exchanges:
         engine = self._context.engine()
         durable = True
         if body.destination_kind == "topic":
-            durable = engine.topic(query.namespace, body.destination).durable
+            durable = engine.state.topic(query.namespace, body.destination).durable
         key = body.routing_key.encode()
         engine.exchanges.bind(
             query.namespace,
@@ -349,7 +349,7 @@ class Exchanges:
             data = memoryview(batch)[batch.position_at(first) : end_of(batch, stop)]
             part = RecordBatch.scan(bytes(data), base_offset=0, verify=False)
             try:
-                accepted = engine.fan_out(topics, part, now_ms=now_ms).accepted
+                accepted = engine.publishing.fan_out(topics, part, now_ms=now_ms).accepted
             except TopicFull:
                 accepted = 0
             refused += range(first + accepted, stop)

@@ -207,7 +207,7 @@ class Groups:
         grants = call.grants
         engine = self._context.engine()
         found: dict[str, list[Subscription]] = {}
-        for topic in engine.topics(query.namespace):
+        for topic in engine.state.topics_of(query.namespace):
             for each in topic.subscriptions.values():
                 if grants.may_read(topic.name) and (each.mode is Mode.ASSIGNED or is_group(each)):
                     found.setdefault(each.name, []).append(each)
@@ -280,7 +280,7 @@ class Groups:
         if found is not None:
             engine.groups.forget(query.namespace, group)
         for each in subscriptions:
-            engine.delete_subscription(each)
+            engine.subscriptions.delete(each)
         await self._context.done()
 
     @operation(
@@ -296,7 +296,9 @@ class Groups:
     ) -> SubscriptionInfo:
         """Have a group begin again in a topic, from a position in all its partitions."""
         found = self._context.subscription(call, body.topic, group)
-        self._context.node_loop.engine.rewind(found, position(body.to), now_ms=self._context.now_ms)
+        self._context.node_loop.engine.offsets.rewind(
+            found, position(body.to), now_ms=self._context.now_ms
+        )
         await self._context.done()
         return described(found, self._waiting)
 
@@ -306,7 +308,7 @@ class Groups:
         """Those of its members; with ``shared`` also those whose consumers share messages."""
         found = (
             topic.subscriptions.get(group)
-            for topic in self._context.node_loop.engine.topics(namespace)
+            for topic in self._context.node_loop.engine.state.topics_of(namespace)
         )
         return [
             each
@@ -497,7 +499,7 @@ class Groups:
             consumer.visibility_ms = visibility_of(consumer.subscription, body.visibility_ms)
             consumer.paused = False
             limit = body.limit - len(messages)
-            messages += taken(engine.pull(consumer, limit, now_ms=self._context.now_ms))
+            messages += taken(engine.dispatching.pull(consumer, limit, now_ms=self._context.now_ms))
             consumer.paused = True
         return messages
 

@@ -114,7 +114,7 @@ class LeasesResource:
         engine = self._context.engine()
         positions: dict[TopicPartition, int] = {}
         for each in body.positions:
-            topic = engine.topic(query.namespace, each.topic)
+            topic = engine.state.topic(query.namespace, each.topic)
             positions[topic.partition(each.partition)] = each.offset
         others = [each for each in engine.leases.list(query.namespace) if each.name != lease]
         if len(others) >= LEASES_MAX:

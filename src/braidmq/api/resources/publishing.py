@@ -187,7 +187,7 @@ class Publishing:
         return Placed(name, partition, offset, done.duplicate or UNSET)
 
     def _target(self, call: Call, namespace: str, name: str) -> Topic:
-        target = self._context.engine().topic(namespace, name)
+        target = self._context.engine().state.topic(namespace, name)
         self._context.require_room()
         return target
 
@@ -214,7 +214,9 @@ class Publishing:
         full: TopicFull | None = None
         for number, places, batch in batches:
             try:
-                done = engine.publish(topic, batch, now_ms=now_ms, partition=number, origin=origin)
+                done = engine.publishing.publish(
+                    topic, batch, now_ms=now_ms, partition=number, origin=origin
+                )
             except TopicFull as error:
                 full, done = error, Published(None, 0)
             placed += done.placed

@@ -138,7 +138,7 @@ class QuarantineResource:
 
     def _found(self, namespace: str, topic: str, partition: int) -> TopicPartition:
         engine = self._context.engine()
-        found = engine.topic(namespace, topic).partition(partition)
+        found = engine.state.topic(namespace, topic).partition(partition)
         if found.log.damage is None:
             raise NotQuarantined(f"{found.log.label} is not quarantined")
         return found

@@ -70,7 +70,7 @@ class Reading:
         """
         found = self._context.topic(call, topic)
         engine = self._context.node_loop.engine
-        at = engine.find_offset(found, partition, position(query.start))
+        at = engine.reading.find_offset(found, partition, position(query.start))
         uncommitted = query.isolation == "read_uncommitted"
         end = self._end(found, partition, uncommitted)
         records, at = self._records(found, partition, at, query.limit, query.bytes_max, uncommitted)
@@ -94,7 +94,7 @@ class Reading:
         end = self._end(topic, partition, uncommitted)
         records: list[Record] = []
         while at < end and len(records) < limit and bytes_max > 0:
-            runs = self._context.node_loop.engine.read(
+            runs = self._context.node_loop.engine.reading.read(
                 topic, partition, at, bytes_max, uncommitted=uncommitted
             )
             if not runs:

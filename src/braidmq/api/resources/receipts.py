@@ -230,7 +230,7 @@ class Answers:
 
     @property
     def _ack(self) -> Verb:
-        return self._context.node_loop.engine.ack
+        return self._context.node_loop.engine.settling.ack
 
     def _nack(self, body: NackOne | NackMany) -> Verb:
         delay_ms = None if body.delay_ms is UNSET else body.delay_ms
@@ -240,7 +240,7 @@ class Answers:
         return self._at_once("reject", error=body.error)
 
     def _at_once(self, verb: str, **arguments: Any) -> Verb:
-        do = getattr(self._context.node_loop.engine, verb)
+        do = getattr(self._context.node_loop.engine.settling, verb)
 
         def perform(consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
             count: int = do(consumer, view, start, stop, now_ms=self._context.now_ms, **arguments)
@@ -252,7 +252,7 @@ class Answers:
         def perform(consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
             until_ms = self._context.now_ms + body.visibility_ms
             engine = self._context.node_loop.engine
-            return engine.extend(consumer, view, start, stop, until_ms=until_ms)
+            return engine.settling.extend(consumer, view, start, stop, until_ms=until_ms)
 
         return perform
 
@@ -292,7 +292,7 @@ class Answers:
     ) -> Held:
         call.grants.need_read(engine_receipts.parse(receipt).topic)
         engine = self._context.engine()
-        held = engine.redeem(receipt, namespace)
+        held = engine.receipts.redeem(receipt, namespace)
         holder = engine.transactions.held_by(held[0])
         if holder is not None and holder is not transaction:
             raise StaleReceipt(f"the message of receipt {receipt!r} is a transaction's")

@@ -151,7 +151,7 @@ class Subscriptions:
         grants = call.grants
         return [
             described(each, self._waiting)
-            for topic in self._context.engine().topics(query.namespace)
+            for topic in self._context.engine().state.topics_of(query.namespace)
             if grants.may_read(topic.name)
             for each in topic.subscriptions.values()
         ]
@@ -207,7 +207,7 @@ class Subscriptions:
             if known.mode != body.mode:
                 raise WrongMode(f"subscription {subscription!r} of topic {topic!r} is {known.mode}")
             return Answer(described(known, self._waiting), 200)
-        made = self._context.node_loop.engine.subscribe(
+        made = self._context.node_loop.engine.subscriptions.subscribe(
             found,
             subscription,
             now_ms=self._context.now_ms,
@@ -233,7 +233,7 @@ class Subscriptions:
         found = self._context.subscription(call, topic, subscription)
         if found.name.partition(".")[0] == QUEUE_SUBSCRIPTION:
             call.grants.need_configure(topic)
-        self._context.node_loop.engine.delete_subscription(found)
+        self._context.node_loop.engine.subscriptions.delete(found)
         await self._context.done()
 
     @operation(
@@ -252,7 +252,9 @@ class Subscriptions:
         Receipts given out before are stale from then on. Other subscriptions do not notice.
         """
         found = self._context.subscription(call, topic, subscription)
-        self._context.node_loop.engine.rewind(found, position(body.to), now_ms=self._context.now_ms)
+        self._context.node_loop.engine.offsets.rewind(
+            found, position(body.to), now_ms=self._context.now_ms
+        )
         await self._context.done()
         return described(found, self._waiting)
 
@@ -281,11 +283,11 @@ class Subscriptions:
         def take() -> list[Message]:
             call.require_still(lambda: call.grants.may_read(topic))
             engine = self._context.node_loop.engine
-            engine.subscription(engine.topic(query.namespace, topic), subscription)
+            engine.state.subscription(engine.state.topic(query.namespace, topic), subscription)
             consumer = self._consumer(found)
             consumer.auto_ack = body.auto_ack
             consumer.visibility_ms = visibility_of(found, body.visibility_ms)
-            return taken(engine.pull(consumer, body.limit, now_ms=self._context.now_ms))
+            return taken(engine.dispatching.pull(consumer, body.limit, now_ms=self._context.now_ms))
 
         return Received(await self._waiting.wait(call.request, [found], take, body.wait_ms))
 
@@ -308,7 +310,7 @@ class Subscriptions:
         engine = self._context.node_loop.engine
         if consumer is None or consumer.id not in engine.state.consumers:
             self._drop_orphans()
-            consumer = self._consumers[subscription] = engine.attach(
+            consumer = self._consumers[subscription] = engine.consumers.attach(
                 subscription, now_ms=self._context.now_ms, credits=[Credit()], passive=True
             )
         return consumer

@@ -85,7 +85,7 @@ class Templates:
         engine = self._context.engine()
         known = (query.namespace, name) in engine.state.templates
         made = Template(name, body.pattern, body.settings, body.priority, set_by=call.user.name)
-        steps = engine.setting_template(query.namespace, made, now_ms=self._context.now_ms)
+        steps = engine.templates.putting(query.namespace, made, now_ms=self._context.now_ms)
         await self._context.node_loop.work(steps)
         await self._context.done()
         return Answer(shown(query.namespace, name, made), 200 if known else 201)
@@ -101,7 +101,7 @@ class Templates:
     async def delete_template(self, call: Call, name: str, query: InNamespace) -> None:
         """Delete a template; topics that matched it change at once."""
         engine = self._context.engine()
-        steps = engine.deleting_template(query.namespace, name, now_ms=self._context.now_ms)
+        steps = engine.templates.deleting(query.namespace, name, now_ms=self._context.now_ms)
         await self._context.node_loop.work(steps)
         await self._context.done()
 

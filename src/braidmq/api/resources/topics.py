@@ -109,13 +109,15 @@ class Topics:
         grants = call.grants
         names = sorted(
             topic.name
-            for topic in self._context.engine().topics(query.namespace)
+            for topic in self._context.engine().state.topics_of(query.namespace)
             if topic.name > query.after and topic.name.startswith(query.prefix)
         )
         seen: list[TopicSummary] = []
         for name in names:
             if grants.sees(name):
-                seen.append(summary(self._context.node_loop.engine.topic(query.namespace, name)))
+                seen.append(
+                    summary(self._context.node_loop.engine.state.topic(query.namespace, name))
+                )
             if len(seen) == query.limit:
                 break
         return seen
@@ -161,7 +163,7 @@ class Topics:
             engine.references.adopt(known, call.user.name)
             return Answer(self._described(known, call), 200)
         self._require_room(query.namespace)
-        made = engine.create_topic(
+        made = engine.topics.create(
             query.namespace,
             topic,
             body.settings,
@@ -195,7 +197,7 @@ class Topics:
         """
         found = self._context.topic(call, topic)
         require_storable(body.settings)
-        self._context.node_loop.engine.alter_topic(
+        self._context.node_loop.engine.topics.alter(
             found,
             merge(found.settings, body.settings),
             now_ms=self._context.now_ms,
@@ -218,7 +220,7 @@ class Topics:
         With its messages and subscriptions; its consumers are told.
         """
         found = self._context.topic(call, topic)
-        self._context.node_loop.engine.delete_topic(found)
+        self._context.node_loop.engine.topics.delete(found)
         await self._context.done()
 
     @operation(
@@ -234,7 +236,7 @@ class Topics:
         For all subscriptions; the answer has how many the fullest of them lost.
         """
         found = self._context.topic(call, topic)
-        purged = self._context.node_loop.engine.purge(found)
+        purged = self._context.node_loop.engine.retention.purge(found)
         await self._context.done()
         return Purged(purged)
 

@@ -285,7 +285,7 @@ class Commands:
         )
         self._connection.gateway.require_queue_room(channel.vhost)
         durable = method.durable and not method.exclusive
-        topic = engine.create_topic(
+        topic = engine.topics.create(
             channel.vhost,
             name,
             settings,
@@ -308,7 +308,7 @@ class Commands:
         return topic
 
     def _subscribe(self, topic: Topic, method: m.QueueDeclare) -> None:
-        self._node_loop.engine.subscribe(
+        self._node_loop.engine.subscriptions.subscribe(
             topic,
             SUBSCRIPTION,
             now_ms=self._node_loop.now_ms(),
@@ -426,7 +426,7 @@ class Commands:
 
     def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
         topic = self._readable_queue(channel, method.queue)
-        count = self._node_loop.engine.purge(topic)
+        count = self._node_loop.engine.retention.purge(topic)
         self._reply(channel, m.QueuePurgeOk(count), method.nowait)
 
     def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
@@ -452,7 +452,7 @@ class Commands:
             raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
         count = subscription.ready
         self._connection.gateway.registry.disown(channel.vhost, topic.name)
-        self._node_loop.engine.delete_topic(topic)
+        self._node_loop.engine.topics.delete(topic)
         self._reply(channel, m.QueueDeleteOk(count), method.nowait)
 
     # --- consuming ---
@@ -466,7 +466,7 @@ class Commands:
         if method.global_qos:
             channel.consumers.credit.limit = limit
             for target in channel.consumers.by_tag.values():
-                self._node_loop.engine.resume(target.consumer)
+                self._node_loop.engine.consumers.resume(target.consumer)
             channel.consumers.pause(self._connection.write_paused)
         else:
             channel.consumers.prefetch = method.prefetch_count
@@ -504,7 +504,7 @@ class Commands:
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
         try:
-            target.consumer = self._node_loop.engine.attach(
+            target.consumer = self._node_loop.engine.consumers.attach(
                 subscription,
                 now_ms=self._node_loop.now_ms(),
                 credits=[Credit(channel.consumers.prefetch or UNLIMITED), channel.consumers.credit],
@@ -537,7 +537,7 @@ class Commands:
         start = stream_start(topic, method.arguments["x-stream-offset"], self._node_loop.now_ms())
         if start is None:
             raise precondition_failed(where)
-        return self._node_loop.engine.subscribe(
+        return self._node_loop.engine.subscriptions.subscribe(
             topic,
             f"{SUBSCRIPTION}.{secrets.token_hex(8)}",
             now_ms=self._node_loop.now_ms(),

@@ -148,11 +148,11 @@ class Consumers:
         subscription = topic.subscriptions[SUBSCRIPTION]
         getter = self._getters.get(topic.name)
         if getter is None or getter.subscription is not subscription:
-            getter = self._getters[topic.name] = engine.attach(
+            getter = self._getters[topic.name] = engine.consumers.attach(
                 subscription, now_ms=now_ms, credits=[Credit()], visibility_ms=0, passive=True
             )
         getter.auto_ack = no_ack
-        found = engine.pull(getter, 1, now_ms=now_ms)
+        found = engine.dispatching.pull(getter, 1, now_ms=now_ms)
         if not found:
             return None
         delivery = found[0]
@@ -188,7 +188,7 @@ class Consumers:
         engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
         for run in self._take(first, last, multiple=False):
             if not run.view.partition.topic.deleted:
-                engine.nack(
+                engine.settling.nack(
                     run.consumer, run.view, run.start, run.stop, now_ms=now_ms, delay_ms=delay_ms
                 )
         self._node_loop.schedule_turn()
@@ -199,11 +199,11 @@ class Consumers:
             if run.view.partition.topic.deleted:
                 continue  # its queue is gone, and so are its messages
             if verb == "ack":
-                engine.ack(run.consumer, run.view, run.start, run.stop)
+                engine.settling.ack(run.consumer, run.view, run.start, run.stop)
             elif verb == "requeue":
-                engine.requeue(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
+                engine.settling.requeue(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
             else:
-                engine.reject(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
+                engine.settling.reject(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
         self._node_loop.schedule_turn()
 
     def _take(self, first: int, last: int, multiple: bool) -> list[UnackedRun]:
@@ -245,9 +245,9 @@ class Consumers:
 
     def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
         engine, consumer = self._node_loop.engine, target.consumer
-        engine.detach(consumer, now_ms=self._node_loop.now_ms(), requeue=requeue)
+        engine.consumers.detach(consumer, now_ms=self._node_loop.now_ms(), requeue=requeue)
         if target.by_offset and not consumer.subscription.topic.deleted:
-            engine.delete_subscription(consumer.subscription)
+            engine.subscriptions.delete(consumer.subscription)
         del target.consumer  # which knows its tag
 
     def cancelled(self, target: AmqpConsumer) -> None:
@@ -288,7 +288,7 @@ class Consumers:
             if paused:
                 target.consumer.paused = True
             else:
-                self._node_loop.engine.resume(target.consumer)
+                self._node_loop.engine.consumers.resume(target.consumer)
         self._node_loop.schedule_turn()
 
     def end(self) -> None:
@@ -307,6 +307,6 @@ class Consumers:
             held.pop(target.consumer.id, None)
             self._detach(target, requeue=True)
         for consumer in (*held.values(), *self._getters.values()):
-            engine.detach(consumer, now_ms=now_ms)
+            engine.consumers.detach(consumer, now_ms=now_ms)
         for target in targets:
             self._connection.consumer_gone(target)

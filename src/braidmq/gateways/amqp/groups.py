@@ -29,7 +29,7 @@ def group_subscription(
     found = topic.subscriptions.get(name)
     wanted = _mode(arguments)
     if found is None:
-        return engine.subscribe(
+        return engine.subscriptions.subscribe(
             topic,
             name,
             now_ms=now_ms,

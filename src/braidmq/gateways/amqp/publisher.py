@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from braidmq.engine.errors import TopicFull
 from braidmq.engine.appending import Published
+from braidmq.engine.errors import TopicFull
 from braidmq.engine.routing.errors import ExchangeNotFound, InternalExchange
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Topic
@@ -320,7 +320,7 @@ class Publisher:
         topics = [topic for topic in topics if not topic.deleted]
         if topics:
             try:
-                published = self._node_loop.engine.fan_out(
+                published = self._node_loop.engine.publishing.fan_out(
                     topics,
                     batch,
                     now_ms=self._node_loop.now_ms(),

@@ -38,7 +38,7 @@ class Registry:
             self._owners.pop((connection.vhost, queue), None)
             topic = engine.state.topics.get((connection.vhost, queue))
             if topic is not None:
-                engine.delete_topic(topic)
+                engine.topics.delete(topic)
         self._node_loop.schedule_turn()
 
     def consumer_gone(self, vhost: str, queue: str) -> None:
@@ -50,7 +50,7 @@ class Registry:
         subscription = topic.subscriptions.get(SUBSCRIPTION)
         if subscription is not None and not subscription.consumers:
             self.disown(vhost, queue)
-            engine.delete_topic(topic)
+            engine.topics.delete(topic)
             self._node_loop.schedule_turn()
 
     def _on_effect(self, effect: Effect) -> None:

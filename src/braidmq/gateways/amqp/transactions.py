@@ -168,7 +168,7 @@ def _publish_singly(
             one = RecordBatch.scan(bytes(data), base_offset=0, verify=False)
             durable = not flags & FLAG_TRANSIENT
             try:
-                engine.publish(topic, one, now_ms=now_ms, durable=durable, origin=origin)
+                engine.publishing.publish(topic, one, now_ms=now_ms, durable=durable, origin=origin)
             except TopicFull:
                 whole = False
     return whole

@@ -55,7 +55,7 @@ class Bridge:
         del self._wanted[key]
         self._engine.exchanges.unbind(self._namespace, TOPIC_EXCHANGE, to_topic(BRIDGE), key)
         if self.is_unused:
-            self._engine.delete_topic(self._open())
+            self._engine.topics.delete(self._open())
             self._consumer = None
 
     def cancelled(self) -> None:
@@ -74,14 +74,14 @@ class Bridge:
         now_ms = self._node_loop.now_ms()
         topic = self._engine.state.topics.get((self._namespace, BRIDGE))
         if topic is None:
-            topic = self._engine.create_topic(
+            topic = self._engine.topics.create(
                 self._namespace, BRIDGE, QUEUE_SETTINGS, now_ms=now_ms
             )
         if SUBSCRIPTION not in topic.subscriptions:
-            self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
+            self._engine.subscriptions.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
         subscription = topic.subscriptions[SUBSCRIPTION]
         if self._consumer is None or self._consumer.subscription is not subscription:
-            self._consumer = self._engine.attach(
+            self._consumer = self._engine.consumers.attach(
                 subscription,
                 now_ms=now_ms,
                 credits=[Credit(IN_FLIGHT_MAX)],
@@ -100,7 +100,7 @@ class Bridge:
                 self._router.publish(self._namespace, arrival, from_exchange=True)
             except MqttError:
                 self._router.counters.dropped += 1  # nobody would be helped by trying it again
-        self._engine.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
+        self._engine.settling.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
         self._node_loop.schedule_turn()
 
 
@@ -128,9 +128,9 @@ class Bridges:
 
     def restored(self) -> None:
         """Queues of a former run that nobody subscribes through any more."""
-        for topic in self._node_loop.engine.topics():
+        for topic in self._node_loop.engine.state.topics_of():
             if topic.name == BRIDGE and topic.namespace not in self._bridges:
-                self._node_loop.engine.delete_topic(topic)
+                self._node_loop.engine.topics.delete(topic)
 
 
 def _binding_key(pattern: str) -> bytes | None:

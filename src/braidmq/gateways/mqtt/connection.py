@@ -731,7 +731,7 @@ class MqttConnection:
             return packet_ids
         others, count = self._fast_path.settle(packet_ids)
         if count:
-            self.node_loop.engine.release(self.credit, count)
+            self.node_loop.engine.consumers.release(self.credit, count)
         return others
 
     # --- pressure and keep alive ---

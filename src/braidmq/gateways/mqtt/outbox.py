@@ -154,7 +154,7 @@ class Outbox:
         topic = self._engine.state.topics.get((session.namespace, self.name))
         if topic is None:
             limits = {"max_messages": self._messages_max, "limits_count": "ready"}
-            topic = self._engine.create_topic(
+            topic = self._engine.topics.create(
                 session.namespace,
                 self.name,
                 merge(QUEUE_SETTINGS, limits),
@@ -162,7 +162,9 @@ class Outbox:
                 durable=session.durable,
             )
         if SUBSCRIPTION not in topic.subscriptions:
-            self._engine.subscribe(topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable)
+            self._engine.subscriptions.subscribe(
+                topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable
+            )
         # MQTT-4.3.3-7: the client may hold its packet id, and waits for the rest.
         topic.subscriptions[SUBSCRIPTION].keeps_sent = True
         topic.subscriptions[SUBSCRIPTION].gate = self
@@ -181,7 +183,7 @@ class Outbox:
     def delete(self) -> None:
         self.detach()
         if self._topic is not None and not self._topic.deleted:
-            self._engine.delete_topic(self._topic)
+            self._engine.topics.delete(self._topic)
         self._topic = self.state = None
         for each in (self.released, self.unreceived, self.uncertain):
             each.clear()
@@ -296,7 +298,7 @@ class Outbox:
     def _attach(self) -> None:
         assert self._topic is not None
         self._crowded = False
-        self._consumer = self._engine.attach(
+        self._consumer = self._engine.consumers.attach(
             self._subscription,
             now_ms=self._node_loop.now_ms(),
             credits=[self._credit],
@@ -310,7 +312,7 @@ class Outbox:
         consumer, self._consumer, self._port = self._consumer, None, None
         self.is_syncing = False
         if consumer is not None and not consumer.subscription.topic.deleted:
-            self._engine.detach(consumer, now_ms=self._node_loop.now_ms())
+            self._engine.consumers.detach(consumer, now_ms=self._node_loop.now_ms())
             self._node_loop.schedule_turn()
 
     def pause(self, paused: bool) -> None:
@@ -320,7 +322,7 @@ class Outbox:
         if paused:
             self._consumer.paused = True
         else:
-            self._engine.resume(self._consumer)
+            self._engine.consumers.resume(self._consumer)
             self._node_loop.schedule_turn()
 
     @property
@@ -433,7 +435,9 @@ class Outbox:
                     self.unreceived.put(low, high, (delivery.view.partition_id, offset))
                     offset += high - low
             if not qos and end > first:
-                self._engine.ack(delivery.consumer, delivery.view, start, start + end - first)
+                self._engine.settling.ack(
+                    delivery.consumer, delivery.view, start, start + end - first
+                )
             if end < stop:
                 # Larger than the client takes: as if it had been delivered (MQTT-3.1.2-25).
                 self._withhold(delivery, batch, end, end + 1)
@@ -442,7 +446,7 @@ class Outbox:
     def _withhold(self, delivery: Delivery, batch: RecordBatch, first: int, stop: int) -> None:
         """Messages that the client does not get."""
         start = batch.offset_at(first)
-        self._engine.ack(delivery.consumer, delivery.view, start, start + stop - first)
+        self._engine.settling.ack(delivery.consumer, delivery.view, start, start + stop - first)
         if self._are_held(start, stop - first):
             # It may have had them before: their exchanges go on to the end without them.
             self._release_soon()
@@ -574,7 +578,7 @@ class Outbox:
             if first > ID_MAX:
                 continue  # of a queue that this client has nothing of any more
             for start, end in _offsets_of(view, first, min(stop, ID_MAX + 1)):
-                self._engine.ack(self._consumer, view, start, end)
+                self._engine.settling.ack(self._consumer, view, start, end)
         self._node_loop.schedule_turn()
 
     def complete(self, packet_ids: "array[int]") -> None:

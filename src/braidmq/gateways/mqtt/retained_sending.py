@@ -154,7 +154,7 @@ class RetainedSending:
             connection.node_loop.flush_batch()
             topic = connection.session.outbox.topic()
             self._note(ends, connection.session.outbox.next_offset)
-            connection.node_loop.engine.publish(topic, queued, now_ms=now_ms)
+            connection.node_loop.engine.publishing.publish(topic, queued, now_ms=now_ms)
             connection.node_loop.schedule_turn()
         self._done(ends, is_noted=queued.count > 0)
         if at_once.count:

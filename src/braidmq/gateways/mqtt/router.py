@@ -212,7 +212,7 @@ class MqttRouter:
     def _append(self, queues: Sequence[Topic], arrival: Arrival, batch: RecordBatch) -> Lsn | None:
         """At QoS 0 only queues of other protocols get it, and need not keep it on disk."""
         try:
-            published = self.node_loop.engine.fan_out(
+            published = self.node_loop.engine.publishing.fan_out(
                 queues, batch, now_ms=arrival.now_ms, durable=arrival.qos > 0
             )
         except TopicFull as error:

@@ -124,7 +124,7 @@ class Admin:
             return self._made(topic, config)
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
-        topic = engine.create_topic(
+        topic = engine.topics.create(
             connection.namespace,
             address.name,
             settings,
@@ -147,7 +147,7 @@ class Admin:
             given = queue_config.settings_of(config)
             size = queue_config.batch_size_of(config)
             engine = self._node_loop.engine
-            engine.alter_topic(
+            engine.topics.alter(
                 topic,
                 merge(topic.settings, given),
                 now_ms=self._node_loop.now_ms(),

@@ -175,7 +175,7 @@ class QueueClient:
             if paused:
                 each.consumer.paused = True
             else:
-                self.node_loop.engine.resume(each.consumer)
+                self.node_loop.engine.consumers.resume(each.consumer)
         self.node_loop.schedule_turn()
 
     # --- packet ids ---
@@ -218,7 +218,7 @@ class QueueClient:
         if sent.consumer.record.explicit:
             if sent.answered:
                 # Only now: the client may not have more unconfirmed than its receive maximum.
-                self.node_loop.engine.release(self.connection.credit, 1)
+                self.node_loop.engine.consumers.release(self.connection.credit, 1)
                 self.node_loop.schedule_turn()
         elif reason < REFUSED:
             sent.consumer.answer(sent, "$ack")

@@ -66,7 +66,7 @@ class QueueConsumer:
         self._engine = client.node_loop.engine
         self._limit = credits[-1].limit
         self._is_detached = False
-        self.consumer: Consumer = self._engine.attach(
+        self.consumer: Consumer = self._engine.consumers.attach(
             subscription,
             now_ms=self._node_loop.now_ms(),
             credits=credits,
@@ -81,7 +81,7 @@ class QueueConsumer:
 
     def retire(self) -> None:
         """It gets no more, and may still answer for what it has."""
-        self._engine.detach(self.consumer, now_ms=self._node_loop.now_ms(), requeue=False)
+        self._engine.consumers.detach(self.consumer, now_ms=self._node_loop.now_ms(), requeue=False)
         self._node_loop.schedule_turn()
 
     def detach(self) -> None:
@@ -89,7 +89,7 @@ class QueueConsumer:
         if self._is_detached:
             return
         if not self.consumer.subscription.topic.deleted:
-            self._engine.detach(self.consumer, now_ms=self._node_loop.now_ms())
+            self._engine.consumers.detach(self.consumer, now_ms=self._node_loop.now_ms())
             self._node_loop.schedule_turn()
         self._is_detached = True
         self.open.clear()
@@ -148,7 +148,7 @@ class QueueConsumer:
     def _refuse(self, sent: Sent, why: str) -> None:
         self.client.forget_id(sent)
         if not self.consumer.auto_ack:
-            self._engine.reject(
+            self._engine.settling.reject(
                 self.consumer,
                 sent.view,
                 sent.offset,
@@ -190,10 +190,10 @@ class QueueConsumer:
         if self.consumer.subscription.topic.deleted:
             return False
         if verb == "$nack":
-            count = engine.nack(*where, now_ms=now_ms, error=error, delay_ms=delay_ms)
+            count = engine.settling.nack(*where, now_ms=now_ms, error=error, delay_ms=delay_ms)
         elif verb == "$reject":
-            count = engine.reject(*where, now_ms=now_ms, error=error)
+            count = engine.settling.reject(*where, now_ms=now_ms, error=error)
         else:
-            count = engine.ack(*where)
+            count = engine.settling.ack(*where)
         self._node_loop.schedule_turn()
         return bool(count)

@@ -66,8 +66,8 @@ class Queues:
         self._node_loop.schedule_turn()
         now_ms = self._node_loop.now_ms()
         if address.dead:
-            return self._engine.create_topic(namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms)
-        return self._engine.create_topic(namespace, name, now_ms=now_ms, kind="queue")
+            return self._engine.topics.create(namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms)
+        return self._engine.topics.create(namespace, name, now_ms=now_ms, kind="queue")
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its topics."""
@@ -81,7 +81,9 @@ class Queues:
         found = topic.subscriptions.get(name)
         if found is None:
             mode = MODES[topic.policy.ordering]
-            return self._engine.subscribe(topic, name, now_ms=self._node_loop.now_ms(), mode=mode)
+            return self._engine.subscriptions.subscribe(
+                topic, name, now_ms=self._node_loop.now_ms(), mode=mode
+            )
         if found.mode is Mode.ASSIGNED:
             raise MqttError(
                 Reason.UNSPECIFIED_ERROR,
@@ -131,7 +133,7 @@ class Queues:
             if before_append is not None:
                 before_append(_anchor(topic, batch))
             # Whatever the QoS: a durable queue keeps what it took.
-            lsn = self._engine.publish(topic, batch, now_ms=arrival.now_ms).lsn
+            lsn = self._engine.publishing.publish(topic, batch, now_ms=arrival.now_ms).lsn
         except StorageFailed:
             raise
         except BraidError as error:
