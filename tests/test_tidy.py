@@ -229,3 +229,33 @@ def test_compiled_modules_are_not_older_than_their_source() -> None:
         built = library.stat().st_mtime
         stale = [named(module) for module in modules if module.stat().st_mtime > built]
         assert not stale, "run make setup"
+
+
+ENGINE_DOOR = re.compile(r"import Engine\b|\.schedule_turn\(|\b_engine\b")
+"""What only the runtime may have: the engine itself, and turns asked for by hand."""
+
+
+def test_the_engine_is_reached_through_the_runtime() -> None:
+    """``NodeLoop.engine()`` appends what was gathered and schedules the turn: with another way to
+    the engine either could be forgotten. A signature may name the type."""
+    rooms = ("api", "gateways", "alerts", "net")
+    found = {
+        named(path): hits
+        for room in rooms
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if (hits := ENGINE_DOOR.findall(without_typing(path.read_text())))
+    }
+    assert not found
+
+
+def without_typing(text: str) -> str:
+    """Without the import of the type, where a parameter is annotated with it and nothing kept."""
+    is_named = re.search(r"\bengine: Engine\b|-> Engine\b", text)
+    return re.sub(r"^.*import Engine\n", "", text, flags=re.MULTILINE) if is_named else text
+
+
+def test_views_are_not_written_through() -> None:
+    """``NodeLoop.view`` is for looking: what changes the engine's state goes through its parts."""
+    written = re.compile(r"\.view\.state\.(?:save_\w+|mark_dirty|next_id)|\.view\.store\.append")
+    found = {named(path) for path in sources(".py") if written.search(path.read_text())}
+    assert not found

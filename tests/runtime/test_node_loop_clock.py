@@ -54,7 +54,7 @@ async def broker() -> AsyncIterator[NodeLoop]:
 
 
 def consumed(broker: NodeLoop) -> tuple[Topic, Inbox]:
-    engine, now_ms = broker.engine, broker.now_ms()
+    engine, now_ms = broker.engine(), broker.now_ms()
     topic = engine.topics.create("n", "t", {"partitions": 1}, now_ms=now_ms)
     inbox = Inbox()
     subscription = engine.subscriptions.subscribe(topic, "s", now_ms=now_ms)
@@ -65,7 +65,7 @@ def consumed(broker: NodeLoop) -> tuple[Topic, Inbox]:
 def publish(broker: NodeLoop, topic: Topic, due_at_ms: int, dated: int = 0) -> None:
     batch = RecordBatch()
     batch.append(b"x", timestamp_ms=broker.now_ms(), due_at_ms=due_at_ms, dated=dated)
-    broker.engine.publishing.publish(topic, batch, now_ms=broker.now_ms())
+    broker.engine().publishing.publish(topic, batch, now_ms=broker.now_ms())
     broker.schedule_turn()
 
 
@@ -87,6 +87,6 @@ async def test_a_date_comes_with_the_wall_clock(broker: NodeLoop) -> None:
     assert delivery.batch.record(delivery.first).value == b"x"
     # And what is published from now on is stamped by it.
     publish(broker, topic, 0)
-    (run,) = broker.engine.reading.read(topic, 0, 1)
+    (run,) = broker.engine().reading.read(topic, 0, 1)
     stamped = run.batch.record(run.first).timestamp_ms
     assert abs(stamped - broker.wall_ms()) < PATIENCE_S * 1000

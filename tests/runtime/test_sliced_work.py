@@ -31,26 +31,28 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeLoop]:
 
 def make_topics(broker: NodeLoop, count: int) -> None:
     for number in range(count):
-        broker.engine.topics.create(NS, f"t{number}", {"partitions": 1}, now_ms=broker.now_ms())
+        broker.engine().topics.create(NS, f"t{number}", {"partitions": 1}, now_ms=broker.now_ms())
 
 
 async def test_others_are_served_between_two_slices(broker: NodeLoop) -> None:
     make_topics(broker, 50)
-    probe = broker.engine.topics.create("other", "probe", {"partitions": 1}, now_ms=broker.now_ms())
+    probe = broker.engine().topics.create(
+        "other", "probe", {"partitions": 1}, now_ms=broker.now_ms()
+    )
     template = Template("p", ".*", {"max_messages": 7})
-    steps = broker.engine.templates.putting(NS, template, now_ms=broker.now_ms())
+    steps = broker.engine().templates.putting(NS, template, now_ms=broker.now_ms())
     work = asyncio.ensure_future(broker.work(steps))
     served = 0
     while not work.done():
         batch = RecordBatch()
         batch.append(b"x", timestamp_ms=broker.now_ms())
-        broker.engine.publishing.publish(probe, batch, now_ms=broker.now_ms())
+        broker.engine().publishing.publish(probe, batch, now_ms=broker.now_ms())
         served += 1
         await asyncio.sleep(0)  # the others' turn
     await work
     # A step for each topic to see whether it can follow, and one in which it does.
     assert served >= 100
-    limits = {topic.policy.max_messages for topic in broker.engine.state.topics_of(NS)}
+    limits = {topic.policy.max_messages for topic in broker.engine().state.topics_of(NS)}
     assert limits == {7}
 
 
@@ -68,14 +70,14 @@ async def test_two_take_turns(broker: NodeLoop) -> None:
 
 async def test_who_asked_is_told_what_went_wrong(broker: NodeLoop) -> None:
     with pytest.raises(UnknownTemplate):
-        await broker.work(broker.engine.templates.deleting(NS, "none", now_ms=broker.now_ms()))
+        await broker.work(broker.engine().templates.deleting(NS, "none", now_ms=broker.now_ms()))
     await broker.work(iter(()))
 
 
 async def test_what_is_set_while_others_follow_holds(broker: NodeLoop) -> None:
     """Two templates at once, one of them more important: all topics end with that one."""
     make_topics(broker, 20)
-    engine, now_ms = broker.engine, broker.now_ms()
+    engine, now_ms = broker.engine(), broker.now_ms()
     low, high = (
         Template("a", ".*", {"max_messages": 1}),
         Template("b", ".*", {"max_messages": 2}, 9),
@@ -89,7 +91,7 @@ async def test_what_is_set_while_others_follow_holds(broker: NodeLoop) -> None:
 
 async def test_a_namespace_is_gone_at_once_and_its_names_are_free(broker: NodeLoop) -> None:
     make_topics(broker, 20)
-    engine, now_ms = broker.engine, broker.now_ms()
+    engine, now_ms = broker.engine(), broker.now_ms()
     steps = engine.namespaces.deleting(NS, now_ms=now_ms)
     next(steps)
     assert engine.state.topics_of(NS) == []

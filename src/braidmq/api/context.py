@@ -37,9 +37,7 @@ class ApiContext:
 
     def engine(self) -> Engine:
         """The engine, to be used until the next await."""
-        self.node_loop.schedule_turn()
-        self.node_loop.flush_batch()
-        return self.node_loop.engine
+        return self.node_loop.engine()
 
     async def done(self) -> None:
         """Wait until all that was done so far is on disk."""
@@ -52,11 +50,11 @@ class ApiContext:
         return self.engine().state.topic(call.grants.namespace, name)
 
     def subscription(self, call: Call, topic: str, subscription: str) -> Subscription:
-        return self.node_loop.engine.state.subscription(self.topic(call, topic), subscription)
+        return self.node_loop.view.state.subscription(self.topic(call, topic), subscription)
 
     def require_room(self) -> None:
         """Publishers wait while memory or disk is low (catalogue row A7)."""
-        pressure = self.node_loop.engine.pressure
+        pressure = self.node_loop.view.pressure
         if pressure.level is not Level.BLOCKED:
             return
         if pressure.disk_is_blocked:

@@ -102,9 +102,7 @@ class Guard:
             _meet(each, grants, arguments)
             if each.verb is not Verb.WRITE and each.of:
                 for name in _names(each.of, arguments):
-                    topic = self._context.node_loop.engine.state.topics.get(
-                        (grants.namespace, name)
-                    )
+                    topic = self._context.engine().state.topics.get((grants.namespace, name))
                     require_shared(topic)
 
     def _require_owner(

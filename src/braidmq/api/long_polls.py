@@ -61,7 +61,7 @@ class Waiting:
         poll = Poll(take, self._node_loop.loop.create_future())
         for subscription in subscriptions:
             self._polls.setdefault(subscription, {})[poll] = None
-            self._node_loop.engine.dispatching.watch(subscription)
+            self._node_loop.engine().dispatching.watch(subscription)
         gone = asyncio.ensure_future(_disconnected(request))
         try:
             either: set[asyncio.Future[Any]] = {poll.future, gone}
@@ -89,7 +89,7 @@ class Waiting:
         """Let those who wait try again, as long as they find something."""
         for poll in list(self._polls.get(subscription, ())):
             if not poll.try_again():
-                self._node_loop.engine.dispatching.watch(subscription)
+                self._node_loop.engine().dispatching.watch(subscription)
                 return
 
     def recheck(self) -> None:
@@ -98,7 +98,7 @@ class Waiting:
             for poll in list(self._polls.get(subscription, ())):
                 poll.try_again()
             if subscription in self._polls:
-                self._node_loop.engine.dispatching.watch(subscription)
+                self._node_loop.engine().dispatching.watch(subscription)
 
     def stop(self) -> None:
         """The node stops: nobody waits any more."""

@@ -78,14 +78,14 @@ def origin_of(
             raise BadRequest("a message is a producer's or a transaction's")
         transaction = find_transaction(context, call, namespace, headers.transaction)
         branch = "" if headers.branch is UNSET else headers.branch
-        return Origin(context.node_loop.engine.transactions.branch(transaction, branch), sequence)
+        return Origin(context.engine().transactions.branch(transaction, branch), sequence)
     if headers.producer_id is UNSET:
         if numbered:
             raise BadRequest("a sequence without a producer or a transaction")
         return None
     if headers.producer_epoch is UNSET or not numbered:
         raise BadRequest("a producer says its epoch and a sequence with each publish")
-    producer = context.node_loop.engine.transactions.producer(
+    producer = context.engine().transactions.producer(
         namespace,
         headers.producer_id,
         headers.producer_epoch,

@@ -14,7 +14,6 @@ class NamespaceContents:
     def _on_change(self, change: AccountChange) -> None:
         if isinstance(change, NamespaceDeleted):
             node_loop, name = self._node_loop, change.name
-            node_loop.flush_batch()
-            steps = node_loop.engine.namespaces.deleting(name, now_ms=node_loop.now_ms())
+            steps = node_loop.engine().namespaces.deleting(name, now_ms=node_loop.now_ms())
             next(steps, None)  # nobody finds its topics from here on
             node_loop.work_in_background(steps, f"deleting namespace {name!r}")

@@ -24,6 +24,7 @@ from braidmq.net.lingering import Lingering
 from braidmq.net.tcp import Poller
 from braidmq.net.unsent_output import Unsent
 from braidmq.record.batch import RecordBatch
+from braidmq.runtime.engine_view import EngineView
 from braidmq.runtime.memory_trim import MemoryTrim
 from braidmq.runtime.pipeline_runs import Pipelines
 from braidmq.runtime.publish_batcher import PendingBatch, PublishBatcher, Publisher
@@ -84,7 +85,9 @@ class NodeLoop:
         loop: asyncio.AbstractEventLoop,
         workers: Callable[[Store, asyncio.AbstractEventLoop], DiskWorkers] = Workers,
     ) -> None:
-        self.engine = engine
+        self._engine = engine
+        self.view = EngineView(engine)
+        """The engine, for who only looks."""
         self.clock = clock
         self.loop = loop
         self.listeners: list[EffectListener] = []
@@ -159,6 +162,15 @@ class NodeLoop:
     def _set_due(self, due: bool) -> None:
         self._turn_due = self.turns.is_due = due
 
+    def engine(self) -> Engine:
+        """The engine, for who does something with it, now: what was gathered is appended first, and
+        a turn follows. There is no other way to it, so that neither can be forgotten."""
+        if self._batcher.is_open:
+            self.flush_batch()
+        if not self._turn_due:
+            self.schedule_turn()
+        return self._engine
+
     def publish_batched(
         self, topic: Topic, durable: bool, batch: RecordBatch, publisher: Publisher | None
     ) -> None:
@@ -167,7 +179,7 @@ class NodeLoop:
         self.schedule_turn()
 
     def flush_batch(self) -> None:
-        """Append what was gathered: before anything else is done with the engine."""
+        """Append what was gathered, for who has to see it; ``engine`` does so by itself."""
         self._await(self._batcher.flush(self.now_ms()))
 
     def _await(self, appended: tuple[PendingBatch, Lsn | None] | None) -> None:
@@ -198,15 +210,16 @@ class NodeLoop:
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
         """Call back once an entry is on disk, or can't be; at once for what needs no disk, or is
         there. Who has to keep an order among its answers has ``Answers`` for it."""
-        if lsn is None or lsn <= self.engine.store.journal.durable_lsn:
+        if lsn is None or lsn <= self._engine.store.journal.durable_lsn:
             waiter(None)
         else:
-            self.engine.store.wait(lsn, waiter)
+            self._engine.store.wait(lsn, waiter)
             self.schedule_turn()
 
     def pending_lsn(self) -> Lsn | None:
         """When this is durable all that was done so far is; None when it is already."""
-        journal = self.engine.store.journal
+        self.flush_batch()
+        journal = self._engine.store.journal
         if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
             return journal.last_lsn
         return None
@@ -214,10 +227,11 @@ class NodeLoop:
     def let_go(self, release: Callable[[], None]) -> None:
         """Give back what a peer had that is gone. A journal that has failed takes no note of it;
         then the peer is gone all the same, and the restart that the node needs gives it back."""
+        self.flush_batch()
         try:
             release()
         except StorageFailed:
-            if self.engine.store.failure() is None:
+            if self._engine.store.failure() is None:
                 raise
 
     async def durable(self, lsn: Lsn | None) -> None:
@@ -273,7 +287,7 @@ class NodeLoop:
         self.loop.call_soon(self._turn, context=self._context)
 
     def _turn(self) -> None:
-        engine = self.engine
+        engine = self._engine
         # What is due is so by when the turn began, which is before all that was read since: a
         # message that lives for a millisecond is not expired by how long the turn takes.
         now_ms = self._turn_ms if self._turn_due else self.clock.now_ms()
@@ -306,7 +320,7 @@ class NodeLoop:
         self._arm(now_ms)
 
     def _dispatch(self, now_ms: int) -> None:
-        engine = self.engine
+        engine = self._engine
         for delivery in engine.dispatching.dispatch(now_ms):
             receiver = delivery.consumer.receiver
             assert receiver is not None  # who pulls is paused or passive
@@ -322,8 +336,8 @@ class NodeLoop:
 
     def _commit(self) -> None:
         """Wake the committer when somebody waits; what nobody waits for may gather a while."""
-        journal = self.engine.store.journal
-        if journal.is_awaited or self.engine.store.wants_checkpoint():
+        journal = self._engine.store.journal
+        if journal.is_awaited or self._engine.store.wants_checkpoint():
             self._workers.wake()
         is_behind = journal.last_lsn > journal.durable_lsn and journal.failure is None
         if is_behind and self._lazy is None:
@@ -332,13 +346,13 @@ class NodeLoop:
 
     def _commit_lazily(self) -> None:
         self._lazy = None
-        if self.engine.store.journal.durable_lsn < self._lazy_lsn:
+        if self._engine.store.journal.durable_lsn < self._lazy_lsn:
             self._workers.wake()
         self._commit()
 
     def _arm(self, now_ms: int) -> None:
         """One loop timer for the whole wheel, set to its next tick."""
-        due = self.engine.next_due_ms()
+        due = self._engine.next_due_ms()
         if due is None or (self._timer is not None and self._timer_due_ms <= due):
             return
         if self._timer is not None:
@@ -353,22 +367,22 @@ class NodeLoop:
     def _check_clock(self) -> None:
         """Tell the engine when the wall clock was set: dates are by that one."""
         lead_ms = self.clock.wall_ms() - self.clock.now_ms()
-        by_ms = lead_ms - self.engine.state.clock.lead_ms
+        by_ms = lead_ms - self._engine.state.clock.lead_ms
         if abs(by_ms) >= CLOCK_SET_MS:
             logger.warning("the wall clock was set", extra={"by_ms": by_ms})
-            self.engine.message_times.clock_set(lead_ms, now_ms=self.now_ms())
+            self._engine.message_times.clock_set(lead_ms, now_ms=self.now_ms())
             self.schedule_turn()
 
     def _check_pressure(self) -> None:
         self._check_clock()
-        self._disk_free_bytes = self.engine.store.disk.free_bytes("")
-        self._trimming.look(self.engine.store.memory.resident + self.input_budget.held_bytes)
-        self.engine.check_pressure(self._disk_free_bytes)
-        self.engine.reclaim()
-        if self.engine.store.wants_checkpoint():
+        self._disk_free_bytes = self._engine.store.disk.free_bytes("")
+        self._trimming.look(self._engine.store.memory.resident + self.input_budget.held_bytes)
+        self._engine.check_pressure(self._disk_free_bytes)
+        self._engine.reclaim()
+        if self._engine.store.wants_checkpoint():
             self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
-        if self.engine.state.effects:
+        if self._engine.state.effects:
             self.schedule_turn()
 
     def _input_bytes(self) -> int:
@@ -379,8 +393,8 @@ class NodeLoop:
 
     def is_blocked(self) -> bool:
         """Whether nothing more may be published, by how things are now."""
-        self.engine.check_pressure(self._disk_free_bytes)
-        return self.engine.pressure.level is Level.BLOCKED
+        self._engine.check_pressure(self._disk_free_bytes)
+        return self._engine.pressure.level is Level.BLOCKED
 
     def on_pressure(self, listener: Callable[[PressureChanged], None]) -> None:
         def only_pressure(effect: Effect) -> None:

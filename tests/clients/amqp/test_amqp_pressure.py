@@ -100,7 +100,7 @@ def test_who_does_not_understand_is_held_back_without_a_word() -> None:
         reader.open(1)
         with sending(out, data):
             until(lambda: port.ask(held(Hold.BLOCKED)))
-            taken = port.ask(lambda gateway: gateway.node_loop.engine.store.memory.resident)
+            taken = port.ask(lambda gateway: gateway.node_loop.view.store.memory.resident)
             assert taken < 8 * MIB
             reader.ask(1, m.BasicConsume("q", no_ack=True), m.BasicConsumeOk)
             for _ in range(16 * MIB // len(BODY)):
@@ -145,12 +145,12 @@ def test_low_disk_space_blocks_publishers_and_nobody_else() -> None:
 
 
 def ready(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.node_loop.engine.state.topics_of("/")
+    (topic,) = gateway.node_loop.view.state.topics_of("/")
     return sum(each.ready for each in topic.subscriptions.values())
 
 
 def in_flight(gateway: AmqpGateway) -> int:
-    (topic,) = gateway.node_loop.engine.state.topics_of("/")
+    (topic,) = gateway.node_loop.view.state.topics_of("/")
     return sum(each.in_flight for each in topic.subscriptions.values())
 
 
@@ -282,7 +282,7 @@ def test_between_the_marks_publishers_are_slowed_and_served() -> None:
         out.open(1)
         out.declare("q")
         out.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
-        until(lambda: port.ask(lambda gateway: gateway.node_loop.engine.pressure.level))
+        until(lambda: port.ask(lambda gateway: gateway.node_loop.view.pressure.level))
         for number in range(1, 6):
             out.publish(1, "q", b"x")
             assert out.expect(m.BasicAck).delivery_tag == number

@@ -69,7 +69,7 @@ def test_what_came_of_a_body_counts_as_memory_until_its_connection_ends(port: Po
         until(lambda: port.ask(held_bytes) >= 8 * MIB)
         # Twice what came, whatever was said to come.
         assert port.ask(held_bytes) <= 17 * MIB
-        pressure = port.gateway.node_loop.engine.pressure
+        pressure = port.gateway.node_loop.view.pressure
         assert pressure.input_bytes() == port.ask(held_bytes)
     until(lambda: port.ask(held_bytes) == 0)
 

@@ -31,7 +31,7 @@ def until(happened: Callable[[], object]) -> None:
 
 def counts(gateway: MqttGateway) -> tuple[int, int]:
     """Of the queue: ready, and with somebody."""
-    (topic,) = [each for each in gateway.node_loop.engine.state.topics_of("/") if each.name == "q"]
+    (topic,) = [each for each in gateway.node_loop.view.state.topics_of("/") if each.name == "q"]
     found = topic.subscriptions.values()
     return sum(each.ready for each in found), sum(each.in_flight for each in found)
 

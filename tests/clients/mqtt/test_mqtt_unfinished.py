@@ -85,7 +85,7 @@ def test_what_came_of_a_packet_counts_and_what_was_announced_does_not(port: Port
         client.send_bytes(whole[1000 : 4 * MIB])
         until(lambda: port.ask(held_bytes) >= 4 * MIB)
         assert port.ask(held_bytes) <= 8 * MIB
-        assert port.gateway.node_loop.engine.pressure.input_bytes() == port.ask(held_bytes)
+        assert port.gateway.node_loop.view.pressure.input_bytes() == port.ask(held_bytes)
         client.send_bytes(whole[4 * MIB :])
         assert client.expect(PubAck).packet_id == 7
         assert port.ask(held_bytes) == 0

@@ -168,7 +168,7 @@ class Bulk:
 
     def _hidden(self, partition: TopicPartition) -> list[tuple[int, int]]:
         log = partition.log
-        cancelled = self._context.node_loop.engine.store.acknowledged.get((CANCELLED, log.id))
+        cancelled = self._context.engine().store.acknowledged.get((CANCELLED, log.id))
         if cancelled is None:
             return []
         ranges = [(0, cancelled.floor), *cancelled.ranges_above_floor()]
@@ -210,7 +210,7 @@ class Bulk:
     def _first_record(self, segment: Segment) -> tuple[int, bytes]:
         known = self._first_records.get(segment.path)
         if known is None:
-            file = self._context.node_loop.engine.store.disk.open(segment.path)
+            file = self._context.engine().store.disk.open(segment.path)
             try:
                 length = read_header(file).length
                 known = length, file.read(HEADER_SIZE, length)
@@ -270,7 +270,7 @@ class Bulk:
             return Response(self._keys(segment), 200, headers=NO_STORE, media_type=BINARY)
         size = segment.size
         start, stop, status = requested(call.request.headers.get("range"), size)
-        file = self._context.node_loop.engine.store.disk.open(segment.path)
+        file = self._context.engine().store.disk.open(segment.path)
         headers = {**NO_STORE, "accept-ranges": "bytes", "content-length": str(stop - start)}
         if status == 206:
             headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
@@ -284,7 +284,7 @@ class Bulk:
         )
 
     def _keys(self, segment: Segment) -> bytes:
-        disk = self._context.node_loop.engine.store.disk
+        disk = self._context.engine().store.disk
         if not disk.exists(segment.keys_path):
             raise UnknownSegment(f"segment {segment.path} has no filter of keys")
         file = disk.open(segment.keys_path)
@@ -358,7 +358,7 @@ class Bulk:
         For readers that keep their own place and report it, so that their lag is known.
         """
         found = self._context.subscription(call, topic, subscription)
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         for each in body.offsets:
             found.topic.partition(each.partition)
             engine.offsets.commit(found.views[each.partition], each.offset)

@@ -84,7 +84,7 @@ class DeadLetters:
     async def list_dead_letters(self, call: Call, topic: str, query: LettersQuery) -> Letters:
         """List the dead letters of a topic."""
         found = self._context.topic(call, topic)
-        dead = self._context.node_loop.engine.dead_letter_queue.topic_for(found)
+        dead = self._context.engine().dead_letter_queue.topic_for(found)
         if dead is None:
             return Letters("", [], 0)
         records = list(islice(self._records(found, dead, query.start), query.limit))
@@ -143,7 +143,7 @@ class DeadLetters:
         At most 10000 a call.
         """
         found = self._retryable(call, query.namespace, topic)
-        dead = self._context.node_loop.engine.dead_letter_queue.topic_for(found)
+        dead = self._context.engine().dead_letter_queue.topic_for(found)
         if dead is None:
             return Retried(0, False)
         records = self._records(found, dead, 0)
@@ -189,7 +189,7 @@ class DeadLetters:
     async def purge_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Removed:
         """Remove all dead letters of a topic."""
         found = self._context.topic(call, topic)
-        dead = self._context.node_loop.engine.dead_letter_queue.topic_for(found)
+        dead = self._context.engine().dead_letter_queue.topic_for(found)
         if dead is None:
             return Removed(0)
         count = 0
@@ -212,13 +212,13 @@ class DeadLetters:
 
     def _records(self, topic: Topic, dead: Topic, start: int) -> Iterator[Record]:
         """Those that died in ``topic``: others may share its dead-letter topic."""
-        for record in self._context.node_loop.engine.dead_letter_queue.letters(dead, start):
+        for record in self._context.engine().dead_letter_queue.letters(dead, start):
             death = death_of(record)
             if death is not None and death.topic == topic.name:
                 yield record
 
     def _one(self, topic: Topic, offset: int) -> tuple[Topic, Record]:
-        dead = self._context.node_loop.engine.dead_letter_queue.topic_for(topic)
+        dead = self._context.engine().dead_letter_queue.topic_for(topic)
         record = next(self._records(topic, dead, offset), None) if dead is not None else None
         if dead is None or record is None or record.offset != offset:
             raise UnknownLetter(f"topic {topic.name!r} has no dead letter {offset}")
@@ -226,11 +226,11 @@ class DeadLetters:
 
     def _retry(self, topic: Topic, dead: Topic, record: Record) -> None:
         revived = Revived(record, *without_deaths(record))
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         engine.dead_letter_queue.bring_back(dead, topic, revived, self._context.now_ms)
 
     def _remove(self, dead: Topic, record: Record) -> None:
-        dead_letter_queue = self._context.node_loop.engine.dead_letter_queue
+        dead_letter_queue = self._context.engine().dead_letter_queue
         dead_letter_queue.remove(dead, record.offset, record.offset + 1, self._context.now_ms)
 
 

@@ -44,7 +44,7 @@ class DelayedResource:
     async def list_delayed(self, call: Call, topic: str, query: DelayedQuery) -> DelayedMessages:
         """List messages that wait for their time, by partition and offset."""
         found = self._context.topic(call, topic)
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         after = query.partition, query.after
         now_ms = self._context.now_ms
         waiting = engine.delayed.find(found, now_ms=now_ms, limit=query.limit, after=after)
@@ -66,5 +66,5 @@ class DelayedResource:
     ) -> None:
         """Cancel a message before its time: it is delivered to nobody."""
         found = self._context.engine().state.topic(query.namespace, topic)
-        self._context.node_loop.engine.delayed.cancel(found, partition, offset)
+        self._context.engine().delayed.cancel(found, partition, offset)
         await self._context.done()

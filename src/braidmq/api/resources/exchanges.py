@@ -333,7 +333,7 @@ class Exchanges:
         return routed
 
     def _publish(self, call: Call, namespace: str, exchange: str, body: RoutedMessages) -> Routed:
-        engine, now_ms = self._context.node_loop.engine, self._context.now_ms
+        engine, now_ms = self._context.engine(), self._context.now_ms
         key = body.routing_key.encode()
         batch = as_amqp(encode(body.messages, now_ms, call.user.name), exchange.encode(), key)
         runs = self._runs(namespace, exchange, key, batch)
@@ -362,7 +362,7 @@ class Exchanges:
         self, namespace: str, exchange: str, key: bytes, batch: RecordBatch
     ) -> list[tuple[list[Topic], int, int]]:
         """Topics, and which messages go to them: all the same way unless headers decide."""
-        router = self._context.node_loop.engine.exchanges.router(namespace)
+        router = self._context.engine().exchanges.router(namespace)
         if router.routes_by_key_only(exchange):
             return [(self._topics(namespace, exchange, key, batch, 0), 0, batch.count)]
         runs: list[tuple[list[Topic], int, int]] = []
@@ -380,7 +380,7 @@ class Exchanges:
         def headers() -> Mapping[str, Any]:
             return headers_of(batch.record(index))
 
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         router = engine.exchanges.router(namespace)
         route = router.resolve(exchange, key, headers, from_client=True)
         found = (engine.state.topics.get((namespace, name)) for name in route.topics)

@@ -296,9 +296,7 @@ class Groups:
     ) -> SubscriptionInfo:
         """Have a group begin again in a topic, from a position in all its partitions."""
         found = self._context.subscription(call, body.topic, group)
-        self._context.node_loop.engine.offsets.rewind(
-            found, position(body.to), now_ms=self._context.now_ms
-        )
+        self._context.engine().offsets.rewind(found, position(body.to), now_ms=self._context.now_ms)
         await self._context.done()
         return described(found, self._waiting)
 
@@ -308,7 +306,7 @@ class Groups:
         """Those of its members; with ``shared`` also those whose consumers share messages."""
         found = (
             topic.subscriptions.get(group)
-            for topic in self._context.node_loop.engine.state.topics_of(namespace)
+            for topic in self._context.engine().state.topics_of(namespace)
         )
         return [
             each
@@ -471,7 +469,7 @@ class Groups:
 
         def take() -> list[Message]:
             call.require_still(lambda: all(map(call.grants.may_read, topics)))
-            known = self._context.node_loop.engine.state.consumers
+            known = self._context.engine().state.consumers
             live = [each for each in consumers if each.id in known]
             return self._take(live, body)
 
@@ -488,10 +486,10 @@ class Groups:
         self, namespace: str, group: str, member: str, generation: int
     ) -> list[Consumer]:
         self._heartbeat(namespace, group, member, generation, catch_up=True)
-        return self._context.node_loop.engine.groups.consumers(namespace, group, member)
+        return self._context.engine().groups.consumers(namespace, group, member)
 
     def _take(self, consumers: list[Consumer], body: PollBody) -> list[Message]:
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         messages: list[Message] = []
         for consumer in consumers:
             if len(messages) >= body.limit:

@@ -151,7 +151,7 @@ class LeasesResource:
         With parts of the work that are done; once all are, the lease ends.
         """
         found = self._context.engine().leases.lease(query.namespace, lease)
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         engine.leases.renew(found, self._context.now_ms, tuple(body.finished))
         if body.finished:
             await self._context.done()  # the last part ends it
@@ -167,11 +167,11 @@ class LeasesResource:
     async def end_lease(self, call: Call, lease: str, query: InNamespace) -> None:
         """End a lease: what it kept may go."""
         found = self._context.engine().leases.lease(query.namespace, lease)
-        self._context.node_loop.engine.leases.end(found, self._context.now_ms)
+        self._context.engine().leases.end(found, self._context.now_ms)
         await self._context.done()
 
     def _described(self, lease: Lease) -> LeaseInfo:
-        partitions = self._context.node_loop.engine.state.partitions
+        partitions = self._context.engine().state.partitions
         return LeaseInfo(
             lease.namespace,
             lease.name,

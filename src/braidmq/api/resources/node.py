@@ -78,7 +78,7 @@ class Figures:
 
     def look(self) -> Overview:
         node_loop = self._context.node_loop
-        engine, now_ms = node_loop.engine, node_loop.clock.now_ms()
+        engine, now_ms = node_loop.view, node_loop.clock.now_ms()
         subscriptions = list(engine.state.subscriptions.values())
         by_namespace = engine.state.totals.all_counts(engine.state.topics.values())
         counts = sum(by_namespace.values(), Counter())
@@ -166,7 +166,6 @@ class Node:
     async def close_connection(self, call: Call, connection: str) -> None:
         """Close a connection; its peer is told who did."""
         self._found(connection).end(f"closed by {call.user.name} over HTTP")
-        self._context.node_loop.schedule_turn()
 
     @operation(
         "GET",
@@ -192,7 +191,6 @@ class Node:
         reason = f"closed by {call.user.name} over HTTP"
         if not self._found(connection).end_channel(channel, reason):
             raise UnknownConnection(f"connection {connection!r} has no channel {channel}")
-        self._context.node_loop.schedule_turn()
 
     def _found(self, connection: str) -> Session:
         session = self._context.node_loop.sessions.get(connection)

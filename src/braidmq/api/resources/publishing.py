@@ -195,7 +195,7 @@ class Publishing:
         self, call: Call, topic: Topic, messages: Sequence[NewMessage], headers: PublishHeaders
     ) -> "Appended":
         now_ms, user = self._context.now_ms, call.user.name
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         origin = origin_of(self._context, call, topic.namespace, headers)
         # All are encoded before any is published: a bad one must not leave half a batch behind.
         batches = [

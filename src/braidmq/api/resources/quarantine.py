@@ -85,7 +85,7 @@ class QuarantineResource:
         For when the damaged file was restored.
         """
         found = self._found(query.namespace, topic, partition)
-        store, log = self._context.node_loop.engine.store, found.log
+        store, log = self._context.engine().store, found.log
         loop = asyncio.get_running_loop()
         damage = await loop.run_in_executor(
             None, check, store.disk, list(log.segments), log.header_label
@@ -125,8 +125,7 @@ class QuarantineResource:
             else:
                 future.set_result(result)
 
-        self._context.node_loop.engine.store.skip_damage(found.log, told)
-        self._context.node_loop.schedule_turn()
+        self._context.engine().store.skip_damage(found.log, told)
         skipped = await future
         self._context.engine()
         if found.log.damage is not None and not found.topic.deleted:

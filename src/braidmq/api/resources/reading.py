@@ -69,7 +69,7 @@ class Reading:
         Messages that wait for their time are shown too; what a queue has let go of is skipped.
         """
         found = self._context.topic(call, topic)
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         at = engine.reading.find_offset(found, partition, position(query.start))
         uncommitted = query.isolation == "read_uncommitted"
         end = self._end(found, partition, uncommitted)
@@ -94,7 +94,7 @@ class Reading:
         end = self._end(topic, partition, uncommitted)
         records: list[Record] = []
         while at < end and len(records) < limit and bytes_max > 0:
-            runs = self._context.node_loop.engine.reading.read(
+            runs = self._context.engine().reading.read(
                 topic, partition, at, bytes_max, uncommitted=uncommitted
             )
             if not runs:

@@ -230,7 +230,7 @@ class Answers:
 
     @property
     def _ack(self) -> Verb:
-        return self._context.node_loop.engine.settling.ack
+        return self._context.engine().settling.ack
 
     def _nack(self, body: NackOne | NackMany) -> Verb:
         delay_ms = None if body.delay_ms is UNSET else body.delay_ms
@@ -240,7 +240,7 @@ class Answers:
         return self._at_once("reject", error=body.error)
 
     def _at_once(self, verb: str, **arguments: Any) -> Verb:
-        do = getattr(self._context.node_loop.engine.settling, verb)
+        do = getattr(self._context.engine().settling, verb)
 
         def perform(consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
             count: int = do(consumer, view, start, stop, now_ms=self._context.now_ms, **arguments)
@@ -251,7 +251,7 @@ class Answers:
     def _extend(self, body: ExtendOne | ExtendMany) -> Verb:
         def perform(consumer: Consumer, view: PartitionView, start: int, stop: int) -> int:
             until_ms = self._context.now_ms + body.visibility_ms
-            engine = self._context.node_loop.engine
+            engine = self._context.engine()
             return engine.settling.extend(consumer, view, start, stop, until_ms=until_ms)
 
         return perform
@@ -282,7 +282,7 @@ class Answers:
         held = [self._held(call, namespace, each, found) for each in dict.fromkeys(receipts)]
         mine = set(found.holders.values())
         fresh = [each for each in held if each[0].id not in mine]
-        self._context.node_loop.engine.transactions.acknowledge_all(found, _runs(fresh))
+        self._context.engine().transactions.acknowledge_all(found, _runs(fresh))
         self._wake(fresh)
         await self._context.done()
         return len(held)

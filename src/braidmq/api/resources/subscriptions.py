@@ -207,7 +207,7 @@ class Subscriptions:
             if known.mode != body.mode:
                 raise WrongMode(f"subscription {subscription!r} of topic {topic!r} is {known.mode}")
             return Answer(described(known, self._waiting), 200)
-        made = self._context.node_loop.engine.subscriptions.subscribe(
+        made = self._context.engine().subscriptions.subscribe(
             found,
             subscription,
             now_ms=self._context.now_ms,
@@ -233,7 +233,7 @@ class Subscriptions:
         found = self._context.subscription(call, topic, subscription)
         if found.name.partition(".")[0] == QUEUE_SUBSCRIPTION:
             call.grants.need_configure(topic)
-        self._context.node_loop.engine.subscriptions.delete(found)
+        self._context.engine().subscriptions.delete(found)
         await self._context.done()
 
     @operation(
@@ -252,9 +252,7 @@ class Subscriptions:
         Receipts given out before are stale from then on. Other subscriptions do not notice.
         """
         found = self._context.subscription(call, topic, subscription)
-        self._context.node_loop.engine.offsets.rewind(
-            found, position(body.to), now_ms=self._context.now_ms
-        )
+        self._context.engine().offsets.rewind(found, position(body.to), now_ms=self._context.now_ms)
         await self._context.done()
         return described(found, self._waiting)
 
@@ -282,7 +280,7 @@ class Subscriptions:
 
         def take() -> list[Message]:
             call.require_still(lambda: call.grants.may_read(topic))
-            engine = self._context.node_loop.engine
+            engine = self._context.engine()
             engine.state.subscription(engine.state.topic(query.namespace, topic), subscription)
             consumer = self._consumer(found)
             consumer.auto_ack = body.auto_ack
@@ -307,7 +305,7 @@ class Subscriptions:
 
     def _consumer(self, subscription: Subscription) -> Consumer:
         consumer = self._consumers.get(subscription)
-        engine = self._context.node_loop.engine
+        engine = self._context.engine()
         if consumer is None or consumer.id not in engine.state.consumers:
             self._drop_orphans()
             consumer = self._consumers[subscription] = engine.consumers.attach(
@@ -317,7 +315,7 @@ class Subscriptions:
 
     def _drop_orphans(self) -> None:
         """Consumers whose subscription is gone went with it."""
-        known = self._context.node_loop.engine.state.consumers
+        known = self._context.engine().state.consumers
         for subscription, consumer in list(self._consumers.items()):
             if consumer.id not in known:
                 del self._consumers[subscription]

@@ -115,9 +115,7 @@ class Topics:
         seen: list[TopicSummary] = []
         for name in names:
             if grants.sees(name):
-                seen.append(
-                    summary(self._context.node_loop.engine.state.topic(query.namespace, name))
-                )
+                seen.append(summary(self._context.engine().state.topic(query.namespace, name)))
             if len(seen) == query.limit:
                 break
         return seen
@@ -175,7 +173,7 @@ class Topics:
 
     def _require_room(self, namespace: str) -> None:
         context = self._context
-        limit = reached_queue_limit(context.access.accounts, context.node_loop.engine, namespace)
+        limit = reached_queue_limit(context.access.accounts, context.node_loop.view, namespace)
         if limit is not None:
             raise LimitReached(f"namespace {namespace!r} has as many topics as it may: {limit}")
 
@@ -197,7 +195,7 @@ class Topics:
         """
         found = self._context.topic(call, topic)
         require_storable(body.settings)
-        self._context.node_loop.engine.topics.alter(
+        self._context.engine().topics.alter(
             found,
             merge(found.settings, body.settings),
             now_ms=self._context.now_ms,
@@ -220,7 +218,7 @@ class Topics:
         With its messages and subscriptions; its consumers are told.
         """
         found = self._context.topic(call, topic)
-        self._context.node_loop.engine.topics.delete(found)
+        self._context.engine().topics.delete(found)
         await self._context.done()
 
     @operation(
@@ -236,7 +234,7 @@ class Topics:
         For all subscriptions; the answer has how many the fullest of them lost.
         """
         found = self._context.topic(call, topic)
-        purged = self._context.node_loop.engine.retention.purge(found)
+        purged = self._context.engine().retention.purge(found)
         await self._context.done()
         return Purged(purged)
 

@@ -327,7 +327,7 @@ class Transactions:
             list(transaction.branches),
             [
                 HeldPartition(held.topic.name, held.partition, held.first_offset, held.behind)
-                for held in self._context.node_loop.engine.transactions.held(transaction)
+                for held in self._context.engine().transactions.held(transaction)
             ],
         )
 

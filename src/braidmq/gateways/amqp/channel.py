@@ -51,4 +51,3 @@ class Channel:
         self.consumers.end()
         if left:
             transactions.left(self)
-        self.node_loop.schedule_turn()

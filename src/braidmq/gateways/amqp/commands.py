@@ -69,9 +69,8 @@ class Commands:
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise ConnectionError_(ReplyCode.COMMAND_INVALID, "unimplemented method")
-        self._lsn_before = self._node_loop.engine.store.journal.last_lsn
+        self._lsn_before = self._node_loop.engine().store.journal.last_lsn
         handler(self, channel, method)
-        self._node_loop.schedule_turn()
 
     def run_connection(self, method: m.Method) -> None:
         if isinstance(method, m.ConnectionUpdateSecret):
@@ -90,7 +89,7 @@ class Commands:
     def _reply_own(self, channel: Channel, answer: m.Method, nowait: bool) -> None:
         """Once what the method itself wrote is on disk, which mostly is nothing."""
         if not nowait:
-            last_lsn = self._node_loop.engine.store.journal.last_lsn
+            last_lsn = self._node_loop.view.store.journal.last_lsn
             channel.reply(answer, last_lsn if last_lsn > self._lsn_before else None)
 
     # --- exchanges ---
@@ -119,7 +118,7 @@ class Commands:
             self._connection.require_read(name, "exchange")
             self._connection.require_write(alternate)
         try:
-            self._node_loop.engine.exchanges.declare(
+            self._node_loop.engine().exchanges.declare(
                 channel.vhost,
                 name,
                 method.type,
@@ -143,21 +142,21 @@ class Commands:
 
     def _adopt_alternate(self, channel: Channel, name: str, alternate: object) -> None:
         """Who declares an exchange again, and may, makes a disabled alternate hold again."""
-        exchanges = self._node_loop.engine.exchanges
+        exchanges = self._node_loop.engine().exchanges
         info = exchanges.router(channel.vhost).exchange(name)
         if isinstance(alternate, str) and exchanges.is_denied(channel.vhost, info):
             exchanges.adopt(channel.vhost, info, self._connection.user)
 
     def _exchange(self, channel: Channel, name: str) -> ExchangeInfo:
         try:
-            return self._node_loop.engine.exchanges.router(channel.vhost).exchange(name)
+            return self._node_loop.view.router(channel.vhost).exchange(name)
         except routing.ExchangeNotFound:
             raise no_exchange(name, channel.vhost) from None
 
     def _is_declared(self, channel: Channel, name: str, method: m.ExchangeDeclare) -> bool:
         """Whether the exchange exists; then it must be as declared, in what RabbitMQ compares."""
         try:
-            current = self._node_loop.engine.exchanges.router(channel.vhost).exchange(name)
+            current = self._node_loop.view.router(channel.vhost).exchange(name)
         except routing.ExchangeNotFound:
             return False
         alternate = method.arguments.get("alternate-exchange")
@@ -186,7 +185,9 @@ class Commands:
             )
         self._connection.require_configure("exchange", name)
         try:
-            self._node_loop.engine.exchanges.delete(channel.vhost, name, if_unused=method.if_unused)
+            self._node_loop.engine().exchanges.delete(
+                channel.vhost, name, if_unused=method.if_unused
+            )
         except routing.ExchangeInUse:
             raise precondition_failed(
                 f"exchange '{name}' in vhost '{channel.vhost}' in use"
@@ -231,7 +232,7 @@ class Commands:
 
     def queue_declare(self, channel: Channel, method: m.QueueDeclare) -> None:
         name = _one_line(method.queue)
-        engine = self._node_loop.engine
+        engine = self._node_loop.engine()
         if method.passive:
             if self._is_reply_address(channel, name):
                 self._reply(channel, m.QueueDeclareOk(name, 0, 1), method.nowait)
@@ -268,7 +269,7 @@ class Commands:
         self._declared(channel, topic, method.nowait)
 
     def _create(self, channel: Channel, name: str, method: m.QueueDeclare) -> Topic:
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         arguments = dict(method.arguments)
         settings = settings_of(arguments, name, channel.vhost)
         dead_letters = arguments.get("x-dead-letter-exchange")
@@ -308,7 +309,7 @@ class Commands:
         return topic
 
     def _subscribe(self, topic: Topic, method: m.QueueDeclare) -> None:
-        self._node_loop.engine.subscriptions.subscribe(
+        self._node_loop.engine().subscriptions.subscribe(
             topic,
             SUBSCRIPTION,
             now_ms=self._node_loop.now_ms(),
@@ -334,7 +335,7 @@ class Commands:
 
     def _topic(self, channel: Channel, name: str) -> Topic:
         """Any topic, an AMQP queue or not."""
-        topic = self._node_loop.engine.state.topics.get((channel.vhost, name))
+        topic = self._node_loop.view.state.topics.get((channel.vhost, name))
         if topic is None or name.startswith(PRIVATE_PREFIX):
             raise no_queue(name, channel.vhost)
         owner = self._connection.gateway.registry.owner(channel.vhost, name)
@@ -407,7 +408,7 @@ class Commands:
         bind: bool,
         durable: bool,
     ) -> None:
-        exchanges = self._node_loop.engine.exchanges
+        exchanges = self._node_loop.engine().exchanges
         try:
             if bind:
                 exchanges.bind(
@@ -426,7 +427,7 @@ class Commands:
 
     def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
         topic = self._readable_queue(channel, method.queue)
-        count = self._node_loop.engine.retention.purge(topic)
+        count = self._node_loop.engine().retention.purge(topic)
         self._reply(channel, m.QueuePurgeOk(count), method.nowait)
 
     def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
@@ -452,7 +453,7 @@ class Commands:
             raise precondition_failed(f"queue '{topic.name}' in vhost '{channel.vhost}' in use")
         count = subscription.ready
         self._connection.gateway.registry.disown(channel.vhost, topic.name)
-        self._node_loop.engine.topics.delete(topic)
+        self._node_loop.engine().topics.delete(topic)
         self._reply(channel, m.QueueDeleteOk(count), method.nowait)
 
     # --- consuming ---
@@ -466,7 +467,7 @@ class Commands:
         if method.global_qos:
             channel.consumers.credit.limit = limit
             for target in channel.consumers.by_tag.values():
-                self._node_loop.engine.consumers.resume(target.consumer)
+                self._node_loop.engine().consumers.resume(target.consumer)
             channel.consumers.pause(self._connection.write_paused)
         else:
             channel.consumers.prefetch = method.prefetch_count
@@ -504,7 +505,7 @@ class Commands:
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
         try:
-            target.consumer = self._node_loop.engine.consumers.attach(
+            target.consumer = self._node_loop.engine().consumers.attach(
                 subscription,
                 now_ms=self._node_loop.now_ms(),
                 credits=[Credit(channel.consumers.prefetch or UNLIMITED), channel.consumers.credit],
@@ -527,7 +528,7 @@ class Commands:
         any topic by groups."""
         if "x-group" in method.arguments:
             return group_subscription(
-                self._node_loop.engine, topic, method.arguments, self._node_loop.now_ms()
+                self._node_loop.engine(), topic, method.arguments, self._node_loop.now_ms()
             )
         if "x-stream-offset" not in method.arguments:
             return topic.subscriptions[SUBSCRIPTION]
@@ -537,7 +538,7 @@ class Commands:
         start = stream_start(topic, method.arguments["x-stream-offset"], self._node_loop.now_ms())
         if start is None:
             raise precondition_failed(where)
-        return self._node_loop.engine.subscriptions.subscribe(
+        return self._node_loop.engine().subscriptions.subscribe(
             topic,
             f"{SUBSCRIPTION}.{secrets.token_hex(8)}",
             now_ms=self._node_loop.now_ms(),

@@ -108,7 +108,7 @@ class AmqpConnection(PermissionChecks):
         self.settings = gateway.settings
         self.session_id = gateway.node_loop.sessions.new_id("amqp")
         self.vhost = "/"
-        self.routes = Routes(self.node_loop.engine.exchanges.router(self.vhost))
+        self.routes = Routes(self.node_loop.view.router(self.vhost))
         self.user = ""
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
@@ -195,7 +195,6 @@ class AmqpConnection(PermissionChecks):
         """Give back everything that is tied to this connection."""
         self.input.forget()
         self._drop_input()
-        self.node_loop.flush_batch()
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
@@ -308,8 +307,6 @@ class AmqpConnection(PermissionChecks):
 
     def handle(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
-        if kind != EVENT_PUBLISH:
-            self.node_loop.flush_batch()
         if kind == EVENT_ERROR:
             raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
@@ -360,11 +357,11 @@ class AmqpConnection(PermissionChecks):
         ):
             # Each may have to be looked into, and that may take long.
             self.input.do(self._publishing_each(event))
-        elif self.parking is None and self.node_loop.engine.pressure.level is not Level.BLOCKED:
+        elif self.parking is None and self.node_loop.view.pressure.level is not Level.BLOCKED:
             channel.publisher.publish_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
-            self.set_blocked(self.node_loop.engine.pressure.reason)
+            self.set_blocked(self.node_loop.view.pressure.reason)
             self._park(event, number)
 
     def _publishing_each(self, event: tuple[Any, ...]) -> Iterator[None]:
@@ -522,7 +519,7 @@ class AmqpConnection(PermissionChecks):
     def open(self, vhost: str) -> None:
         """The handshake is done."""
         self.vhost = vhost
-        self.routes = Routes(self.node_loop.engine.exchanges.router(vhost))
+        self.routes = Routes(self.node_loop.view.router(vhost))
         self.grants = self.accounts.grants(self.user, vhost)
         self._handshake = None
         self.opened = True
@@ -544,9 +541,9 @@ class AmqpConnection(PermissionChecks):
     def published(self) -> None:
         """Publishers are read more slowly, and then not at all, while memory or disk is low."""
         self._publishes = True
-        level = self.node_loop.engine.pressure.level
+        level = self.node_loop.view.pressure.level
         if level is Level.BLOCKED:
-            self.set_blocked(self.node_loop.engine.pressure.reason)
+            self.set_blocked(self.node_loop.view.pressure.reason)
         elif level is Level.SLOW and not self.holds & Hold.SLOW:
             self.hold(Hold.SLOW)
             self.gateway.publishers_slowed += 1

@@ -144,7 +144,7 @@ class Consumers:
 
     def get(self, topic: Topic, no_ack: bool) -> bytes | None:
         """One message for basic.get-ok, or None."""
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         subscription = topic.subscriptions[SUBSCRIPTION]
         getter = self._getters.get(topic.name)
         if getter is None or getter.subscription is not subscription:
@@ -185,16 +185,15 @@ class Consumers:
 
     def retry(self, first: int, last: int, delay_ms: int | None) -> None:
         """basic.retry: they failed, and come again by the topic's policy or after ``delay_ms``."""
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         for run in self._take(first, last, multiple=False):
             if not run.view.partition.topic.deleted:
                 engine.settling.nack(
                     run.consumer, run.view, run.start, run.stop, now_ms=now_ms, delay_ms=delay_ms
                 )
-        self._node_loop.schedule_turn()
 
     def answer(self, verb: str, runs: list[UnackedRun]) -> None:
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         for run in runs:
             if run.view.partition.topic.deleted:
                 continue  # its queue is gone, and so are its messages
@@ -204,7 +203,6 @@ class Consumers:
                 engine.settling.requeue(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
             else:
                 engine.settling.reject(run.consumer, run.view, run.start, run.stop, now_ms=now_ms)
-        self._node_loop.schedule_turn()
 
     def _take(self, first: int, last: int, multiple: bool) -> list[UnackedRun]:
         if multiple:
@@ -244,7 +242,7 @@ class Consumers:
         return target
 
     def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
-        engine, consumer = self._node_loop.engine, target.consumer
+        engine, consumer = self._node_loop.engine(), target.consumer
         engine.consumers.detach(consumer, now_ms=self._node_loop.now_ms(), requeue=requeue)
         if target.by_offset and not consumer.subscription.topic.deleted:
             engine.subscriptions.delete(consumer.subscription)
@@ -288,8 +286,7 @@ class Consumers:
             if paused:
                 target.consumer.paused = True
             else:
-                self._node_loop.engine.consumers.resume(target.consumer)
-        self._node_loop.schedule_turn()
+                self._node_loop.engine().consumers.resume(target.consumer)
 
     def end(self) -> None:
         """The channel is closed: what was delivered and not answered goes back to its queues, with
@@ -298,7 +295,7 @@ class Consumers:
             self.unacked.put_back(self._tx.buffered.answered())
             self._tx.restart()
         self._connection.gateway.replies.forget(self)
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()
         targets = list(self.by_tag.values())

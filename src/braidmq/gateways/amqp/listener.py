@@ -118,7 +118,6 @@ class AmqpGateway(Gateway[AmqpConnection]):
             if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
                 connection.shut_down(why)
             elif isinstance(change, PermissionChanged) and connection.opened:
-                self.node_loop.flush_batch()
                 for channel in list(connection.channels.values()):
                     channel.consumers.end_unreadable()
 
@@ -132,7 +131,7 @@ class AmqpGateway(Gateway[AmqpConnection]):
             )
 
     def require_queue_room(self, vhost: str) -> None:
-        limit = reached_queue_limit(self.accounts, self.node_loop.engine, vhost)
+        limit = reached_queue_limit(self.accounts, self.node_loop.view, vhost)
         if limit is not None:
             raise ChannelError(
                 ReplyCode.PRECONDITION_FAILED,

@@ -127,7 +127,7 @@ class Parking:
             return None
         return ConnectionError_(
             ReplyCode.RESOURCE_ERROR,
-            f"publishers are blocked ({connection.node_loop.engine.pressure.reason}),"
+            f"publishers are blocked ({connection.node_loop.view.pressure.reason}),"
             f" {len(self)} publishes wait, and acknowledgements may be behind"
             " them: what is not acknowledged goes to other consumers",
         )

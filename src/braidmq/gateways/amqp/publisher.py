@@ -96,7 +96,7 @@ class Publisher:
     def check_publish(self, exchange: str) -> None:
         """Before the body of a message comes: raises ChannelError for one that can't be taken."""
         self._connection.require_write(exchange)
-        if not self._node_loop.engine.exchanges.router(self._vhost).has_exchange(exchange):
+        if not self._node_loop.view.router(self._vhost).has_exchange(exchange):
             raise no_exchange(exchange, self._vhost)
 
     def publish_run(
@@ -235,7 +235,7 @@ class Publisher:
 
     def _needs_headers(self, exchange: bytes) -> bool:
         """Whether messages have to be looked into; then runs can't be handled as one."""
-        router = self._node_loop.engine.exchanges.router(self._vhost)
+        router = self._node_loop.view.router(self._vhost)
         return not router.routes_by_key_only(exchange.decode())
 
     def _publish(
@@ -262,7 +262,6 @@ class Publisher:
             self._tx.add((flags, exchange, key, batch, topics))
             return
         if self.numbered is not None:
-            self._node_loop.flush_batch()
             origin = self.numbered.take(batch.count)
             self.publish_to(flags, exchange, key, batch, topics, origin)
             return
@@ -273,7 +272,6 @@ class Publisher:
             )
             self._published(size)
             return
-        self._node_loop.flush_batch()
         self.publish_to(flags, exchange, key, batch, topics)
 
     def _route_by_key(self, name: str, exchange: bytes, key: bytes) -> list[Topic]:
@@ -320,7 +318,7 @@ class Publisher:
         topics = [topic for topic in topics if not topic.deleted]
         if topics:
             try:
-                published = self._node_loop.engine.publishing.fan_out(
+                published = self._node_loop.engine().publishing.fan_out(
                     topics,
                     batch,
                     now_ms=self._node_loop.now_ms(),
@@ -343,8 +341,6 @@ class Publisher:
             self._node_loop.when_durable(
                 published.lsn, lambda failure: self._confirmed(confirm, failure)
             )
-        # Whoever consumes must not wait for it, with or without a confirm or a disk behind it.
-        self._node_loop.schedule_turn()
 
     def _published(self, size: int) -> None:
         """Publishers that are too far ahead have to wait."""
@@ -360,8 +356,8 @@ class Publisher:
         keys: list[bytes],
         headers: Callable[[], Mapping[str, Any]] | None,
     ) -> list[Topic]:
-        engine = self._node_loop.engine
-        router = engine.exchanges.router(self._vhost)
+        view = self._node_loop.view
+        router = view.router(self._vhost)
         names: dict[str, None] = {}
         for key in keys:
             try:
@@ -373,7 +369,7 @@ class Publisher:
                     f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'"
                 ) from None
             names |= dict.fromkeys(route.topics)
-        found = (engine.state.topics.get((self._vhost, name)) for name in names)
+        found = (view.state.topics.get((self._vhost, name)) for name in names)
         return [topic for topic in found if topic is not None]
 
     def give_back(self, batch: RecordBatch, exchange: bytes, key: bytes) -> None:

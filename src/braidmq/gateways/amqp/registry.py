@@ -33,17 +33,16 @@ class Registry:
 
     def forget_connection(self, connection: "AmqpConnection") -> None:
         """Exclusive queues go with their connection."""
-        engine = self._node_loop.engine
+        engine = self._node_loop.engine()
         for queue in self._owned.pop(connection, set()):
             self._owners.pop((connection.vhost, queue), None)
             topic = engine.state.topics.get((connection.vhost, queue))
             if topic is not None:
                 engine.topics.delete(topic)
-        self._node_loop.schedule_turn()
 
     def consumer_gone(self, vhost: str, queue: str) -> None:
         """An auto-delete queue goes with its last consumer, but not one that damage drove away."""
-        engine = self._node_loop.engine
+        engine = self._node_loop.engine()
         topic = engine.state.topics.get((vhost, queue))
         if topic is None or not is_auto_delete(topic) or topic.quarantined:
             return
@@ -51,7 +50,6 @@ class Registry:
         if subscription is not None and not subscription.consumers:
             self.disown(vhost, queue)
             engine.topics.delete(topic)
-            self._node_loop.schedule_turn()
 
     def _on_effect(self, effect: Effect) -> None:
         if not isinstance(effect, ConsumerCancelled | ConsumerFailed):

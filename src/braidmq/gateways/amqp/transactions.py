@@ -105,7 +105,7 @@ def committing(channel: "Channel", buffered: Buffered) -> Iterator[None]:
     """All of it at once, as others see it, however many steps that takes: a client decides how much
     it is. Raises ``precondition_failed`` when a queue was full and refused some: then the rest
     counts."""
-    engine, now_ms = channel.node_loop.engine, channel.node_loop.now_ms()
+    engine, now_ms = channel.node_loop.engine(), channel.node_loop.now_ms()
     acknowledged, whole = buffered.acknowledged(), True
     for exchange in {publish[1] for publish in buffered.publishes}:
         # It was allowed when it was said, and takes effect now.
@@ -140,7 +140,7 @@ def _acknowledge_if_there(channel: "Channel", transaction: Transaction, run: Una
     if run.view.partition.topic.deleted:
         return
     try:
-        channel.node_loop.engine.transactions.acknowledge(
+        channel.node_loop.engine().transactions.acknowledge(
             transaction, run.consumer, run.view, run.start, run.stop
         )
     except NotInFlight:
@@ -160,7 +160,7 @@ def _publish_singly(
     channel: "Channel", flags: int, batch: RecordBatch, topics: list[Topic], origin: Origin
 ) -> bool:
     """A full queue takes what fits; the others take all of it."""
-    engine, now_ms = channel.node_loop.engine, channel.node_loop.now_ms()
+    engine, now_ms = channel.node_loop.engine(), channel.node_loop.now_ms()
     whole = True
     for topic in topics:
         for index in range(batch.count):
@@ -181,7 +181,7 @@ def begin(channel: "Channel", method: TxBegin) -> Transaction:
     """The transaction that the channel publishes in from here on."""
     _require_plain(channel)
     _check_numbers(method.sequence, method.application_epoch, method.application_sequence)
-    engine, now_ms = channel.node_loop.engine, channel.node_loop.now_ms()
+    engine, now_ms = channel.node_loop.engine(), channel.node_loop.now_ms()
     transactions, owner = engine.transactions, channel.connection.user
     name = method.name or uuid.uuid4().hex
     if method.join:
@@ -226,7 +226,7 @@ def acknowledge(channel: "Channel", method: TxAck) -> None:
         source.consumers.unacked.put_back(runs)
         raise NotInFlight(f"unknown delivery tag {missing} of channel {method.channel}")
     try:
-        channel.node_loop.engine.transactions.acknowledge_all(
+        channel.node_loop.engine().transactions.acknowledge_all(
             transaction, [(run.consumer, run.view, run.start, run.stop) for run in runs]
         )
     except BraidError:
@@ -236,7 +236,7 @@ def acknowledge(channel: "Channel", method: TxAck) -> None:
 
 def heartbeat(channel: "Channel") -> None:
     transaction = _transaction(channel)
-    channel.node_loop.engine.transactions.require_open(transaction)
+    channel.node_loop.engine().transactions.require_open(transaction)
     transaction.last_seen_ms = channel.node_loop.now_ms()
 
 
@@ -251,7 +251,7 @@ def end(channel: "Channel", method: TxEnd) -> None:
             ReplyCode.NO_ROUTE, f"{unroutable} messages of the transaction found no queue"
         )
     channel.publisher.numbered = None
-    channel.node_loop.engine.transactions.conclude(
+    channel.node_loop.engine().transactions.conclude(
         transaction,
         commit=method.commit,
         now_ms=channel.node_loop.now_ms(),
@@ -269,7 +269,7 @@ def attach_producer(channel: "Channel", method: TxProducer) -> Producer:
     """The producer whose messages the channel publishes from here on."""
     _require_plain(channel)
     _check_numbers(method.sequence)
-    transactions, now_ms = channel.node_loop.engine.transactions, channel.node_loop.now_ms()
+    transactions, now_ms = channel.node_loop.engine().transactions, channel.node_loop.now_ms()
     owner = channel.connection.user
     if method.producer:
         producer = transactions.producer(
@@ -287,7 +287,7 @@ def left(channel: "Channel") -> None:
     """The client closed the channel: it will not come back as the producer that it was here."""
     numbered = channel.publisher.numbered
     if numbered is not None and isinstance(numbered.author, Producer):
-        channel.node_loop.engine.transactions.close_producer(numbered.author)
+        channel.node_loop.engine().transactions.close_producer(numbered.author)
 
 
 def _check_numbers(*numbers: int) -> None:

@@ -32,7 +32,6 @@ class Bridge:
 
     def __init__(self, node_loop: NodeLoop, router: MqttRouter, namespace: str) -> None:
         self._node_loop = node_loop
-        self._engine = node_loop.engine
         self._router = router
         self._namespace = namespace
         self._consumer: Consumer | None = None
@@ -53,35 +52,37 @@ class Bridge:
         if self._wanted[key]:
             return
         del self._wanted[key]
-        self._engine.exchanges.unbind(self._namespace, TOPIC_EXCHANGE, to_topic(BRIDGE), key)
+        self._node_loop.engine().exchanges.unbind(
+            self._namespace, TOPIC_EXCHANGE, to_topic(BRIDGE), key
+        )
         if self.is_unused:
-            self._engine.topics.delete(self._open())
+            self._node_loop.engine().topics.delete(self._open())
             self._consumer = None
 
     def cancelled(self) -> None:
         """The queue was deleted by somebody else, and its bindings with it."""
-        if self._wanted and (self._namespace, BRIDGE) not in self._engine.state.topics:
+        if self._wanted and (self._namespace, BRIDGE) not in self._node_loop.view.state.topics:
             for key in self._wanted:
                 self._bind(key)
 
     def _bind(self, key: bytes) -> None:
         topic = self._open()
-        self._engine.exchanges.bind(
+        self._node_loop.engine().exchanges.bind(
             self._namespace, TOPIC_EXCHANGE, to_topic(topic.name), key, durable=False
         )
 
     def _open(self) -> Topic:
         now_ms = self._node_loop.now_ms()
-        topic = self._engine.state.topics.get((self._namespace, BRIDGE))
+        topic = self._node_loop.view.state.topics.get((self._namespace, BRIDGE))
         if topic is None:
-            topic = self._engine.topics.create(
+            topic = self._node_loop.engine().topics.create(
                 self._namespace, BRIDGE, QUEUE_SETTINGS, now_ms=now_ms
             )
         if SUBSCRIPTION not in topic.subscriptions:
-            self._engine.subscriptions.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
+            self._node_loop.engine().subscriptions.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
         subscription = topic.subscriptions[SUBSCRIPTION]
         if self._consumer is None or self._consumer.subscription is not subscription:
-            self._consumer = self._engine.consumers.attach(
+            self._consumer = self._node_loop.engine().consumers.attach(
                 subscription,
                 now_ms=now_ms,
                 credits=[Credit(IN_FLIGHT_MAX)],
@@ -100,8 +101,9 @@ class Bridge:
                 self._router.publish(self._namespace, arrival, from_exchange=True)
             except MqttError:
                 self._router.counters.dropped += 1  # nobody would be helped by trying it again
-        self._engine.settling.ack(delivery.consumer, delivery.view, delivery.start, delivery.end)
-        self._node_loop.schedule_turn()
+        self._node_loop.engine().settling.ack(
+            delivery.consumer, delivery.view, delivery.start, delivery.end
+        )
 
 
 class Bridges:
@@ -128,9 +130,9 @@ class Bridges:
 
     def restored(self) -> None:
         """Queues of a former run that nobody subscribes through any more."""
-        for topic in self._node_loop.engine.state.topics_of():
+        for topic in self._node_loop.view.state.topics_of():
             if topic.name == BRIDGE and topic.namespace not in self._bridges:
-                self._node_loop.engine.topics.delete(topic)
+                self._node_loop.engine().topics.delete(topic)
 
 
 def _binding_key(pattern: str) -> bytes | None:

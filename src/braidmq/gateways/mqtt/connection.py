@@ -321,8 +321,6 @@ class MqttConnection:
 
     def handle(self, event: tuple[Any, ...], view: memoryview) -> None:
         kind = event[0]
-        if kind != EVENT_PUBLISH:
-            self.node_loop.flush_batch()
         if kind == EVENT_PUBLISH:
             run = event[1]
             arrival = Arrival.of_run(run, view, self.version, self.node_loop.now_ms())
@@ -538,7 +536,6 @@ class MqttConnection:
         self.answers.end()
         self.node_loop.sessions.remove(self._session_id)
         if self._established and self.session.connection is self:
-            self.node_loop.flush_batch()
             self.node_loop.let_go(partial(self._leave_session, with_will))
         if self._fast_path is not None:
             self._fast_path.let_go()
@@ -550,7 +547,6 @@ class MqttConnection:
         if self._queues is not None:
             self._queues.detach_all()
         self.sessions.disconnected(self.session, with_will=with_will)
-        self.node_loop.schedule_turn()
 
     def lost(self) -> None:
         """The transport is gone."""
@@ -731,14 +727,14 @@ class MqttConnection:
             return packet_ids
         others, count = self._fast_path.settle(packet_ids)
         if count:
-            self.node_loop.engine.consumers.release(self.credit, count)
+            self.node_loop.engine().consumers.release(self.credit, count)
         return others
 
     # --- pressure and keep alive ---
 
     def must_wait(self) -> bool:
         """Whether what is published now can't be taken now."""
-        return self._parked is not None or self.node_loop.engine.pressure.level is Level.BLOCKED
+        return self._parked is not None or self.node_loop.view.pressure.level is Level.BLOCKED
 
     def _park(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         """Keep it until there is room, and read on: an acknowledgement that makes room may be right

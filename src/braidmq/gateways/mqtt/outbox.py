@@ -78,7 +78,6 @@ class Outbox:
     ) -> None:
         self._node_loop = node_loop
         self._counters = counters
-        self._engine = node_loop.engine
         self._session = session
         self._messages_max = messages_max
         self._topic: Topic | None = None
@@ -151,10 +150,10 @@ class Outbox:
 
     def _open(self) -> Topic:
         session, now_ms = self._session, self._node_loop.now_ms()
-        topic = self._engine.state.topics.get((session.namespace, self.name))
+        topic = self._node_loop.view.state.topics.get((session.namespace, self.name))
         if topic is None:
             limits = {"max_messages": self._messages_max, "limits_count": "ready"}
-            topic = self._engine.topics.create(
+            topic = self._node_loop.engine().topics.create(
                 session.namespace,
                 self.name,
                 merge(QUEUE_SETTINGS, limits),
@@ -162,7 +161,7 @@ class Outbox:
                 durable=session.durable,
             )
         if SUBSCRIPTION not in topic.subscriptions:
-            self._engine.subscriptions.subscribe(
+            self._node_loop.engine().subscriptions.subscribe(
                 topic, SUBSCRIPTION, now_ms=now_ms, durable=session.durable
             )
         # MQTT-4.3.3-7: the client may hold its packet id, and waits for the rest.
@@ -177,13 +176,13 @@ class Outbox:
 
     def reopen(self) -> None:
         """After a restart: what waited is still there."""
-        if (self._session.namespace, self.name) in self._engine.state.topics:
+        if (self._session.namespace, self.name) in self._node_loop.view.state.topics:
             self._safe_end = self.topic().partitions[0].log.next_offset
 
     def delete(self) -> None:
         self.detach()
         if self._topic is not None and not self._topic.deleted:
-            self._engine.topics.delete(self._topic)
+            self._node_loop.engine().topics.delete(self._topic)
         self._topic = self.state = None
         for each in (self.released, self.unreceived, self.uncertain):
             each.clear()
@@ -298,22 +297,20 @@ class Outbox:
     def _attach(self) -> None:
         assert self._topic is not None
         self._crowded = False
-        self._consumer = self._engine.consumers.attach(
+        self._consumer = self._node_loop.engine().consumers.attach(
             self._subscription,
             now_ms=self._node_loop.now_ms(),
             credits=[self._credit],
             visibility_ms=0,
             receiver=self,
         )
-        self._node_loop.schedule_turn()
 
     def detach(self) -> None:
         """What was not answered goes back to its place and is delivered again later."""
         consumer, self._consumer, self._port = self._consumer, None, None
         self.is_syncing = False
         if consumer is not None and not consumer.subscription.topic.deleted:
-            self._engine.consumers.detach(consumer, now_ms=self._node_loop.now_ms())
-            self._node_loop.schedule_turn()
+            self._node_loop.engine().consumers.detach(consumer, now_ms=self._node_loop.now_ms())
 
     def pause(self, paused: bool) -> None:
         """The connection's socket is full, or has room again."""
@@ -322,8 +319,7 @@ class Outbox:
         if paused:
             self._consumer.paused = True
         else:
-            self._engine.consumers.resume(self._consumer)
-            self._node_loop.schedule_turn()
+            self._node_loop.engine().consumers.resume(self._consumer)
 
     @property
     def _subscription(self) -> EngineSubscription:
@@ -435,7 +431,7 @@ class Outbox:
                     self.unreceived.put(low, high, (delivery.view.partition_id, offset))
                     offset += high - low
             if not qos and end > first:
-                self._engine.settling.ack(
+                self._node_loop.engine().settling.ack(
                     delivery.consumer, delivery.view, start, start + end - first
                 )
             if end < stop:
@@ -446,7 +442,9 @@ class Outbox:
     def _withhold(self, delivery: Delivery, batch: RecordBatch, first: int, stop: int) -> None:
         """Messages that the client does not get."""
         start = batch.offset_at(first)
-        self._engine.settling.ack(delivery.consumer, delivery.view, start, start + stop - first)
+        self._node_loop.engine().settling.ack(
+            delivery.consumer, delivery.view, start, start + stop - first
+        )
         if self._are_held(start, stop - first):
             # It may have had them before: their exchanges go on to the end without them.
             self._release_soon()
@@ -488,7 +486,7 @@ class Outbox:
         floor = view.state.settled.floor
         if not self._session.durable or stop <= self._safe_floor + ID_MAX:
             return floor
-        journal = self._engine.store.journal
+        journal = self._node_loop.view.store.journal
         if journal.last_lsn <= journal.durable_lsn:
             self._safe_floor = floor
         elif self._safe_floor < floor:
@@ -515,7 +513,7 @@ class Outbox:
     def _first_unsafe(self, view: PartitionView, start: int, stop: int) -> int:
         """The first message that goes out at QoS 2 and is not on disk; ``stop`` for none, or less
         when that is a long way to look."""
-        journal, log = self._engine.store.journal, view.partition.log
+        journal, log = self._node_loop.view.store.journal, view.partition.log
         if journal.last_lsn <= journal.durable_lsn:
             self._safe_end = log.next_offset
             return stop
@@ -554,7 +552,7 @@ class Outbox:
         end, floor = view.partition.log.next_offset, view.state.settled.floor
         if end > self._awaited_end or floor > self._awaited_floor:
             self._awaited_end, self._awaited_floor = end, floor
-            lsn = self._engine.store.journal.last_lsn
+            lsn = self._node_loop.view.store.journal.last_lsn
             self._node_loop.when_durable(lsn, partial(self._synced, self._topic, end, floor))
 
     def _synced(
@@ -564,8 +562,7 @@ class Outbox:
             self._safe_end = max(self._safe_end, end)
             self._safe_floor = max(self._safe_floor, floor)
             self._unsafe_at = NOWHERE
-            self._engine.state.mark_dirty(self._subscription)
-            self._node_loop.schedule_turn()
+            self._node_loop.engine().state.mark_dirty(self._subscription)
 
     # --- answers ---
 
@@ -578,8 +575,7 @@ class Outbox:
             if first > ID_MAX:
                 continue  # of a queue that this client has nothing of any more
             for start, end in _offsets_of(view, first, min(stop, ID_MAX + 1)):
-                self._engine.settling.ack(self._consumer, view, start, end)
-        self._node_loop.schedule_turn()
+                self._node_loop.engine().settling.ack(self._consumer, view, start, end)
 
     def complete(self, packet_ids: "array[int]") -> None:
         """PUBCOMP: first the message goes, then its id."""
@@ -593,7 +589,7 @@ class Outbox:
                 self.released.discard(low, high)
         if self._consumer is not None and not self._consumer.subscription.topic.deleted:
             # Of a message that is gone the id alone may have been waited for.
-            self._engine.state.mark_dirty(self._subscription)
+            self._node_loop.engine().state.mark_dirty(self._subscription)
 
     @property
     def is_easy(self) -> bool:

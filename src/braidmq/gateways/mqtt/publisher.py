@@ -128,7 +128,7 @@ class Publisher:
     def short_way(self, topic: bytes) -> Route | None:
         """Where single messages to a topic may go without the long way, as things are now."""
         connection = self._connection
-        if not self._is_checked(topic) or connection.node_loop.engine.pressure.level:
+        if not self._is_checked(topic) or connection.node_loop.view.pressure.level:
             return None
         return connection.router.route(connection.namespace, topic)
 

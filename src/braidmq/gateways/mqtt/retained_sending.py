@@ -151,11 +151,10 @@ class RetainedSending:
     def _send(self, at_once: RecordBatch, queued: RecordBatch, ends: dict[str, str | None]) -> None:
         connection, now_ms = self._connection, self._connection.node_loop.now_ms()
         if queued.count:
-            connection.node_loop.flush_batch()
+            publishing = connection.node_loop.engine().publishing
             topic = connection.session.outbox.topic()
             self._note(ends, connection.session.outbox.next_offset)
-            connection.node_loop.engine.publishing.publish(topic, queued, now_ms=now_ms)
-            connection.node_loop.schedule_turn()
+            publishing.publish(topic, queued, now_ms=now_ms)
         self._done(ends, is_noted=queued.count > 0)
         if at_once.count:
             limit = connection.packet_bytes_max

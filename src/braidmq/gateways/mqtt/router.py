@@ -51,7 +51,7 @@ class MqttRouter:
         self.node_loop = node_loop
         self.accounts = accounts
         self.settings = settings
-        self.retained = Retained(node_loop.engine.store, settings)
+        self.retained = Retained(node_loop.view.store, settings)
         self.indexes: dict[str, SubscriptionIndex] = {}
         self.counters = Counters()
 
@@ -65,7 +65,7 @@ class MqttRouter:
 
     def takes_runs(self, namespace: str, topic: bytes) -> bool:
         """Whether all messages to a topic go the same way."""
-        router = self.node_loop.engine.exchanges.router(namespace)
+        router = self.node_loop.view.router(namespace)
         match = self.index(namespace).match(topic)
         known = match.bound_at == router.generation
         return not match.groups and (known or router.routes_by_key_only(TOPIC_EXCHANGE))
@@ -75,7 +75,7 @@ class MqttRouter:
         match = self.index(namespace).match(arrival.topic)
         if arrival.flags & (FLAG_QOS | FLAG_RETAIN) or match.groups or match.bound:
             return False
-        if match.bound_at != self.node_loop.engine.exchanges.router(namespace).generation:
+        if match.bound_at != self.node_loop.view.router(namespace).generation:
             return False
         self.counters.received += arrival.count
         for session, options in match.sessions.items():
@@ -87,13 +87,13 @@ class MqttRouter:
     def open_route(self, namespace: str, topic: bytes) -> None:
         """Look for the short way to a topic, unless that was done since anything changed."""
         if self.route(namespace, topic) is None:
-            index, router = self.index(namespace), self.node_loop.engine.exchanges.router(namespace)
+            index, router = self.index(namespace), self.node_loop.view.router(namespace)
             match = index.match(topic)
             match.route = _route(match, index.moves, router.generation)
 
     def route(self, namespace: str, topic: bytes) -> Route | None:
         """The short way to a topic, if it was looked for since anything changed."""
-        index, router = self.index(namespace), self.node_loop.engine.exchanges.router(namespace)
+        index, router = self.index(namespace), self.node_loop.view.router(namespace)
         known = index.match(topic).route
         if known is None or known.moves != index.moves or known.generation != router.generation:
             return None
@@ -138,9 +138,8 @@ class MqttRouter:
             if can_batch(queues[0], batch):
                 self.node_loop.publish_batched(queues[0], arrival.qos > 0, batch, waiting)
                 return Routed(None, True, True)
-        if queues or again:
-            self.node_loop.flush_batch()
         if before_append is not None:
+            self.node_loop.flush_batch()  # where it will stand is behind that
             before_append(_anchor(queues or [topic for topic, _ in again]))
         lsn = self._append(queues, arrival, arrival.batch) if queues else None
         for topic, flag in again:
@@ -193,8 +192,8 @@ class MqttRouter:
 
     def _bound_topics(self, namespace: str, arrival: Arrival, match: Match) -> list[Topic]:
         """Queues that are bound to the topic exchange: it and the MQTT tree are one space."""
-        engine = self.node_loop.engine
-        router = engine.exchanges.router(namespace)
+        view = self.node_loop.view
+        router = view.router(namespace)
         if match.bound_at == router.generation:
             return list(match.bound)
         key = key_of_topic(arrival.topic)
@@ -202,7 +201,7 @@ class MqttRouter:
         if arrival.topic[:1] != b"$" and len(key) <= SHORT_STRING_BYTES_MAX:
             route = router.resolve(TOPIC_EXCHANGE, key, lambda: headers_of(arrival.batch.record(0)))
             for name in route.topics:
-                topic = engine.state.topics.get((namespace, name))
+                topic = view.state.topics.get((namespace, name))
                 if topic is not None and name != BRIDGE:
                     found.append(topic)
         if router.routes_by_key_only(TOPIC_EXCHANGE):
@@ -212,14 +211,13 @@ class MqttRouter:
     def _append(self, queues: Sequence[Topic], arrival: Arrival, batch: RecordBatch) -> Lsn | None:
         """At QoS 0 only queues of other protocols get it, and need not keep it on disk."""
         try:
-            published = self.node_loop.engine.publishing.fan_out(
+            published = self.node_loop.engine().publishing.fan_out(
                 queues, batch, now_ms=arrival.now_ms, durable=arrival.qos > 0
             )
         except TopicFull as error:
             raise MqttError(Reason.QUOTA_EXCEEDED, str(error)) from None
         except PartitionQuarantined as error:
             raise refusal(error) from None
-        self.node_loop.schedule_turn()
         return published.lsn
 
 

@@ -55,7 +55,7 @@ class Sessions:
         self._router = router
         self._queues = queues
         self._settings = settings
-        self._store = node_loop.engine.store
+        self._store = node_loop.view.store
         self._bridges = Bridges(node_loop, router)
         self._sessions: dict[tuple[str, str], Session] = {}
 
@@ -175,7 +175,6 @@ class Sessions:
         ]
         if gone:
             self._store.change(gone)
-        self._node_loop.schedule_turn()
 
     def _publish_will(self, session: Session) -> None:
         will, session.will = session.will, None
@@ -250,7 +249,6 @@ class Sessions:
             connection.shut_down(
                 Reason.NOT_AUTHORIZED, f"the right to subscribe to {ended} was withdrawn"
             )
-        self._node_loop.schedule_turn()
 
     def forget_namespace(self, namespace: str) -> None:
         for session in [each for each in self._sessions.values() if each.namespace == namespace]:
@@ -299,7 +297,7 @@ class Sessions:
         """Keep a session that is to outlive the node; None for others."""
         if not session.durable:
             return None
-        record = session.record(self._node_loop.engine.state.clock.lead_ms)
+        record = session.record(self._node_loop.view.state.clock.lead_ms)
         changes: list[Change] = [(SESSIONS, session.key, _encode(record))]
         if with_ids:
             changes.append((PACKET_IDS, session.key, _encode(session.packet_ids())))
@@ -385,7 +383,7 @@ class Sessions:
     def _arrived(self, run: IdRun) -> list[IdRun]:
         """The packet ids of a run whose messages came to the log before the crash."""
         first, stop, number, offset = run
-        partition = self._node_loop.engine.state.partitions.get(number)  # type: ignore[call-overload]
+        partition = self._node_loop.view.state.partitions.get(number)  # type: ignore[call-overload]
         # A queue that is gone had them, as far as anybody can tell.
         if number and partition is not None:
             stop = min(stop, first + partition.log.next_offset - offset)

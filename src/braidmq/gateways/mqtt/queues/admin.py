@@ -85,14 +85,11 @@ class Admin:
 
     def _answer(self, connection: "MqttConnection", topic: str, payload: bytes) -> dict[str, Any]:
         try:
-            self._node_loop.flush_batch()
             return {"ok": True, **self._perform(connection, topic, payload)}
         except StorageFailed:
             raise
         except BraidError as error:
             return {"ok": False, "error": {"code": error.code, "message": str(error)}}
-        finally:
-            self._node_loop.schedule_turn()
 
     def _perform(self, connection: "MqttConnection", topic: str, payload: bytes) -> dict[str, Any]:
         name, _, verb = topic.removeprefix(PREFIX).rpartition("/")
@@ -117,7 +114,7 @@ class Admin:
             raise BadRequest(f"{config.name!r} comes with its queue")
         connection.grants.need_configure(address.name)
         settings, size = queue_config.settings_of(config), queue_config.batch_size_of(config)
-        engine, now_ms = self._node_loop.engine, self._node_loop.now_ms()
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         topic = engine.state.topics.get((connection.namespace, address.name))
         if topic is not None and topic.settings == settings and size == batch_size(topic):
             engine.references.adopt(topic, connection.user)
@@ -146,7 +143,7 @@ class Admin:
         if payload:
             given = queue_config.settings_of(config)
             size = queue_config.batch_size_of(config)
-            engine = self._node_loop.engine
+            engine = self._node_loop.engine()
             engine.topics.alter(
                 topic,
                 merge(topic.settings, given),
@@ -178,13 +175,13 @@ class Admin:
         return queue_config.shown(topic, batch_size(topic) or self._gateway.settings.queue_batch)
 
     def _counted(self, topic: Topic) -> dict[str, Any]:
-        dead = self._node_loop.engine.dead_letter_queue.topic_for(topic)
+        dead = self._node_loop.engine().dead_letter_queue.topic_for(topic)
         return {
             "name": QUEUE + topic.name,
             "partitions": len(topic.partitions),
             "published": topic.published,
             "depth": topic.load[0] if not topic.subscriptions else topic.depth,
-            "dead_letters": self._node_loop.engine.dead_letter_queue.count(dead)
+            "dead_letters": self._node_loop.engine().dead_letter_queue.count(dead)
             if dead is not None
             else 0,
             "groups": [_group(each) for each in topic.subscriptions.values()],

@@ -175,8 +175,7 @@ class QueueClient:
             if paused:
                 each.consumer.paused = True
             else:
-                self.node_loop.engine.consumers.resume(each.consumer)
-        self.node_loop.schedule_turn()
+                self.node_loop.engine().consumers.resume(each.consumer)
 
     # --- packet ids ---
 
@@ -218,8 +217,7 @@ class QueueClient:
         if sent.consumer.record.explicit:
             if sent.answered:
                 # Only now: the client may not have more unconfirmed than its receive maximum.
-                self.node_loop.engine.consumers.release(self.connection.credit, 1)
-                self.node_loop.schedule_turn()
+                self.node_loop.engine().consumers.release(self.connection.credit, 1)
         elif reason < REFUSED:
             sent.consumer.answer(sent, "$ack")
         else:
@@ -322,5 +320,5 @@ class QueueClient:
         if asked.envelope_format == MQTT:
             return None
         name = dict(native_headers(asked)).get("reply-to", b"").decode("utf-8", "replace")
-        known = (self.connection.namespace, name) in self.node_loop.engine.state.topics
+        known = (self.connection.namespace, name) in self.node_loop.view.state.topics
         return QUEUE + name if known else None

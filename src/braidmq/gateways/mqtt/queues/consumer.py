@@ -63,17 +63,15 @@ class QueueConsumer:
         self.open: dict[str, Sent] = {}
         """By message id: what waits for an explicit answer."""
         self._node_loop = client.node_loop
-        self._engine = client.node_loop.engine
         self._limit = credits[-1].limit
         self._is_detached = False
-        self.consumer: Consumer = self._engine.consumers.attach(
+        self.consumer: Consumer = self._node_loop.engine().consumers.attach(
             subscription,
             now_ms=self._node_loop.now_ms(),
             credits=credits,
             auto_ack=not record.explicit and not record.qos,
             receiver=self,
         )
-        self._node_loop.schedule_turn()
 
     @property
     def is_idle(self) -> bool:
@@ -81,16 +79,17 @@ class QueueConsumer:
 
     def retire(self) -> None:
         """It gets no more, and may still answer for what it has."""
-        self._engine.consumers.detach(self.consumer, now_ms=self._node_loop.now_ms(), requeue=False)
-        self._node_loop.schedule_turn()
+        consumers, now_ms = self._node_loop.engine().consumers, self._node_loop.now_ms()
+        consumers.detach(self.consumer, now_ms=now_ms, requeue=False)
 
     def detach(self) -> None:
         """What it has not answered for goes back to the group."""
         if self._is_detached:
             return
         if not self.consumer.subscription.topic.deleted:
-            self._engine.consumers.detach(self.consumer, now_ms=self._node_loop.now_ms())
-            self._node_loop.schedule_turn()
+            self._node_loop.engine().consumers.detach(
+                self.consumer, now_ms=self._node_loop.now_ms()
+            )
         self._is_detached = True
         self.open.clear()
         del self.consumer  # which knows us: both would be there until garbage is collected
@@ -148,7 +147,7 @@ class QueueConsumer:
     def _refuse(self, sent: Sent, why: str) -> None:
         self.client.forget_id(sent)
         if not self.consumer.auto_ack:
-            self._engine.settling.reject(
+            self._node_loop.engine().settling.reject(
                 self.consumer,
                 sent.view,
                 sent.offset,
@@ -156,7 +155,6 @@ class QueueConsumer:
                 now_ms=self._node_loop.now_ms(),
                 error=why,
             )
-            self._node_loop.schedule_turn()
 
     def _open(self, message_id: str, sent: Sent) -> None:
         older = self.open.get(message_id)
@@ -185,15 +183,14 @@ class QueueConsumer:
         """False when the delivery is over: it timed out, or was answered for."""
         if self._is_detached:
             return False
-        engine, now_ms = self._engine, self._node_loop.now_ms()
+        settling, now_ms = self._node_loop.engine().settling, self._node_loop.now_ms()
         where = (self.consumer, sent.view, sent.offset, sent.offset + 1)
         if self.consumer.subscription.topic.deleted:
             return False
         if verb == "$nack":
-            count = engine.settling.nack(*where, now_ms=now_ms, error=error, delay_ms=delay_ms)
+            count = settling.nack(*where, now_ms=now_ms, error=error, delay_ms=delay_ms)
         elif verb == "$reject":
-            count = engine.settling.reject(*where, now_ms=now_ms, error=error)
+            count = settling.reject(*where, now_ms=now_ms, error=error)
         else:
-            count = engine.settling.ack(*where)
-        self._node_loop.schedule_turn()
+            count = settling.ack(*where)
         return bool(count)

@@ -35,7 +35,6 @@ class TooManyQueues(Conflict):
 class Queues:
     def __init__(self, node_loop: NodeLoop, accounts: Accounts) -> None:
         self._node_loop = node_loop
-        self._engine = node_loop.engine
         self._accounts = accounts
 
     # --- finding and making them ---
@@ -44,12 +43,14 @@ class Queues:
         """The topic of the engine; dead letters are where the policy of their queue puts them."""
         if not address.dead:
             return address.name
-        queue = self._engine.state.topics.get((namespace, address.name))
-        named = self._engine.dead_letter_queue.name_for(queue) if queue is not None else None
+        queue = self._node_loop.view.state.topics.get((namespace, address.name))
+        if queue is None:
+            return address.name + DEAD_SUFFIX
+        named = self._node_loop.engine().dead_letter_queue.name_for(queue)
         return named or address.name + DEAD_SUFFIX
 
     def find(self, namespace: str, address: Address) -> Topic | None:
-        return self._engine.state.topics.get((namespace, self.name_of(namespace, address)))
+        return self._node_loop.view.state.topics.get((namespace, self.name_of(namespace, address)))
 
     def open(self, namespace: str, address: Address, grants: Grants) -> Topic:
         """The queue, made if there is none and the user may make it."""
@@ -62,16 +63,14 @@ class Queues:
     def make(self, namespace: str, address: Address) -> Topic:
         name = self.name_of(namespace, address)
         self.require_room(namespace)
-        self._node_loop.flush_batch()
-        self._node_loop.schedule_turn()
-        now_ms = self._node_loop.now_ms()
+        topics, now_ms = self._node_loop.engine().topics, self._node_loop.now_ms()
         if address.dead:
-            return self._engine.topics.create(namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms)
-        return self._engine.topics.create(namespace, name, now_ms=now_ms, kind="queue")
+            return topics.create(namespace, name, DEAD_TOPIC_SETTINGS, now_ms=now_ms)
+        return topics.create(namespace, name, now_ms=now_ms, kind="queue")
 
     def require_room(self, namespace: str) -> None:
         """A namespace may limit its topics."""
-        limit = reached_queue_limit(self._accounts, self._engine, namespace)
+        limit = reached_queue_limit(self._accounts, self._node_loop.view, namespace)
         if limit is not None:
             raise TooManyQueues(f"namespace {namespace!r} has as many topics as it may: {limit}")
 
@@ -81,7 +80,7 @@ class Queues:
         found = topic.subscriptions.get(name)
         if found is None:
             mode = MODES[topic.policy.ordering]
-            return self._engine.subscriptions.subscribe(
+            return self._node_loop.engine().subscriptions.subscribe(
                 topic, name, now_ms=self._node_loop.now_ms(), mode=mode
             )
         if found.mode is Mode.ASSIGNED:
@@ -129,16 +128,16 @@ class Queues:
         try:
             batch = _records(arrival, publisher)
             topic = self.find(namespace, address) or self.make(namespace, address)
-            self._node_loop.flush_batch()
             if before_append is not None:
+                self._node_loop.flush_batch()  # where it will stand is behind that
                 before_append(_anchor(topic, batch))
             # Whatever the QoS: a durable queue keeps what it took.
-            lsn = self._engine.publishing.publish(topic, batch, now_ms=arrival.now_ms).lsn
+            publishing = self._node_loop.engine().publishing
+            lsn = publishing.publish(topic, batch, now_ms=arrival.now_ms).lsn
         except StorageFailed:
             raise
         except BraidError as error:
             raise refusal(error) from None
-        self._node_loop.schedule_turn()
         return Routed(lsn, True)
 
 
