@@ -431,7 +431,6 @@ class Accounts:
             watcher(change)
 
 
-@lru_cache(maxsize=1024)
 # Asked at each login, mostly of the same few.
 @lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
