@@ -334,10 +334,8 @@ class AmqpConnection(PermissionChecks):
     def answer_error(self, error: AmqpError, number: int, event: tuple[Any, ...]) -> None:
         if not error.class_id:
             error.class_id, error.method_id = blamed(event)
-        channel = self.channels.get(number)
-        if not isinstance(error, ChannelError) or channel is None:
+        if not isinstance(error, ChannelError) or not self.close_channel(number, error):
             raise error
-        self.close_channel(channel, error)
 
     def _handle_publish(self, event: tuple[Any, ...]) -> None:
         # Not `*event[1:]`: that would be a call by the interpreter's rules.
@@ -607,23 +605,20 @@ class AmqpConnection(PermissionChecks):
             self._handshake.end()
         self.node_loop.lingering.add(self.transport)
 
-    def close_channel(self, channel: Channel, error: AmqpError) -> None:
+    def close_channel(self, number: int, error: AmqpError) -> bool:
+        """False when there is no such channel."""
+        channel = self.channels.pop(number, None)
+        if channel is None:
+            return False
         reason = f"{error.reply_code} {error.logged_text}"
-        self._log(logging.INFO, "channel error", channel=channel.number, reason=reason)
-        self.channels.pop(channel.number, None)
-        self._forget_content(channel.number)
-        self._closed_channels.add(channel.number, channel.output)
+        self._log(logging.INFO, "channel error", channel=number, reason=reason)
+        self._forget_content(number)
+        self._closed_channels.add(number, channel.output)
         self.node_loop.let_go(channel.close)
         channel.output.reply(
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)
         )
-
-    def end_channel(self, number: int, error: AmqpError) -> bool:
-        """False when there is no such channel."""
-        channel = self.channels.get(number)
-        if channel is not None:
-            self.close_channel(channel, error)
-        return channel is not None
+        return True
 
     def drain(self) -> None:
         """The node stops: nothing new is handed out or taken in, but answers still count."""

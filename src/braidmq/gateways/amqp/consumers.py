@@ -266,7 +266,7 @@ class Consumers:
                 continue
             refusal = self._connection.refusal("queue", target.queue)
             if not self._connection.wants_cancel_notify:
-                self._connection.end_channel(self.number, refusal)
+                self._connection.close_channel(self.number, refusal)
                 return
             self.cancel(tag)
             self._sender.send(method_frame(self.number, BasicCancel(tag, nowait=True)))
@@ -279,7 +279,7 @@ class Consumers:
     def failed(self, target: AmqpConsumer, error: PartitionQuarantined) -> None:
         """It gets nothing any more: the channel ends with the reason."""
         if target.tag in self.by_tag and not self._sender.is_closed:
-            self._connection.end_channel(self.number, translate(error))
+            self._connection.close_channel(self.number, translate(error))
 
     def pause(self, paused: bool) -> None:
         for target in self.by_tag.values():

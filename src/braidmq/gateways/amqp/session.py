@@ -46,7 +46,7 @@ class AmqpSession:
 
     def end_channel(self, number: int, reason: str) -> bool:
         error = ChannelError(ReplyCode.CONNECTION_FORCED, reason)
-        return self._connection.end_channel(number, error)
+        return self._connection.close_channel(number, error)
 
     @property
     def is_traced(self) -> bool:

@@ -12,7 +12,7 @@ def check_consumers(connection: AmqpConnection, now_ms: int) -> None:
     for channel in list(connection.channels.values()) if timeout_ms else ():
         overdue = channel.consumers.overdue(now_ms, timeout_ms)
         if overdue is not None:
-            connection.close_channel(channel, overdue)
+            connection.close_channel(channel.number, overdue)
 
 
 def beat(connection: AmqpConnection, now: float) -> None:
