@@ -338,12 +338,13 @@ class MqttConnection:
                 about.set(None)
 
     def take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
-        if arrival.count > RUN_AT_ONCE and not self._publisher.takes_runs(arrival):
+        is_long = arrival.count > RUN_AT_ONCE
+        if is_long and not self._publisher.takes_runs(arrival):
             self.input.do(self._taking(arrival.kept(), packet_ids))
         elif self.must_wait() and not self._publisher.is_answered_now(arrival):
             self._park(arrival, packet_ids)
         else:
-            self._publisher.publish(arrival, packet_ids)
+            self._publisher.publish(arrival, packet_ids, as_run=is_long)
 
     def _taking(self, arrival: Arrival, packet_ids: "array[int] | None") -> Iterator[None]:
         """A run that has to be taken one by one."""

@@ -93,20 +93,23 @@ class Publisher:
             return True
         return False
 
-    def publish(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+    def publish(
+        self, arrival: Arrival, packet_ids: "array[int] | None", *, as_run: bool = False
+    ) -> None:
+        """``as_run``: they are known to go the same way."""
         connection = self._connection
         if arrival.qos > connection.settings.maximum_qos and connection.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
         is_known = self._is_checked(arrival.topic)
         if packet_ids is not None or not is_known or not self._passed_on(arrival):
-            self._publish_all(arrival, packet_ids)
+            self._publish_all(arrival, packet_ids, as_run)
         if is_known and arrival.count == 1 and arrival.flags in (0, 1):
             # One that comes again and again: the next may find a shorter way.
             connection.open_route(arrival.topic)
 
-    def _publish_all(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+    def _publish_all(self, arrival: Arrival, packet_ids: "array[int] | None", as_run: bool) -> None:
         ids = packet_ids if packet_ids is not None else array("H")
-        if arrival.count == 1 or self.takes_runs(arrival):
+        if as_run or arrival.count == 1 or self.takes_runs(arrival):
             self._publish_run(arrival, ids)
             return
         for index in range(arrival.count):
