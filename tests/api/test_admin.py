@@ -116,9 +116,9 @@ async def test_users_from_first_to_last(
 
     assert (await client.put("/v1/users/ann", json={"password": "two"})).status_code == 200
     assert accounts.user("ann").tags == {"monitoring"}
-    accounts.authenticate("ann", "two", 0, False)
+    assert accounts.begin("ann", "two", 0, False).verify()
     await client.put("/v1/users/ann/password", json={"password": "three"})
-    accounts.authenticate("ann", "three", 0, False)
+    assert accounts.begin("ann", "three", 0, False).verify()
     await client.put("/v1/users/ann/tags", json={"tags": []})
     assert accounts.user("ann").tags == frozenset()
     assert (await client.delete("/v1/users/ann")).status_code == 204

@@ -114,7 +114,6 @@ class Key(NamedTuple):
     section: str
     name: str
     type: Any
-    default: Any
     meta: Meta
 
     @property
@@ -130,7 +129,7 @@ def keys_of(section: str) -> list[Key]:
     found = []
     for field in msgspec.structs.fields(SECTIONS[section]):
         meta = next(each for each in get_args(field.type) if isinstance(each, Meta))
-        found.append(Key(section, field.name, field.type, field.default, meta))
+        found.append(Key(section, field.name, field.type, meta))
     return found
 
 

@@ -10,10 +10,11 @@ What was handed out together is alike, and leaves by its bits being cleared: a r
 A sorted list of ranges would be smaller still, and quadratic for scattered answers.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memmove, memset
 
+from braidmq.record.block_directory cimport reserve_slot
 from braidmq.record.offset_set cimport braid_ctz, braid_popcount, mask_between
 from braidmq.record.batch cimport RecordBatch
 
@@ -125,32 +126,14 @@ cdef class EntryTable:
 
     cdef Block *make_block(self, int64_t number) except NULL:
         """A block where there was none; it has no entries."""
-        cdef int64_t before = 0, wanted
-        cdef Py_ssize_t capacity
-        cdef Block **directory
         cdef Block *block
-        if self.used == 0:
-            self.first_block = number
+        cdef bint was_empty = self.used == 0
+        cdef int64_t before = reserve_slot(
+            <void ***>&self.directory, &self.capacity, &self.used, &self.first_block,
+            number, INT64_MAX,
+        )
+        if was_empty or before:
             self.head = 0
-        elif number < self.first_block:
-            before = self.first_block - number
-        wanted = max(self.used + before, number - self.first_block + 1)
-        if wanted > self.capacity:
-            capacity = max(wanted, 2 * self.capacity, 4)
-            directory = <Block **>realloc(self.directory, capacity * sizeof(Block *))
-            if directory == NULL:
-                raise MemoryError
-            self.directory = directory
-            self.capacity = capacity
-        if before:
-            memmove(self.directory + before, self.directory, self.used * sizeof(Block *))
-            memset(self.directory, 0, before * sizeof(Block *))
-            self.first_block = number
-            self.used += before
-            self.head = 0
-        if wanted > self.used:
-            memset(self.directory + self.used, 0, (wanted - self.used) * sizeof(Block *))
-            self.used = wanted
         block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError

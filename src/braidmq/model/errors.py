@@ -95,7 +95,6 @@ class PartitionQuarantined(CorruptData):
     def __init__(self, label: str, file: str, position: int, reason: str) -> None:
         super().__init__(file, position, reason)
         self.args = (f"{label} is quarantined: {file} is damaged at byte {position}: {reason}",)
-        self.label = label
 
 
 # --- the operator was wrong: the node does not start ---

@@ -17,6 +17,7 @@ import msgspec
 
 from braidmq.client.errors import from_status
 from braidmq.model.errors import BraidError
+from braidmq.model.log_info import LogInfo, PartitionTime
 from braidmq.pipeline.errors import BrokerUnreachable
 from braidmq.pipeline.options import BrokerOptions
 
@@ -168,48 +169,7 @@ def problem(status: int, body: bytes) -> BraidError:
     return error
 
 
-# --- what it tells of a log: as api/resources/bulk.py has it ---
-
-
-class SegmentInfo(msgspec.Struct, frozen=True):
-    name: str
-    base_offset: int
-    end_offset: int
-    size: int
-    header_bytes: int
-    records: int
-    max_timestamp_ms: int
-    first_timestamp_ms: int
-    time_ordered: bool
-    sealed: bool
-    generation: int
-    first_record: bytes
-    shared_bytes: int = 0
-
-
-class PartitionLogInfo(msgspec.Struct, frozen=True):
-    partition: int
-    id: int
-    start_offset: int
-    end_offset: int
-    stable_offset: int
-    flushed_offset: int
-    size: int
-    hidden: list[tuple[int, int]]
-    segments: list[SegmentInfo]
-
-
-class LogInfo(msgspec.Struct, frozen=True):
-    namespace: str
-    topic: str
-    directory: str
-    partitions: list[PartitionLogInfo]
-
-
-class PartitionTime(msgspec.Struct, frozen=True):
-    partition: int
-    offset: int
-    end: int
+# --- what it tells of a log ---
 
 
 def describe_log(broker: Broker, topic: str, *, segments: bool) -> LogInfo:

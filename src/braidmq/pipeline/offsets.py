@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from braidmq.model.errors import NotFound, OffsetOutOfRange
-from braidmq.pipeline.broker import LogInfo, PartitionLogInfo
+from braidmq.model.log_info import LogInfo, PartitionLogInfo
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import EARLIEST, LATEST, Place, SourceOptions
 

@@ -13,14 +13,8 @@ from itertools import pairwise
 import msgspec
 
 from braidmq.model.errors import NotFound
-from braidmq.pipeline.broker import (
-    Broker,
-    LogInfo,
-    PartitionLogInfo,
-    SegmentInfo,
-    describe_log,
-    find_times,
-)
+from braidmq.model.log_info import LogInfo, PartitionLogInfo, SegmentInfo
+from braidmq.pipeline.broker import Broker, describe_log, find_times
 from braidmq.pipeline.errors import BadOption, DataLoss
 from braidmq.pipeline.offsets import (
     Logs,

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from braidmq.model.errors import BraidError, NotFound
 from braidmq.model.limits import MIB
-from braidmq.pipeline.broker import Broker, SegmentInfo
+from braidmq.model.log_info import SegmentInfo
+from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.columns import Rows
 from braidmq.pipeline.errors import DataLoss
 from braidmq.pipeline.leases import SplitLease

@@ -15,8 +15,10 @@ it, and which rises by itself as the gap above it closes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memmove, memset
+
+from braidmq.record.block_directory cimport reserve_slot
 
 cdef enum:
     BLOCK_SHIFT = 12
@@ -63,32 +65,10 @@ cdef class OffsetBits:
 
     cdef int reserve(self, int64_t number) except -1:
         """Stretch the directory so that it has a slot for block ``number``."""
-        cdef int64_t before = 0
-        cdef int64_t wanted
-        cdef Py_ssize_t capacity, i
-        cdef Block **directory
-        if self.used == 0:
-            self.first_block = number
-        elif number < self.first_block:
-            before = self.first_block - number
-        wanted = max(self.used + before, number - self.first_block + 1)
-        if wanted > BLOCKS_MAX:
-            raise OverflowError("offsets too far apart for one set")
-        if wanted > self.capacity:
-            capacity = max(wanted, 2 * self.capacity, 1)
-            directory = <Block **>realloc(self.directory, capacity * sizeof(Block *))
-            if directory == NULL:
-                raise MemoryError
-            self.directory = directory
-            self.capacity = capacity
-        if before:
-            memmove(self.directory + before, self.directory, self.used * sizeof(Block *))
-            memset(self.directory, 0, before * sizeof(Block *))
-            self.first_block = number
-            self.used += before
-        for i in range(self.used, wanted):
-            self.directory[i] = NULL
-        self.used = max(self.used, wanted)
+        reserve_slot(
+            <void ***>&self.directory, &self.capacity, &self.used, &self.first_block,
+            number, BLOCKS_MAX,
+        )
         return 0
 
     cdef int64_t change_in_block(

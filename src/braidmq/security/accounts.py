@@ -2,7 +2,7 @@
 
 One thread owns it, the one that owns the store. Changes are visible at once and durable when the
 LSN they return is. A login is three steps, so that the slow one in the middle can run elsewhere:
-``begin``, ``Attempt.verify``, ``finish``; ``authenticate`` is all of them in line.
+``begin``, ``Attempt.verify``, ``finish``. ``Logins`` takes them in an event loop.
 """
 
 import ipaddress
@@ -169,16 +169,6 @@ class Accounts:
 
     # --- logging in ---
 
-    def authenticate(self, name: str, password: Password, now_ms: int, loopback: bool) -> User:
-        """Who this is. Raises AccessRefused; NotAuthenticated if the name or password is wrong.
-
-        Costs an Argon2 unless it was verified lately; in an event loop use ``Logins``.
-        """
-        attempt = self.begin(name, password, now_ms, loopback)
-        if attempt.outcome is None:
-            attempt.outcome = attempt.verify()
-        return self.finish(attempt, now_ms)
-
     def begin(self, name: str, password: Password, now_ms: int, loopback: bool) -> Attempt:
         if self.dev:
             return Attempt(name, loopback, "", b"", b"", True)
@@ -192,7 +182,7 @@ class Accounts:
         return Attempt(name, loopback, encoded, secret, digest, outcome)
 
     def finish(self, attempt: Attempt, now_ms: int) -> User:
-        """Raises as ``authenticate`` does."""
+        """Who this is. Raises AccessRefused; NotAuthenticated if the name or password is wrong."""
         assert attempt.outcome is not None
         if self.dev:
             return User(attempt.name, frozenset({ADMINISTRATOR}))

@@ -31,7 +31,7 @@ class Logins:
     async def authenticate(
         self, name: str, password: Password, now_ms: int, loopback: bool
     ) -> User:
-        """As ``Accounts.authenticate``; also raises TooManyLogins."""
+        """Raises as ``Accounts.finish`` does, and TooManyLogins."""
         attempt = self._accounts.begin(name, password, now_ms, loopback)
         if attempt.outcome is None:
             attempt.outcome = await self._verify(attempt)

@@ -84,7 +84,7 @@ class Tokens:
         return _token(token_id, record), f"{PREFIX}_{token_id}_{secret}", lsn
 
     def authenticate(self, text: str, now_ms: int, loopback: bool) -> User:
-        """Whose token this is. Raises as ``Accounts.authenticate`` does."""
+        """Whose token this is. Raises as ``Accounts.finish`` does."""
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         record = self._records.get(token_id)

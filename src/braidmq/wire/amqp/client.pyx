@@ -16,9 +16,9 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
 from braidmq.wire.amqp.frames cimport (
-    ACK, ACK_FRAME_BYTES, DELIVER, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
-    FRAME_OVERHEAD, NACK, PUBLISH, REJECT, be16, be32, be64, content_bytes, frame_start,
-    piece_bytes, put16, put32, put_answer, put_content,
+    ACK, ACK_FRAME_BYTES, COMPLETE, DELIVER, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD,
+    Found, INCOMPLETE, NACK, NOT_A_RUN, PUBLISH, REJECT, be16, be32, be64, content_bytes,
+    frame_start, piece_bytes, put16, put32, put_answer, put_content, whole_body,
 )
 
 from braidmq.wire.amqp.errors import FrameError
@@ -273,12 +273,6 @@ def deliveries(DeliveryRun run not None, type kind, object ledger):
     return out
 
 
-cdef enum Found:
-    NOT_A_RUN      # some other frame, or not the three in a row
-    INCOMPLETE     # could be, once more bytes are there
-    COMPLETE
-
-
 cdef Found read_delivery(
     const uint8_t *data, Py_ssize_t at, Py_ssize_t size, uint32_t frame_max,
     Entry *entry, Py_ssize_t *end,
@@ -319,19 +313,8 @@ cdef Found read_delivery(
     end[0] = next_frame
     if body_length == 0:
         return COMPLETE
-    if size - next_frame < 7:
-        return INCOMPLETE
-    p = data + next_frame
-    if p[0] != FRAME_BODY or p[1] != data[at + 1] or p[2] != data[at + 2]:
-        return NOT_A_RUN
-    if be32(p + 3) != body_length:
-        return NOT_A_RUN
-    if size - next_frame < <Py_ssize_t>body_length + FRAME_OVERHEAD:
-        return INCOMPLETE
-    if p[7 + body_length] != FRAME_END:
-        return NOT_A_RUN
     end[0] = next_frame + <Py_ssize_t>body_length + FRAME_OVERHEAD
-    return COMPLETE
+    return whole_body(data, size, at, next_frame, body_length)
 
 
 cdef bint continues(

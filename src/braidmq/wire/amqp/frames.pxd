@@ -17,6 +17,12 @@ cdef enum:
     ACK_FRAME_BYTES = 21      # of basic.ack and basic.nack
 
 
+cdef enum Found:   # where a method, its header and its body are looked for, to read in one step
+    NOT_A_RUN      # some other frame, or not the three in a row
+    INCOMPLETE     # could be, once more bytes are there
+    COMPLETE
+
+
 cdef inline uint16_t be16(const uint8_t *p) noexcept:
     return (<uint16_t>p[0] << 8) | p[1]
 
@@ -27,6 +33,24 @@ cdef inline uint32_t be32(const uint8_t *p) noexcept:
 
 cdef inline uint64_t be64(const uint8_t *p) noexcept:
     return (<uint64_t>be32(p) << 32) | be32(p + 4)
+
+
+cdef inline Found whole_body(
+    const uint8_t *data, Py_ssize_t size, Py_ssize_t method_at, Py_ssize_t body_at, uint64_t length
+) noexcept:
+    """Whether all of a message's body is in one frame, on the channel of its method."""
+    cdef const uint8_t *p = data + body_at
+    if size - body_at < 7:
+        return INCOMPLETE
+    if p[0] != FRAME_BODY or p[1] != data[method_at + 1] or p[2] != data[method_at + 2]:
+        return NOT_A_RUN
+    if be32(p + 3) != length:
+        return NOT_A_RUN
+    if size - body_at < <Py_ssize_t>length + FRAME_OVERHEAD:
+        return INCOMPLETE
+    if p[7 + length] != FRAME_END:
+        return NOT_A_RUN
+    return COMPLETE
 
 
 cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept:

@@ -27,8 +27,8 @@ from libc.string cimport memcmp, memcpy
 
 from braidmq.record.batch cimport TRANSIENT, RecordBatch
 from braidmq.wire.amqp.frames cimport (
-    ACK, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, PUBLISH, be16, be32,
-    be64,
+    ACK, COMPLETE, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, Found, INCOMPLETE,
+    NOT_A_RUN, PUBLISH, be16, be32, be64, whole_body,
 )
 
 cdef extern from "string.h" nogil:
@@ -89,12 +89,6 @@ cdef struct Publish:
     Py_ssize_t record_key_length
     int64_t delay_ms
     int64_t deliver_at_ms
-
-
-cdef enum Found:
-    NOT_A_RUN      # some other frame, or not the three in a row
-    INCOMPLETE     # could be, once more bytes are there
-    COMPLETE
 
 
 cdef bint read_properties(Publish *found) noexcept:
@@ -295,21 +289,10 @@ cdef Found read_publish(
     next_frame += <Py_ssize_t>header_length + FRAME_OVERHEAD
     found.end = next_frame
     if body_length:
-        if size - next_frame < 7:
-            return INCOMPLETE
-        p = data + next_frame
-        if p[0] != FRAME_BODY or p[1] != data[at + 1] or p[2] != data[at + 2]:
-            return NOT_A_RUN
-        if be32(p + 3) != body_length:
-            return NOT_A_RUN
-        if size - next_frame < <Py_ssize_t>body_length + FRAME_OVERHEAD:
-            return INCOMPLETE
-        if p[7 + body_length] != FRAME_END:
-            return NOT_A_RUN
-        found.body = p + 7
+        found.body = data + next_frame + 7
         found.end = next_frame + body_length + FRAME_OVERHEAD
-    else:
-        found.body = <const uint8_t *>b""
+        return whole_body(data, size, at, next_frame, body_length)
+    found.body = <const uint8_t *>b""
     return COMPLETE
 
 
