@@ -666,7 +666,7 @@ async def world() -> AsyncIterator[World]:
             accounts.set_permission(kind.name, "elsewhere", ".*", ".*", ".*")
     logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)
-    web = WebCallers("node")
+    web = WebCallers(["node"])
     app = make_api(broker, accounts, logins, tokens, health, Metrics(engine, {}), web=web)
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:

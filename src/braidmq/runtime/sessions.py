@@ -1,7 +1,7 @@
 """Who is connected, whatever the protocol: what gateways say of their connections.
 
-A gateway keeps its connections in ``Broker.sessions`` while they are open; whoever lists or closes
-them needs to know no protocol.
+A gateway keeps its connections in ``NodeLoop.sessions`` while they are open; whoever lists or
+closes them needs to know no protocol.
 """
 
 from typing import Protocol
@@ -29,6 +29,8 @@ class SessionInfo(msgspec.Struct, frozen=True):
     client: str
     channels: int
     blocked: bool
+    listener: str = ""
+    """The name of the one it came by."""
 
 
 class Session(Protocol):

@@ -15,9 +15,10 @@ import uvloop
 
 from braidmq.alerts.sending import Alerts
 from braidmq.alerts.settings import AlertSettings
-from braidmq.config.settings import Config, ListenerSettings, NodeSettings
+from braidmq.config.settings import Config, NodeSettings
 from braidmq.engine.engine import Engine
 from braidmq.model.clock import Clock, SystemClock
+from braidmq.net.settings import ListenerSettings
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.server import Node
 from braidmq.storage.disk import Disk, MemoryContent
@@ -113,12 +114,12 @@ class HostedNode:
 
     async def _serve(self) -> None:
         node_loop = self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
-        listeners = self._node._build_listeners(node_loop, Alerts(AlertSettings()))
-        for listener in listeners:
-            await listener.start()
+        service = self._node.build(node_loop, Alerts(AlertSettings()))
+        async for _ in service.start():
+            pass
         self._up.set()
         await self._stop.wait()
-        await asyncio.gather(*(each.stop(0.0) for each in listeners))
+        await service.stop(0.0)
         node_loop.stop()
 
     def call(self, do: Callable[[], Answer]) -> Answer:

@@ -35,7 +35,8 @@ from braidmq.gateways.amqp.trace import Trace
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
-from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.net.tcp import RECEIVE_BYTES_MAX
+from braidmq.net.transport import Transport
 from braidmq.record.copies import single
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
 from braidmq.runtime.sliced_work import READ_S
@@ -99,7 +100,7 @@ class AmqpConnection(PermissionChecks):
     wanted_bytes = 0
     """No frame is so large that it needs a buffer of its own."""
 
-    def __init__(self, gateway: "AmqpGateway", transport: TcpLink) -> None:
+    def __init__(self, gateway: "AmqpGateway", transport: Transport) -> None:
         self.gateway = gateway
         self.node_loop = gateway.node_loop
         self.accounts = gateway.accounts

@@ -1,4 +1,4 @@
-"""The AMQP listener: accepts connections, keeps their heartbeats, closes them in the end."""
+"""The AMQP gateway: takes connections from its listeners, keeps their heartbeats, closes them."""
 
 import asyncio
 import logging
@@ -10,8 +10,10 @@ from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
-from braidmq.net.admission import Listening
-from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.net.listeners import TcpListener
+from braidmq.net.settings import ListenerSpec
+from braidmq.net.tcp import RECEIVE_BYTES_MAX
+from braidmq.net.transport import Transport
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
@@ -57,32 +59,28 @@ class AmqpGateway:
         self.connections_opened = 0
         self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
-        self._server: Listening | None = None
-        self._beat: asyncio.TimerHandle | None = None
+        self._beat = node_loop.loop.call_later(BEAT_S, self._beats)
         self._consumers_checked = 0.0
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
-    async def start(self, sock: socket.socket) -> None:
-        loop = self.node_loop.loop
-        self._server = Listening(loop, sock, self._link)
-        self._beat = loop.call_later(BEAT_S, self._beats)
+    def listener(self, spec: ListenerSpec) -> TcpListener:
+        return TcpListener(spec, self.node_loop.poller, self, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
 
-    def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
-        link.start(AmqpConnection(self, link))
+    def connect(self, transport: Transport) -> AmqpConnection:
+        """A listener has accepted somebody."""
+        return AmqpConnection(self, transport)
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new; let consumers answer for what they have; tell every client, give it a
-        moment to read that; then let go."""
-        if self._server is not None:
-            self._server.close()
+        """Its listeners take nothing new. Let consumers answer for what they have; tell every
+        client, give it a moment to read that; then let go."""
         loop = self.node_loop.loop
         began = told = loop.time()
         goodbye_s = min(GOODBYE_S, deadline_s / 2)
         for connection in list(self.connections):
             connection.drain()
-        logger.info("draining", extra={"connections": len(self.connections)})
+        if self.connections:
+            logger.info("draining", extra={"connections": len(self.connections)})
         while self.connections and loop.time() < told + goodbye_s:
             is_late = loop.time() >= began + deadline_s - goodbye_s
             for connection in list(self.connections):
@@ -92,14 +90,14 @@ class AmqpGateway:
                     connection.shut_down("the node stops")
                 told = loop.time()
             await asyncio.sleep(DRAIN_LOOK_S)
-        if self._beat is not None:
-            self._beat.cancel()
+        self._beat.cancel()
         for connection in list(self.connections):
             connection.transport.abort()
 
     def forget(self, connection: AmqpConnection) -> None:
         """A connection is over; what it carried still counts."""
         self.connections.discard(connection)
+        self.node_loop.admission.leave(connection)
         self._past_received_bytes += connection.received_bytes
         self._past_sent_bytes += connection.sent_bytes
 
@@ -155,13 +153,10 @@ class AmqpGateway:
             next(steps, None)  # nobody finds its topics from here on
             node_loop.work_in_background(steps, f"deleting namespace {name!r}")
 
-    def require_room(self, vhost: str) -> None:
+    def admit(self, connection: AmqpConnection, vhost: str) -> None:
         """A namespace may limit its connections."""
         limit = self.accounts.namespace(vhost).max_connections
-        if limit is None:
-            return
-        used = sum(each.opened and each.vhost == vhost for each in self.connections)
-        if used >= limit:
+        if not self.node_loop.admission.enter(connection, vhost, limit):
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",
