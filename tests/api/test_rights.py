@@ -295,6 +295,7 @@ def request_for(*names: str) -> Callable[[Make], Make]:
     *("list_topics", "list_transactions", "list_leases", "list_subscriptions", "list_groups"),
     *("list_exchanges", "list_bindings", "list_templates", "list_policies", "list_pipelines"),
     *("list_users", "list_permissions", "list_namespaces", "list_tokens", "list_quarantined"),
+    "list_listeners",
 )
 async def plain(w: World) -> Request:
     return Request()

@@ -26,8 +26,8 @@ app = typer.Typer(
 COLUMNS = (
     "id",
     "protocol",
-    "listener",
     "user",
+    "listener",
     "peer",
     "client",
     "channels",
