@@ -270,7 +270,8 @@ def test_a_busy_port_names_the_flag_and_leaves_the_directory_free(
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert done.stderr == (
-        f"braid: error: cannot listen on 127.0.0.1:{busy_port}: Address already in use."
+        f"braid: error: listener 'http' cannot listen on 127.0.0.1:{busy_port}: Address already"
+        " in use."
         " Give another --http-port, or 0 to turn this listener off\n"
     )
     assert "ready" not in done.stdout
@@ -401,7 +402,7 @@ def only_health(health: Health) -> App:
         def admit(self, right: object, caller: object, arguments: object) -> None:
             return None
 
-    return App(cast(Guard, NoGuard()), [health], web=WebCallers("node"))
+    return App(cast(Guard, NoGuard()), [health], web=WebCallers(["node"]))
 
 
 async def test_health_and_ready_tell_of_a_storage_failure() -> None:

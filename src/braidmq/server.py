@@ -1,31 +1,27 @@
 """The composition root: builds a node from its configuration, runs it, takes it down in order."""
 
 import asyncio
-import errno
 import gc
 import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import uvicorn
 import uvloop
 
 from braidmq import logs
 from braidmq.alerts.sending import Alerts
-from braidmq.api.app import App
 from braidmq.api.assembly import make_api
-from braidmq.api.http_timeouts import TimeoutProtocol
+from braidmq.api.listener import HttpListener
 from braidmq.api.resources.health import Health
-from braidmq.api.stream_protocol import ListenerProtocol
-from braidmq.config import Config, flag_of
+from braidmq.config import Config
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
@@ -33,7 +29,8 @@ from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.limits import MIB
-from braidmq.net.admission import BACKLOG_CONNECTIONS
+from braidmq.net.listeners import Listener
+from braidmq.net.settings import ListenerSpec
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
@@ -44,10 +41,6 @@ from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 75
-"""How long HTTP connections stay without a request. Longer than most clients keep them: when both
-let go at the same time, as httpx and uvicorn do after 5 s, a request may be lost."""
-
 PROGRESS_EVERY_S = 1.0
 """A recovery that takes no longer than this says nothing before it is done."""
 
@@ -55,18 +48,6 @@ OPEN_WARNING = (
     "WARNING --dev: ANYONE who reaches this node may do ANYTHING: passwords and permissions are"
     " not checked. Never in production"
 )
-
-
-class Listener(Protocol):
-    """One open port. ``start`` returns once it accepts; ``stop`` once it has let go, which takes
-    no longer than ``deadline_s``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def url(self) -> str: ...
-    async def start(self) -> None: ...
-    async def stop(self, deadline_s: float) -> None: ...
 
 
 class Node:
@@ -82,6 +63,7 @@ class Node:
         self.accounts.watch(self._on_account_change)
         self.logins = Logins(self.accounts)
         self.tokens = Tokens(engine.store, self.accounts)
+        self._listeners: Sequence[Listener] = ()
         self._listening = False
 
     @classmethod
@@ -97,9 +79,11 @@ class Node:
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
-    def _build_listeners(self, node_loop: NodeLoop, alerts: Alerts) -> list[Listener]:
-        at = self._config.listeners
+    def build(self, node_loop: NodeLoop, alerts: Alerts) -> "Service":
+        """Everything that clients reach, not yet open to them."""
         config = self._config
+        specs = config.listeners.specs()
+        listeners: list[Listener] = []
         amqp = AmqpGateway(
             node_loop, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
         )
@@ -112,23 +96,34 @@ class Node:
             lambda: node_loop.pipelines.list(None, node_loop.now_ms()),
             alerts.counts,
             self.accounts.failed_logins.counts,
+            listeners,
         )
         data_dir = Path(config.node.data_dir).resolve()
-        web = WebCallers(at.host, config.http.hosts, config.http.origins)
-        http = make_api(
-            node_loop, self.accounts, self.logins, self.tokens, health, metrics, data_dir, web
+        web = WebCallers(
+            [each.host for each in specs if each.protocol == "http"],
+            config.http.hosts,
+            config.http.origins,
         )
         NamespaceContents(node_loop, self.accounts)
-        every: list[tuple[int, Listener]] = [
-            (at.amqp_port, GatewayListener("amqp", at.host, at.amqp_port, amqp.start, amqp.stop)),
-            (at.mqtt_port, GatewayListener("mqtt", at.host, at.mqtt_port, mqtt.listen, mqtt.stop)),
-            (
-                at.ws_port,
-                GatewayListener("ws", at.host, at.ws_port, mqtt.listen_websocket, mqtt.stop),
-            ),
-            (at.http_port, HttpListener(at.host, at.http_port, http)),
-        ]
-        return [listener for port, listener in every if port]
+        http = make_api(
+            node_loop,
+            self.accounts,
+            self.logins,
+            self.tokens,
+            health,
+            metrics,
+            data_dir,
+            web,
+            listeners,
+        )
+        make: dict[str, Callable[[ListenerSpec], Listener]] = {
+            "amqp": amqp.listener,
+            "mqtt": mqtt.listener,
+            "ws": mqtt.websocket_listener,
+            "http": partial(HttpListener, app=http),
+        }
+        listeners += [make[each.protocol](each) for each in specs]
+        return Service(listeners, [amqp, mqtt])
 
     def _on_account_change(self, change: AccountChange) -> None:
         """What names other objects holds while whoever set it has the right to them."""
@@ -143,7 +138,10 @@ class Node:
         error = self._store.failure()
         if error is not None:
             return str(error)
-        return None if self._listening else "listeners are starting or stopping"
+        if self._listening:
+            return None
+        closed = ", ".join(each.spec.name for each in self._listeners if not each.is_open)
+        return "listeners are starting or stopping" + (f": {closed}" if closed else "")
 
     def assemble(self, loop: asyncio.AbstractEventLoop) -> "Assembled":
         """Put the gateways in front of what was recovered. Before the loop runs: what they keep in
@@ -155,14 +153,14 @@ class Node:
         try:
             alerts = Alerts(self._config.alerts)
             node_loop.listeners.append(alerts.hear)
-            return Assembled(node_loop, alerts, self._build_listeners(node_loop, alerts))
+            return Assembled(node_loop, alerts, self.build(node_loop, alerts))
         except BaseException:
             node_loop.stop()
             raise
 
     async def run(self, assembled: "Assembled") -> None:
         """Serve until SIGTERM, SIGINT or SIGHUP; another one does not wait for the first."""
-        node_loop, alerts, listeners = assembled
+        node_loop, alerts, service = assembled
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         numbers = [signal.SIGTERM, signal.SIGINT]
@@ -170,21 +168,18 @@ class Node:
             numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, _on_signal, number, stop)
-        started: list[Listener] = []
+        self._listeners = service.listeners
         try:
-            for listener in listeners:
-                await listener.start()
-                started.append(listener)
-                say(f"{listener.name:<7} listening on {listener.url}")
+            async for listener in service.start():
+                say(f"{listener.spec.name:<7} listening on {listener.spec.url}")
             self._listening = True
             say("ready")
             await stop.wait()
         finally:
             self._listening = False
-            # All at once: each has the whole time, and together they take no longer.
             deadline_s = self._config.node.shutdown_deadline_s
             over_s = loop.time() + deadline_s
-            await asyncio.gather(*(each.stop(deadline_s) for each in started))
+            await service.stop(deadline_s)
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
             node_loop.stop()
@@ -211,7 +206,33 @@ class Assembled(NamedTuple):
 
     node_loop: NodeLoop
     alerts: Alerts
-    listeners: list[Listener]
+    service: "Service"
+
+
+class Gateway(Protocol):
+    async def stop(self, deadline_s: float) -> None:
+        """Let go of all connections, which takes no longer than ``deadline_s``."""
+
+
+class Service:
+    """The listeners of a node and the gateways behind them."""
+
+    def __init__(self, listeners: Sequence[Listener], gateways: Sequence[Gateway]) -> None:
+        self.listeners = listeners
+        self._gateways = gateways
+        self._started: list[Listener] = []
+
+    async def start(self) -> AsyncIterator[Listener]:
+        """Open them one after the other; yields each that accepts connections."""
+        for listener in self.listeners:
+            await listener.start()
+            self._started.append(listener)
+            yield listener
+
+    async def stop(self, deadline_s: float) -> None:
+        """All at once: each has the whole time, and together they take no longer. Listeners come
+        first, so that nobody is let in by one gateway while another says goodbye."""
+        await asyncio.gather(*(each.stop(deadline_s) for each in (*self._started, *self._gateways)))
 
 
 class RecoveryProgress:
@@ -296,134 +317,3 @@ def _open_disk(root: Path) -> RealDisk:
             remedy="Give another --data-dir, or make that one writable",
         ) from error
     return disk
-
-
-def bind(host: str, port: int, key: str) -> socket.socket:
-    """A listening socket, or an error that names the flag to change."""
-    sock: socket.socket | None = None
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        # With SO_REUSEADDR two sockets may bind one port; only listening makes it ours.
-        sock.listen(BACKLOG_CONNECTIONS)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        raise _cannot_listen(host, port, key, error) from error
-    sock.setblocking(False)
-    return sock
-
-
-def _cannot_listen(host: str, port: int, key: str, error: OSError) -> SetupError:
-    wrong_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-    flag = "--host" if wrong_host else flag_of(key)
-    off = "" if wrong_host else ", or 0 to turn this listener off"
-    return SetupError(
-        f"cannot listen on {host}:{port}: {error.strerror}", remedy=f"Give another {flag}{off}"
-    )
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Uvicorn takes a WebSocket that is refused with an answer for a mistake of the app: a line for
-    every stranger who tries."""
-    return "without completing handshake" not in record.getMessage()
-
-
-logging.getLogger("uvicorn.error").addFilter(_is_news)
-
-
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn as a guest in the node's loop: the node handles signals, and learns when it is up."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-
-class GatewayListener:
-    """A port whose connections a gateway takes itself. Its name is also the scheme of its URL."""
-
-    def __init__(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        listen: Callable[[socket.socket], Awaitable[None]],
-        stop: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self.name = name
-        self._host = host
-        self._port = port
-        self._listen = listen
-        self._stop = stop
-
-    @property
-    def url(self) -> str:
-        return f"{self.name}://{at_host(self._host)}:{self._port}"
-
-    async def start(self) -> None:
-        await self._listen(bind(self._host, self._port, f"listeners.{self.name}_port"))
-
-    async def stop(self, deadline_s: float) -> None:
-        await self._stop(deadline_s)
-
-
-def at_host(host: str) -> str:
-    """A host as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host
-
-
-class HttpListener:
-    name = "http"
-
-    def __init__(self, host: str, port: int, app: App) -> None:
-        self._host = host
-        self._port = port
-        self._app = app
-        self._server: _Uvicorn | None = None
-        self._serving: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://{at_host(self._host)}:{self._port}"
-
-    async def start(self) -> None:
-        sock = bind(self._host, self._port, "listeners.http_port")
-        config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http=TimeoutProtocol,
-            ws=ListenerProtocol,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            backlog=BACKLOG_CONNECTIONS,
-        )
-        self._server = _Uvicorn(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
-        up = asyncio.create_task(self._server.up.wait())
-        await asyncio.wait({up, self._serving}, return_when=asyncio.FIRST_COMPLETED)
-        if not up.done():
-            up.cancel()
-            await self._serving  # it ended before it was up: raise what ended it
-
-    async def stop(self, deadline_s: float) -> None:
-        assert self._server is not None, "stopped before it was started"
-        assert self._serving is not None
-        self._server.config.timeout_graceful_shutdown = deadline_s  # type: ignore[assignment]
-        self._server.should_exit = True
-        self._app.stop()
-        await self._serving

@@ -76,7 +76,7 @@ def app(store: Store, accounts: Accounts, logins: Logins, commits: Commits) -> A
     # Nothing of an administrator's concerns the engine.
     context = cast(ApiContext, SimpleNamespace(access=Access(accounts, logins, tokens, clock)))
     guard = Guard(context, tokens, MetricsSettings())
-    return App(guard, [admin], web=WebCallers("node"))
+    return App(guard, [admin], web=WebCallers(["node"]))
 
 
 def client_of(app: Any, peer: str = "127.0.0.1") -> httpx.AsyncClient:

@@ -106,6 +106,7 @@ def test_connections_are_listed_and_closed(api: Api, amqp: pika.BlockingConnecti
     every = api.ok("GET", "/v1/connections")
     (mine,) = [each for each in every if each["client"] == "tester"]
     assert (mine["protocol"], mine["user"], mine["channels"]) == ("amqp", "guest", 1)
+    assert mine["listener"] == "amqp"
     path = f"/v1/connections/{mine['id']}"
     (only,) = api.ok("GET", f"{path}/channels")
     assert (only["number"], only["confirms"]) == (channel.channel_number, True)
@@ -241,7 +242,7 @@ async def inside(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
     logins = Logins(accounts)
     tokens = Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)
-    web = WebCallers("node")
+    web = WebCallers(["node"])
     app = make_api(broker, accounts, logins, tokens, health, Metrics(engine, {}), web=web)
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node", auth=GUEST) as client:

@@ -267,7 +267,7 @@ class World:
 
     def connection(self) -> str:
         session = Connection(self.broker.sessions.new_id("amqp"))
-        self.broker.sessions.add(session.id, session, "/")
+        self.broker.sessions.add(session.id, session)
         return session.id
 
     async def token(self) -> str:
@@ -295,6 +295,7 @@ def request_for(*names: str) -> Callable[[Make], Make]:
     *("list_topics", "list_transactions", "list_leases", "list_subscriptions", "list_groups"),
     *("list_exchanges", "list_bindings", "list_templates", "list_policies", "list_pipelines"),
     *("list_users", "list_permissions", "list_namespaces", "list_tokens", "list_quarantined"),
+    "list_listeners",
 )
 async def plain(w: World) -> Request:
     return Request()
@@ -666,7 +667,7 @@ async def world() -> AsyncIterator[World]:
             accounts.set_permission(kind.name, "elsewhere", ".*", ".*", ".*")
     logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)
-    web = WebCallers("node")
+    web = WebCallers(["node"])
     app = make_api(broker, accounts, logins, tokens, health, Metrics(engine, {}), web=web)
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:

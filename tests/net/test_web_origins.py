@@ -63,9 +63,9 @@ def test_a_star_allows_everybody() -> None:
     ],
 )
 def test_hosts(host: str, allowed: bool) -> None:
-    web = WebCallers("0.0.0.0", ["Broker.example.com", "*.example.org"])
+    web = WebCallers(["0.0.0.0"], ["Broker.example.com", "*.example.org"])
     assert web.host_allowed(host_of(host), "10.0.0.5") == allowed
 
 
 def test_a_star_is_any_host() -> None:
-    assert WebCallers("0.0.0.0", ["*"]).host_allowed("evil.example", "10.0.0.5")
+    assert WebCallers(["0.0.0.0"], ["*"]).host_allowed("evil.example", "10.0.0.5")

@@ -57,7 +57,7 @@ class App:
         input_budget: InputBudget | None = None,
     ) -> None:
         self._guard = guard
-        self._web = web or WebCallers(LOCALHOST)
+        self._web = web or WebCallers((LOCALHOST,))
         self._live = stream
         self._bodies = Bodies(input_budget)
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Bound]]]] = {}

@@ -1,5 +1,6 @@
 """All of the HTTP gateway, put together."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from braidmq.api.resources.templates import Templates
 from braidmq.api.resources.topics import Topics
 from braidmq.api.resources.transactions import Transactions
 from braidmq.api.withdrawals import Withdrawals
+from braidmq.net.listeners import Listener
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
@@ -82,6 +84,7 @@ def make_api(
     metrics: MetricsSource,
     data_dir: Path | None = None,
     web: WebCallers | None = None,
+    listeners: Sequence[Listener] = (),
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, node_loop.clock)
@@ -107,7 +110,7 @@ def make_api(
         Templates(context),
         Policies(context),
         PipelinesResource(context),
-        Node(context, figures),
+        Node(context, figures, listeners),
         Monitoring(context, metrics),
         QuarantineResource(context),
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),

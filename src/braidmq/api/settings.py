@@ -15,9 +15,9 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="Names in the Host header that are this node's, with commas between them:"
-            " broker.example.com, *.example.com, or * for any. localhost, the machine's name,"
-            " `listeners.host` and the address a connection came to always are. A reverse proxy"
-            " that passes on the Host it was asked for needs its names here."
+            " broker.example.com, *.example.com, or * for any. localhost, the machine's name, the"
+            " `host` of any listener of HTTP and the address a connection came to always are. A"
+            " reverse proxy that passes on the Host it was asked for needs its names here."
         ),
     ] = ""
     allowed_origins: Annotated[

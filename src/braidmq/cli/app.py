@@ -147,8 +147,8 @@ def serve(
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address every listener binds. The default is this machine only;"
-            " 0.0.0.0 opens the node to the network.",
+            help="Address every listener binds that has none of its own. The default is this"
+            " machine only; 0.0.0.0 opens the node to the network.",
             show_default=LISTENERS.host,
         ),
     ] = None,
@@ -203,7 +203,9 @@ def serve(
     """Run a node until SIGTERM, Ctrl-C, or the end of its terminal.
 
     Prints what storage recovered and one line per listener, then `ready`; after a clean stop,
-    `stopped`; the log is on stderr. A stop waits for consumers to answer for what they have, at
+    `stopped`; the log is on stderr. A port is short for a listener of that name; more of a kind,
+    or on other addresses, are [[listeners.entries]] in the file, and with those only ports that
+    are given count. A stop waits for consumers to answer for what they have, at
     most for node.shutdown_deadline_s; a second signal ends it at once. Exits 0 after a clean stop,
     2 if something is set up wrongly, 3 if storage failed.
 

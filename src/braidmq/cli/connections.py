@@ -23,7 +23,17 @@ app = typer.Typer(
     name="connections", help="Connections of clients to a node.", no_args_is_help=True
 )
 
-COLUMNS = ("id", "protocol", "user", "peer", "client", "channels", "blocked", "connected")
+COLUMNS = (
+    "id",
+    "protocol",
+    "user",
+    "listener",
+    "peer",
+    "client",
+    "channels",
+    "blocked",
+    "connected",
+)
 
 
 @app.command("list")

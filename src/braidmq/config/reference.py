@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from braidmq.config.settings import SECTIONS, Config, Key, keys_of
+from braidmq.config.settings import SECTIONS, Config, Key, keys_in, keys_of
+from braidmq.net.settings import ListenerEntry
 
 WIDTH = 98
 
@@ -37,8 +38,43 @@ A file that is wrong changes nothing: the node does not start and touches no dir
 """
 
 
+ENTRIES = """
+### [[listeners.entries]]
+
+A node has a list of listeners. `amqp_port = 5672` is short for an entry `name = "amqp"`,
+`protocol = "amqp"`, `port = 5672` that binds `listeners.host`; `mqtt_port`, `ws_port` and
+`http_port` are the same for theirs. Who needs more than one of a protocol, or other addresses,
+writes entries:
+
+```toml
+[listeners]
+host = "127.0.0.1"   # of entries that have none
+http_port = 8080     # a port that is set counts beside the list
+
+[[listeners.entries]]
+name = "amqp-here"
+protocol = "amqp"
+port = 5672
+
+[[listeners.entries]]
+name = "amqp-plant"
+protocol = "amqp"
+host = "10.0.0.5"
+port = 5672
+```
+
+That node has three listeners: with entries, ports that are not set are 0. All listeners of a
+protocol serve the same queues and topics. Two listeners can't have one name, or one address; an
+entry can't have the name of a port that is set too, by whatever file, variable or flag. In the
+environment the list is a JSON array, `BRAID_LISTENERS_ENTRIES='[{"name": "amqp-here", …}]'`.
+
+| key | default | |
+|---|---|---|
+"""
+
+
 def as_tree(config: Config) -> dict[str, dict[str, Any]]:
-    tree: dict[str, dict[str, Any]] = msgspec.to_builtins(config)
+    tree: dict[str, dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(config))
     return tree
 
 
@@ -51,8 +87,19 @@ def _section_toml(config: Config, section: str) -> str:
     lines = [*_commented(SECTIONS[section].__doc__ or ""), f"[{section}]"]
     for key in keys_of(section):
         value = getattr(getattr(config, section), key.name)
-        lines += ["", *_commented(described(key)), f"{key.name} = {_toml(value)}"]
+        if value == 0 and section == "listeners" and config.listeners.entries:
+            continue  # with a list that is the default, and its entries may have the name
+        lines += ["", *_commented(described(key))]
+        if key.is_list and value:
+            lines += ["", "\n\n".join(_entry_toml(key.dotted, each) for each in value)]
+        else:
+            lines.append(f"{key.name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _entry_toml(dotted: str, entry: msgspec.Struct) -> str:
+    fields = msgspec.structs.asdict(entry).items()
+    return "\n".join([f"[[{dotted}]]", *(f"{name} = {_toml(value)}" for name, value in fields)])
 
 
 def described(key: Key) -> str:
@@ -96,6 +143,12 @@ def as_markdown() -> str:
         for key in keys_of(section):
             value = _toml(getattr(getattr(defaults, section), key.name))
             parts.append(f"| `{key.name}` | `{value}` | {described(key)} |\n")
+        if section == "listeners":
+            parts.append(ENTRIES)
+            for key in keys_in("listeners.entries", ListenerEntry):
+                needed = key.default is msgspec.NODEFAULT
+                value = "must be given" if needed else f"`{_toml(key.default)}`"
+                parts.append(f"| `{key.name}` | {value} | {described(key)} |\n")
     return "".join(parts)
 
 

@@ -1,7 +1,7 @@
 """The tables of the configuration, and the names of their keys everywhere else."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
+from braidmq.net.settings import ListenerSettings
 from braidmq.storage.settings import StorageSettings
 
 VARIABLE_PREFIX = "BRAID_"
@@ -46,28 +47,6 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             " what they have, and for requests under way. Docker kills after 10 s.",
         ),
     ] = 8.0
-
-
-def _port(what: str) -> Meta:
-    return Meta(ge=0, le=65_535, description=f"{what}; 0 turns it off.")
-
-
-class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where clients connect."""
-
-    # Loopback by default: a broker open to the network is a choice.
-    host: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            description="Address every listener binds. The default is this machine only; 0.0.0.0"
-            " opens the node to the network.",
-        ),
-    ] = "127.0.0.1"
-    amqp_port: Annotated[int, _port("AMQP 0-9-1 over TCP")] = 5672
-    mqtt_port: Annotated[int, _port("MQTT 3.1.1 and 5.0 over TCP")] = 1883
-    ws_port: Annotated[int, _port("MQTT over WebSocket")] = 8083
-    http_port: Annotated[int, _port("HTTP: /health, /ready, /metrics and the API under /v1")] = 8080
 
 
 class LimitSettings(Watermarks, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +93,7 @@ class Key(NamedTuple):
     section: str
     name: str
     type: Any
+    default: Any
     meta: Meta
 
     @property
@@ -124,12 +104,21 @@ class Key(NamedTuple):
     def variable(self) -> str:
         return f"{VARIABLE_PREFIX}{self.section}_{self.name}".upper()
 
+    @property
+    def is_list(self) -> bool:
+        """Of tables, as ``[[listeners.entries]]``."""
+        return get_origin(get_args(self.type)[0]) is tuple
+
 
 def keys_of(section: str) -> list[Key]:
+    return keys_in(section, SECTIONS[section])
+
+
+def keys_in(section: str, table: type[msgspec.Struct]) -> list[Key]:
     found = []
-    for field in msgspec.structs.fields(SECTIONS[section]):
+    for field in msgspec.structs.fields(table):
         meta = next(each for each in get_args(field.type) if isinstance(each, Meta))
-        found.append(Key(section, field.name, field.type, meta))
+        found.append(Key(section, field.name, field.type, field.default, meta))
     return found
 
 

@@ -23,6 +23,7 @@ from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.topics import TopicSeries
+from braidmq.net.listeners import Listener
 from braidmq.runtime.pipeline_runs import PipelineRun
 from braidmq.storage import aside
 
@@ -88,9 +89,11 @@ class Metrics:
         pipelines: Callable[[], Sequence[PipelineRun]] = list,
         alerts: AlertCounts | None = None,
         failed_logins: Mapping[str, int] | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._engine = engine
         self._gateways = gateways
+        self._listeners = listeners
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
@@ -116,11 +119,34 @@ class Metrics:
         registry.register(
             NodeCollector(self._engine, self._gateways, series, omitted, self._failed_logins)
         )
+        registry.register(ListenerCollector(self._listeners))
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
         yield generate_latest(registry)
         yield generate_latest(self._process)
         yield from series.texts()
+
+
+class ListenerCollector(Collector):
+    """Of each listener, whether it is open and how many came by it."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("listener", "protocol")
+        is_open = GaugeMetricFamily(
+            "braid_listener_open", "Whether a listener accepts connections.", labels=labels
+        )
+        connections = GaugeMetricFamily(
+            "braid_listener_connections", "Connections open, by listener.", labels=labels
+        )
+        for each in self._listeners:
+            of = (each.spec.name, each.spec.protocol)
+            is_open.add_metric(of, each.is_open)
+            connections.add_metric(of, each.connection_count)
+        yield is_open
+        yield connections
 
 
 class PipelineCollector(Collector):

@@ -1,31 +1,21 @@
-"""The door of a node: how many may wait in front of it, and whether one more may come in.
+"""Whether one more connection may come in: the one place where connections are counted.
 
 A connection is a file of the process, and so is all that storage writes to. Clients that take the
 last one would make the next write fail, which storage does not forgive. Files are numbered from the
 lowest that is free: the number of a new connection says how many there are.
+
+Who has logged in counts in its namespace, whatever it speaks and whichever listener it came by.
 """
 
 import asyncio
 import logging
-import os
 import resource
-import socket
 import time
-from collections.abc import Callable
+from collections import Counter
 from typing import cast
-
-from braidmq.net.tcp import accept
-
-BACKLOG_CONNECTIONS = 4096
-"""Connections the kernel holds for us between two turns of the loop; it has limits of its own."""
 
 STORAGE_FILES = 256
 """Twice what a flush has open at once, for reading, snapshots and the rest."""
-
-ACCEPTED_AT_ONCE = 16
-"""Then those who are connected have their turn."""
-
-ACCEPT_AGAIN_S = 1.0
 
 SAY_EVERY_S = 10.0
 
@@ -67,73 +57,29 @@ def _say(room: int) -> None:
         )
 
 
-class Listening:
-    """Accepts connections of plain TCP, until it is closed."""
+class Admission:
+    """Connections that are logged in, by namespace."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        sock: socket.socket,
-        link: Callable[[int, str, int], object],
-    ) -> None:
-        """``link`` takes over a file, and is told the peer's address and port."""
-        self._loop = loop
-        self._sock = sock
-        self._link = link
-        sock.setblocking(False)
-        sock.listen(BACKLOG_CONNECTIONS)
-        self._resume()
+    def __init__(self) -> None:
+        self._namespace_of: dict[object, str] = {}
+        self._counts: Counter[str] = Counter()
 
-    def _resume(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.add_reader(self._sock.fileno(), self._accept)
+    def enter(self, connection: object, namespace: str, limit: int | None) -> bool:
+        """False, and nothing changed, if the namespace has as many as it may."""
+        assert connection not in self._namespace_of, "a connection enters one namespace, once"
+        if limit is not None and self._counts[namespace] >= limit:
+            return False
+        self._namespace_of[connection] = namespace
+        self._counts[namespace] += 1
+        return True
 
-    def close(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
+    def leave(self, connection: object) -> None:
+        """It is over, whether or not it had come in."""
+        namespace = self._namespace_of.pop(connection, None)
+        if namespace is not None:
+            self._counts[namespace] -= 1
+            if not self._counts[namespace]:
+                del self._counts[namespace]
 
-    def _accept(self) -> None:
-        listener = self._sock.fileno()
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                accepted = accept(listener)
-            except OSError as error:
-                self._pause(error)
-                return
-            if accepted is None:
-                return
-            fd, host, port = accepted
-            if has_room(fd):
-                self._link(fd, host, port)
-            else:
-                os.close(fd)
-
-    def _pause(self, error: OSError) -> None:
-        """Files or memory are used up: who waits is let in when there are some again."""
-        logger.warning("connections can't be accepted", extra={"reason": str(error)})
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.call_later(ACCEPT_AGAIN_S, self._resume)
-
-
-class Door(asyncio.Protocol):
-    """What a new connection of other transports meets before its protocol."""
-
-    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        self._make = make
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if admit(transport):
-            protocol = self._make()
-            cast(asyncio.Transport, transport).set_protocol(protocol)
-            protocol.connection_made(transport)
-
-
-async def listen(
-    loop: asyncio.AbstractEventLoop,
-    sock: socket.socket,
-    make: Callable[[], asyncio.BaseProtocol],
-) -> asyncio.Server:
-    """Accept connections for protocols of asyncio. The backlog is said again, or that of the socket
-    would become 100."""
-    return await loop.create_server(lambda: Door(make), sock=sock, backlog=BACKLOG_CONNECTIONS)
+    def count(self, namespace: str) -> int:
+        return self._counts[namespace]

@@ -20,6 +20,7 @@ cdef class Poller:
 cdef class TcpLink:
     cdef readonly str host
     cdef readonly str peer
+    cdef public str listener
     cdef readonly Py_ssize_t unsent_bytes
     cdef readonly bint is_closing
     cdef readonly bint is_reading

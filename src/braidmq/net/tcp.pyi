@@ -1,7 +1,7 @@
 import asyncio
-from typing import Protocol
 
 from braidmq.net.input_budget import InputShare
+from braidmq.net.transport import Receiver
 from braidmq.net.unsent_output import Unsent
 
 RECEIVE_BYTES_MAX: int
@@ -9,24 +9,6 @@ RECEIVE_BYTES_MAX: int
 def accept(listener: int) -> tuple[int, str, int] | None:
     """The next connection that waits: its file, the peer's address and port; None if there is
     none. Raises OSError."""
-
-class Receiver(Protocol):
-    """A connection, whatever it speaks."""
-
-    @property
-    def wanted_bytes(self) -> int:
-        """The size of the packet that is not complete, 0 if that is not known."""
-
-    def receive(self, data: memoryview, size: int) -> int:
-        """Take whole packets from the front; returns how many bytes they had."""
-
-    def pause_output(self, paused: bool) -> None:
-        """The socket is full, or has room again."""
-
-    def refuse_output(self, text: str) -> None:
-        """The connection is cut off, because of what is unsent."""
-
-    def lost(self) -> None: ...
 
 class FastPath:
     """Who may take what came before the receiver is asked."""
@@ -47,6 +29,8 @@ class TcpLink:
     """The peer's address."""
     peer: str
     """The same with its port."""
+    listener: str
+    """The name of the listener that accepted it."""
     fast_path: FastPath | None
     share: InputShare | None
     """Where it has counted what it keeps of a packet that is not whole."""
@@ -62,6 +46,8 @@ class TcpLink:
         receive_bytes: int,
         output_high_bytes: int,
     ) -> None: ...
+    @property
+    def link(self) -> TcpLink: ...
     def start(self, receiver: Receiver) -> None: ...
     @property
     def is_closing(self) -> bool: ...

@@ -83,7 +83,7 @@ cdef enum:
     RECEIVED_MAX = 1 << 20
     READY_MAX = 128  # connections that are served before others have their turn
     SERVED_TOGETHER = 32
-    NOTED = 64 << 10  # as gateways/unsent has it
+    NOTED = 64 << 10  # as net/unsent_output has it
     INPUT = 1
     OUTPUT = 2
 
@@ -252,6 +252,7 @@ cdef class TcpLink:
         self.fd = fd
         self.host = host
         self.peer = f"{host}:{port}"
+        self.listener = ""
         self.receive_bytes = min(receive_bytes, RECEIVED_MAX)
         self.output_high_bytes = output_high_bytes
         self.tail = b""
@@ -261,6 +262,11 @@ cdef class TcpLink:
     def __dealloc__(self):
         if self.fd >= 0:
             close_file(self.fd)
+
+    @property
+    def link(self):
+        """Compiled code may read and write it directly."""
+        return self
 
     def start(self, receiver):
         """Have ``receiver`` told what comes, until it is told that the connection is lost."""

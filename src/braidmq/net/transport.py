@@ -1,21 +1,40 @@
-"""What a connection needs of whatever carries its bytes."""
+"""The two sides of an open connection.
 
-from typing import Protocol
+A ``Transport`` carries the bytes of one peer: TCP, or something over it. A ``Receiver`` is what
+makes sense of them: a connection of some protocol. Neither knows more of the other than this.
+"""
+
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.net.input_budget import InputShare
+from braidmq.record.buffer import Buffer
+
+if TYPE_CHECKING:
+    from braidmq.net.tcp import TcpLink
 
 
 class Transport(Protocol):
-    """What carries the bytes: TCP, or WebSocket over it."""
-
     host: str
     """The peer's address."""
     peer: str
     """The same with its port."""
+    listener: str
+    """The name of the listener that accepted it."""
     share: InputShare | None
     """Where it has counted what it keeps of a packet that is not whole."""
     receive_bytes: int
     """What is read at once."""
+
+    @property
+    def link(self) -> "TcpLink | None":
+        """The socket, where nothing stands between it and the receiver: compiled code may then
+        read and write it directly. None for a transport that frames or encrypts."""
+
+    @property
+    def is_closing(self) -> bool: ...
+    @property
+    def unread(self) -> bytes:
+        """The beginning of a packet, as far as it came."""
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -44,3 +63,39 @@ class Transport(Protocol):
         """Once everything is sent."""
 
     def abort(self) -> None: ...
+
+
+class Receiver(Protocol):
+    @property
+    def wanted_bytes(self) -> int:
+        """The size of the packet that is not complete, 0 if that is not known."""
+
+    def receive(self, data: memoryview, size: int) -> int:
+        """Take whole packets from the front; returns how many bytes they had."""
+
+    def pause_output(self, paused: bool) -> None:
+        """The socket is full, or has room again."""
+
+    def refuse_output(self, text: str) -> None:
+        """The connection is cut off, because of what is unsent."""
+
+    def lost(self) -> None: ...
+
+
+class BufferedReceiver(Receiver, Protocol):
+    """One whose transport may have buffers of its own."""
+
+    @property
+    def input_bytes_max(self) -> int:
+        """What such a transport may keep: a frame of its own, and a packet."""
+
+    def receive(self, data: Buffer, size: int) -> int: ...
+    def limit_output(self) -> None:
+        """Read no more of a peer that does not read: the transport has answered it, too."""
+
+
+class Carried(Protocol):
+    """A connection, as its listener knows it."""
+
+    @property
+    def transport(self) -> Transport: ...

@@ -13,7 +13,7 @@ Clients that are no browsers send a Host they can choose, and no Origin.
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -35,13 +35,15 @@ class OriginNotAllowed(AccessRefused):
 class WebCallers:
     def __init__(
         self,
-        listener: str,
+        listener_hosts: Collection[str],
         allowed_hosts: Sequence[str] = (),
         allowed_origins: Sequence[str] = (),
     ) -> None:
-        """``listener``: what it binds; of 0.0.0.0 the address that a connection came to counts."""
+        """``listener_hosts``: what listeners of HTTP bind; of 0.0.0.0 the address that a connection
+        came to counts."""
         machine = socket.gethostname().lower()
-        self._own = {LOCALHOST, machine, machine.partition(".")[0], listener.lower()}
+        self._own = {LOCALHOST, machine, machine.partition(".")[0]}
+        self._own.update(host.lower() for host in listener_hosts)
         self._hosts = [each.lower() for each in allowed_hosts]
         self._origins = allowed_origins
 

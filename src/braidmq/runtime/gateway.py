@@ -42,14 +42,9 @@ class Gateway(Generic[C]):
         """A connection is over; what it carried still counts."""
         if connection in self.connections:
             self.connections.discard(connection)
+            self.node_loop.admission.leave(connection)
             self._past_received_bytes += connection.received_bytes
             self._past_sent_bytes += connection.sent_bytes
-
-    def reached_limit(self, namespace: str) -> int | None:
-        """How many connections a namespace may have, if it has as many: of all protocols."""
-        limit = self.accounts.namespace(namespace).max_connections
-        is_reached = limit is not None and self.node_loop.sessions.count(namespace) >= limit
-        return limit if is_reached else None
 
     # --- what metrics read ---
 

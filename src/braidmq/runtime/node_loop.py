@@ -19,6 +19,7 @@ from braidmq.engine.topics import Topic
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
+from braidmq.net.admission import Admission
 from braidmq.net.input_budget import InputBudget
 from braidmq.net.lingering import Lingering
 from braidmq.net.tcp import Poller
@@ -92,6 +93,7 @@ class NodeLoop:
         self.loop = loop
         self.listeners: list[EffectListener] = []
         self.sessions = Sessions()
+        self.admission = Admission()
         self.input_budget = InputBudget(loop.call_soon, engine.pressure.marks.memory_block_bytes)
         """Input that is not complete, of all connections."""
         engine.pressure.input_bytes = self._input_bytes

@@ -1,10 +1,9 @@
 """Who is connected, whatever the protocol: what gateways say of their connections.
 
-A gateway keeps its connections in ``NodeLoop.sessions`` while they are open; whoever lists, counts
-or closes them needs to know no protocol.
+A gateway keeps its connections in ``NodeLoop.sessions`` while they are open; whoever lists or
+closes them needs to know no protocol.
 """
 
-from collections import Counter
 from typing import Protocol
 
 import msgspec
@@ -30,6 +29,8 @@ class SessionInfo(msgspec.Struct, frozen=True):
     client: str
     channels: int
     blocked: bool
+    listener: str = ""
+    """The name of the one it came by."""
 
 
 class Session(Protocol):
@@ -52,9 +53,7 @@ class Session(Protocol):
 
 class Sessions:
     def __init__(self) -> None:
-        self._sessions: dict[str, tuple[Session, str]] = {}
-        self._counts: Counter[str] = Counter()
-        """By namespace."""
+        self._sessions: dict[str, Session] = {}
         self._last = 0
 
     def new_id(self, protocol: str) -> str:
@@ -62,26 +61,17 @@ class Sessions:
         self._last += 1
         return f"{protocol}-{self._last}"
 
-    def add(self, session_id: str, session: Session, namespace: str) -> None:
-        self._sessions[session_id] = session, namespace
-        self._counts[namespace] += 1
+    def add(self, session_id: str, session: Session) -> None:
+        self._sessions[session_id] = session
 
     def remove(self, session_id: str) -> None:
-        found = self._sessions.pop(session_id, None)
-        if found is not None:
-            self._counts[found[1]] -= 1
-            if not self._counts[found[1]]:
-                del self._counts[found[1]]
+        self._sessions.pop(session_id, None)
 
     def get(self, session_id: str) -> Session | None:
-        found = self._sessions.get(session_id)
-        return None if found is None else found[0]
+        return self._sessions.get(session_id)
 
     def all(self) -> list[Session]:
-        return [session for session, _ in self._sessions.values()]
-
-    def count(self, namespace: str) -> int:
-        return self._counts[namespace]
+        return list(self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions)

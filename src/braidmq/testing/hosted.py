@@ -15,11 +15,12 @@ import uvloop
 
 from braidmq.alerts.sending import Alerts
 from braidmq.alerts.settings import AlertSettings
-from braidmq.config.settings import Config, ListenerSettings, NodeSettings
+from braidmq.config.settings import Config, NodeSettings
 from braidmq.engine.engine import Engine
 from braidmq.model.clock import Clock, SystemClock
+from braidmq.net.settings import ListenerSettings
 from braidmq.runtime.node_loop import NodeLoop
-from braidmq.server import Listener, Node
+from braidmq.server import Node, Service
 from braidmq.storage.disk import Disk, MemoryContent
 from braidmq.storage.settings import StorageSettings
 from braidmq.testing.faulty_disk import FaultyDisk
@@ -106,20 +107,20 @@ class HostedNode:
         try:
             # As a node does it: all of it is there before the loop runs.
             self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
-            listeners = self._node._build_listeners(self.node_loop, Alerts(AlertSettings()))
-            self._loop.run_until_complete(self._serve(listeners))
+            service = self._node.build(self.node_loop, Alerts(AlertSettings()))
+            self._loop.run_until_complete(self._serve(service))
         except BaseException as error:
             self._error = error
             self._up.set()
         finally:
             self._loop.close()
 
-    async def _serve(self, listeners: list[Listener]) -> None:
-        for listener in listeners:
-            await listener.start()
+    async def _serve(self, service: Service) -> None:
+        async for _ in service.start():
+            pass
         self._up.set()
         await self._stop.wait()
-        await asyncio.gather(*(each.stop(0.0) for each in listeners))
+        await service.stop(0.0)
         self.node_loop.stop()
 
     def call(self, do: Callable[[], Answer]) -> Answer:

@@ -12,10 +12,10 @@ from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.model.clock import SystemClock
+from braidmq.net.settings import ListenerSpec
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
-from braidmq.server import bind
 from braidmq.storage.disk import MemoryContent, MemoryDisk
 
 WAIT_S = 20.0
@@ -73,15 +73,15 @@ def amqp_port(
     logins = Logins(accounts)
     broker = NodeLoop(engine, SystemClock(), loop)
     gateway = AmqpGateway(broker, accounts, logins, unconfirmed=unconfirmed)
-    sock = bind("127.0.0.1", 0, "listeners.amqp_port")
-    port = sock.getsockname()[1]
+    listener = gateway.listener(ListenerSpec("amqp", "amqp", "127.0.0.1", 0, ("amqp_port",)))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    asyncio.run_coroutine_threadsafe(gateway.start(sock), loop).result(WAIT_S)
+    asyncio.run_coroutine_threadsafe(listener.start(), loop).result(WAIT_S)
     try:
-        yield Port(gateway, loop, {"amqp_port": port})
+        yield Port(gateway, loop, {"amqp_port": listener.port})
     finally:
         disk.let_go()
+        asyncio.run_coroutine_threadsafe(listener.stop(STOP_S), loop).result(WAIT_S)
         asyncio.run_coroutine_threadsafe(gateway.stop(STOP_S), loop).result(WAIT_S)
         loop.call_soon_threadsafe(broker.stop)
         loop.call_soon_threadsafe(loop.stop)

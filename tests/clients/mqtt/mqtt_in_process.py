@@ -12,10 +12,10 @@ from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.model.clock import SystemClock
+from braidmq.net.settings import ListenerSpec
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
-from braidmq.server import bind
 from braidmq.storage.disk import MemoryDisk
 
 WAIT_S = 20.0
@@ -58,18 +58,16 @@ def mqtt_port(
     broker = NodeLoop(engine, SystemClock(), loop)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     gateway = MqttGateway(broker, accounts, logins, settings or MqttSettings())
-    sockets = {each: bind("127.0.0.1", 0, each) for each in ("mqtt_port", "ws_port")}
-    ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+    tcp = gateway.listener(ListenerSpec("mqtt", "mqtt", "127.0.0.1", 0, ("mqtt_port",)))
+    ws = gateway.websocket_listener(ListenerSpec("ws", "ws", "127.0.0.1", 0, ("ws_port",)))
     thread.start()
-
-    async def listen() -> None:
-        await gateway.listen(sockets["mqtt_port"])
-        await gateway.listen_websocket(sockets["ws_port"])
-
-    asyncio.run_coroutine_threadsafe(listen(), loop).result(WAIT_S)
+    for each in (tcp, ws):
+        asyncio.run_coroutine_threadsafe(each.start(), loop).result(WAIT_S)
     try:
-        yield Port(gateway, loop, ports)
+        yield Port(gateway, loop, {"mqtt_port": tcp.port, "ws_port": ws.port})
     finally:
+        for each in (tcp, ws):
+            asyncio.run_coroutine_threadsafe(each.stop(STOP_S), loop).result(WAIT_S)
         asyncio.run_coroutine_threadsafe(gateway.stop(STOP_S), loop).result(WAIT_S)
         loop.call_soon_threadsafe(broker.stop)
         loop.call_soon_threadsafe(loop.stop)

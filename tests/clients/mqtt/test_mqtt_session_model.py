@@ -74,6 +74,10 @@ class Wire:
 
     host = "127.0.0.1"
     peer = "127.0.0.1:1"
+    listener = "mqtt"
+    link = None
+    is_closing = False
+    unread = b""
     unsent_bytes = received_bytes = sent_bytes = receive_bytes = 0
     heard_s = 0.0
     share: Any = None

@@ -17,9 +17,9 @@ from raw_mqtt import Gone, RawMqtt
 from braidmq.engine.pressure import Watermarks
 from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.gateways.mqtt.listener import MqttGateway
-from braidmq.gateways.mqtt.websocket import WebSocketTransport
 from braidmq.model.limits import KIB, MIB
 from braidmq.net.input_budget import BYTES_MIN
+from braidmq.net.websocket import WebSocketTransport
 from braidmq.wire.mqtt.constants import Reason, Version
 from braidmq.wire.mqtt.packets import (
     ConnAck,

@@ -2,6 +2,7 @@
 
 import platform
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from braidmq import __version__
 from braidmq.api.context import ApiContext, InNamespace
 from braidmq.api.endpoints import Call, operation
 from braidmq.model.errors import NotFound
+from braidmq.net.listeners import Listener
 from braidmq.runtime.sessions import ChannelInfo, Session, SessionInfo
 from braidmq.security.rights import MONITORING, listing, owner
 
@@ -113,16 +115,45 @@ class Figures:
         )
 
 
+class ListenerInfo(msgspec.Struct, frozen=True):
+    name: str
+    protocol: Annotated[str, Meta(description="amqp, mqtt, ws or http")]
+    host: Annotated[str, Meta(description="What it binds")]
+    port: int
+    url: str
+    open: Annotated[bool, Meta(description="Whether it accepts connections")]
+    connections: Annotated[int, Meta(description="Those that came by it and are open")]
+
+
 class Node:
-    def __init__(self, context: ApiContext, figures: Figures) -> None:
+    def __init__(
+        self, context: ApiContext, figures: Figures, listeners: Sequence[Listener] = ()
+    ) -> None:
         self._context = context
         self._figures = figures
+        self._listeners = listeners
 
     @operation("GET", "/v1/overview", right=MONITORING, tag="node")
     async def overview(self, call: Call) -> Overview:
         """Say what the node is doing: counters and rates over all namespaces."""
         self._context.engine()
         return self._figures.look()
+
+    @operation("GET", "/v1/listeners", right=MONITORING, tag="node")
+    async def list_listeners(self, call: Call) -> list[ListenerInfo]:
+        """List where clients connect, with how many did."""
+        return [
+            ListenerInfo(
+                each.spec.name,
+                each.spec.protocol,
+                each.spec.host,
+                each.spec.port,
+                each.spec.url,
+                each.is_open,
+                each.connection_count,
+            )
+            for each in self._listeners
+        ]
 
     @operation(
         "GET",

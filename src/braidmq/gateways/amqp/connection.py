@@ -37,7 +37,8 @@ from braidmq.gateways.amqp.trace import Trace
 from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.limits import KIB
-from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.net.tcp import RECEIVE_BYTES_MAX
+from braidmq.net.transport import Transport
 from braidmq.record.copies import single
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
 from braidmq.runtime.sliced_work import READ_S
@@ -101,7 +102,7 @@ class AmqpConnection(PermissionChecks):
     wanted_bytes = 0
     """No frame is so large that it needs a buffer of its own."""
 
-    def __init__(self, gateway: "AmqpGateway", transport: TcpLink) -> None:
+    def __init__(self, gateway: "AmqpGateway", transport: Transport) -> None:
         self.gateway = gateway
         self.node_loop = gateway.node_loop
         self.accounts = gateway.accounts
@@ -521,7 +522,7 @@ class AmqpConnection(PermissionChecks):
         self.grants = self.accounts.grants(self.user, vhost)
         self._handshake = None
         self.opened = True
-        self.node_loop.sessions.add(self.session_id, AmqpSession(self), vhost)
+        self.node_loop.sessions.add(self.session_id, AmqpSession(self))
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
         self._log(logging.DEBUG, "connection opened", client=client_name(self.client_properties))

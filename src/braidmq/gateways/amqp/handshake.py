@@ -168,7 +168,7 @@ class Handshake:
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused for user '{connection.user}'",
             )
-        connection.gateway.require_room(vhost)
+        connection.gateway.admit(connection, vhost)
         self.end()
         connection.open(vhost)
 

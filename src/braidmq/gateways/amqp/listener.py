@@ -1,4 +1,4 @@
-"""The AMQP listener: accepts connections, keeps their heartbeats, closes them in the end."""
+"""The AMQP gateway: takes connections from its listeners, keeps their heartbeats, closes them."""
 
 import asyncio
 import logging
@@ -10,8 +10,10 @@ from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
-from braidmq.net.admission import Listening
-from braidmq.net.tcp import RECEIVE_BYTES_MAX, TcpLink
+from braidmq.net.listeners import TcpListener
+from braidmq.net.settings import ListenerSpec
+from braidmq.net.tcp import RECEIVE_BYTES_MAX
+from braidmq.net.transport import Transport
 from braidmq.runtime.gateway import Gateway
 from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
@@ -53,29 +55,27 @@ class AmqpGateway(Gateway[AmqpConnection]):
         self.name = socket.gethostname()
         self.registry = Registry(node_loop)
         self.replies = Replies()
-        self._server: Listening | None = None
         self._consumers_checked = 0.0
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
-    async def start(self, sock: socket.socket) -> None:
-        self._server = Listening(self.node_loop.loop, sock, self._link)
+    def listener(self, spec: ListenerSpec) -> TcpListener:
+        return TcpListener(spec, self.node_loop.poller, self, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
 
-    def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
-        link.start(AmqpConnection(self, link))
+    def connect(self, transport: Transport) -> AmqpConnection:
+        """A listener has accepted somebody."""
+        return AmqpConnection(self, transport)
 
     async def stop(self, deadline_s: float) -> None:
-        """Take nothing new; let consumers answer for what they have; tell every client, give it a
-        moment to read that; then let go."""
-        if self._server is not None:
-            self._server.close()
+        """Its listeners take nothing new. Let consumers answer for what they have; tell every
+        client, give it a moment to read that; then let go."""
         loop = self.node_loop.loop
         began = told = loop.time()
         goodbye_s = min(GOODBYE_S, deadline_s / 2)
         for connection in list(self.connections):
             connection.drain()
-        logger.info("draining", extra={"connections": len(self.connections)})
+        if self.connections:
+            logger.info("draining", extra={"connections": len(self.connections)})
         while self.connections and loop.time() < told + goodbye_s:
             is_late = loop.time() >= began + deadline_s - goodbye_s
             for connection in list(self.connections):
@@ -121,10 +121,10 @@ class AmqpGateway(Gateway[AmqpConnection]):
                 for channel in list(connection.channels.values()):
                     channel.consumers.end_unreadable()
 
-    def require_room(self, vhost: str) -> None:
+    def admit(self, connection: AmqpConnection, vhost: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.reached_limit(vhost)
-        if limit is not None:
+        limit = self.accounts.namespace(vhost).max_connections
+        if not self.node_loop.admission.enter(connection, vhost, limit):
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",

@@ -27,6 +27,7 @@ class AmqpSession:
             client=client_name(connection.client_properties),
             channels=len(connection.channels),
             blocked=bool(connection.holds),
+            listener=connection.transport.listener,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:

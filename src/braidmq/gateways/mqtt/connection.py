@@ -29,7 +29,6 @@ from braidmq.logs import about
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.model.limits import KIB
-from braidmq.net.tcp import TcpLink
 from braidmq.net.transport import Transport
 from braidmq.record.buffer import Buffer
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
@@ -208,6 +207,7 @@ class MqttConnection:
             client=self.client_id,
             channels=0,
             blocked=self._parked is not None,
+            listener=self.transport.listener,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:
@@ -419,7 +419,7 @@ class MqttConnection:
         session.connection = self
         session.index.moved()
         self._established = self._held = True
-        self.node_loop.sessions.add(self._session_id, self, self.namespace)
+        self.node_loop.sessions.add(self._session_id, self)
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -685,19 +685,19 @@ class MqttConnection:
     def fast_path(self) -> MqttFastPath:
         """Its part in it: made when it is first asked for."""
         if self._fast_path is None:
-            link = self.transport if isinstance(self.transport, TcpLink) else None
-            self._fast_path = MqttFastPath(self, link, self._publisher)
+            self._fast_path = MqttFastPath(self, self.transport.link, self._publisher)
             self._set_shortcut()
         return self._fast_path
 
     def _set_shortcut(self) -> None:
-        if isinstance(self.transport, TcpLink):
+        link = self.transport.link
+        if link is not None:
             is_usual = self._trace is None and not self._closed
-            self.transport.fast_path = self._fast_path if is_usual else None
+            link.fast_path = self._fast_path if is_usual else None
 
     def open_route(self, topic: bytes) -> None:
         """What it publishes there may go the short way, if there is one."""
-        if isinstance(self.transport, TcpLink) and not self._closed:
+        if self.transport.link is not None and not self._closed:
             self.fast_path()
             self.router.open_route(self.namespace, topic)
 

@@ -108,7 +108,7 @@ class Handshake:
         connection.user, connection.namespace = user, namespace
         if not gateway.accounts.can_enter(user, namespace):
             raise AccessRefused(f"user {user!r} may not enter {namespace!r}")
-        gateway.require_room(namespace)
+        gateway.admit(connection, namespace)
         connection.grants = gateway.accounts.grants(user, namespace)
         if packet.will is not None:
             connection.check_publish(packet.will.topic)

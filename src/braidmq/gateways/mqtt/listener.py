@@ -1,7 +1,8 @@
-"""The MQTT gateway: accepts connections over TCP and WebSocket, keeps them alive, closes them."""
+"""The MQTT gateway: takes connections from its listeners, keeps them alive, closes them."""
 
 import asyncio
-import socket
+
+from websockets.typing import Subprotocol
 
 from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
 from braidmq.gateways.mqtt.bridge import Bridge
@@ -15,11 +16,13 @@ from braidmq.gateways.mqtt.router import MqttRouter
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
-from braidmq.gateways.mqtt.websocket import WebSocketTransport
-from braidmq.net.admission import Listening, listen
-from braidmq.net.tcp import TcpLink
+from braidmq.net.listeners import TcpListener, WebSocketListener
+from braidmq.net.settings import ListenerSpec
+from braidmq.net.transport import Transport
+from braidmq.net.websocket import WebSocketOptions
 from braidmq.runtime.gateway import Gateway
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.sliced_work import READ_S
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
     AccountChange,
@@ -32,11 +35,15 @@ from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
 
+SUBPROTOCOL = Subprotocol("mqtt")
+FRAME_SLACK_BYTES = 16
+"""A frame may be larger than the packet in it by so much."""
+
 DRAIN_S = 2.0
 
 
 class MqttGateway(Gateway[MqttConnection]):
-    """One for both listeners: a client may come over TCP today and WebSocket tomorrow."""
+    """One for all listeners: a client may come over TCP today and WebSocket tomorrow."""
 
     def __init__(
         self, node_loop: NodeLoop, accounts: Accounts, logins: Logins, settings: MqttSettings
@@ -49,30 +56,35 @@ class MqttGateway(Gateway[MqttConnection]):
         self.admin = Admin(self)
         self.sessions = Sessions(node_loop, self.router, self.queues, settings)
         self.sys_topics = SysTopics(self)
-        self._servers: list[asyncio.Server | Listening] = []
         node_loop.on_pressure(self._on_pressure)
         node_loop.listeners.append(self._on_effect)
         accounts.watch(self._on_change)
         accounts.when_stale(node_loop.turns.changed)
         self.sessions.restore()
 
-    async def listen(self, sock: socket.socket) -> None:
-        self._servers.append(Listening(self.node_loop.loop, sock, self._link))
+    def listener(self, spec: ListenerSpec) -> TcpListener:
+        return TcpListener(spec, self.node_loop.poller, self, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
 
-    def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self.node_loop.poller, fd, host, port, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
-        link.start(MqttConnection(self, link))
-
-    async def listen_websocket(self, sock: socket.socket) -> None:
-        self._servers.append(
-            await listen(self.node_loop.loop, sock, lambda: WebSocketTransport(self))
+    def websocket_listener(self, spec: ListenerSpec) -> WebSocketListener:
+        options = WebSocketOptions(
+            subprotocol=SUBPROTOCOL,
+            allowed_origins=self.settings.allowed_origins,
+            message_bytes_max=self.settings.packet_bytes_max + FRAME_SLACK_BYTES,
+            output_high_bytes=OUTPUT_HIGH_BYTES,
+            output_bytes_max=self.settings.output_bytes_max,
+            read_s=READ_S,
+            work_in_background=self.node_loop.work_in_background,
+            unsent=self.node_loop.unsent,
         )
+        return WebSocketListener(spec, self, options)
+
+    def connect(self, transport: Transport) -> MqttConnection:
+        """A listener has accepted somebody."""
+        return MqttConnection(self, transport)
 
     async def stop(self, deadline_s: float) -> None:
-        """Tell every client, give them a moment to read it, then let go. Of several listeners the
-        first that stops stops all."""
-        for server in self._servers:
-            server.close()
+        """Its listeners take nothing new. Tell every client, give them a moment to read it, then
+        let go."""
         self.stop_beats()
         for connection in list(self.connections):
             connection.shut_down()
@@ -103,10 +115,10 @@ class MqttGateway(Gateway[MqttConnection]):
     def missed_messages(self) -> int:
         return self.router.counters.dropped
 
-    def require_room(self, namespace: str) -> None:
+    def admit(self, connection: MqttConnection, namespace: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.reached_limit(namespace)
-        if limit is not None:
+        limit = self.accounts.namespace(namespace).max_connections
+        if not self.node_loop.admission.enter(connection, namespace, limit):
             raise MqttError(
                 Reason.QUOTA_EXCEEDED, f"{namespace!r} has {limit} connections and takes no more"
             )

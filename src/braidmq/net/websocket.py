@@ -1,9 +1,9 @@
-"""MQTT over WebSocket (over TCP: ``net/tcp``)."""
+"""A protocol inside WebSocket: the payloads of binary frames are its stream of bytes."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import NamedTuple, cast
 
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidOrigin
@@ -13,16 +13,12 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, MqttConnection
 from braidmq.model.limits import KIB
 from braidmq.net.input_budget import InputShare
+from braidmq.net.transport import BufferedReceiver, Transport
+from braidmq.net.unsent_output import Unsent
 from braidmq.net.web_origins import origin_allowed
-from braidmq.runtime.sliced_work import READ_S
 
-if TYPE_CHECKING:
-    from braidmq.gateways.mqtt.listener import MqttGateway
-
-SUBPROTOCOL = Subprotocol("mqtt")
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 512, 256 * KIB
 """What is told apart at once, of small frames and of large ones."""
 
@@ -30,20 +26,42 @@ CONTROL_BYTES_MAX = 256
 """More than a closing frame has."""
 
 
+class WebSocketOptions(NamedTuple):
+    """What all WebSockets of a listener have in common."""
+
+    subprotocol: Subprotocol
+    allowed_origins: Sequence[str]
+    message_bytes_max: int
+    output_high_bytes: int
+    """With so much unsent the receiver is told to pause its output."""
+    output_bytes_max: int
+    """With more unsent nothing is read."""
+    read_s: float
+    """What was read is worked on for so long at once."""
+    work_in_background: Callable[[Iterator[object], str], None]
+    """Takes the rest, a step at a time."""
+    unsent: Unsent
+
+
 class WebSocketTransport(asyncio.Protocol):
     """Packets may be cut anywhere by frames (MQTT-6.0.0-2): their payloads are one stream."""
 
+    link = None
     transport: asyncio.Transport
-    connection: MqttConnection
+    connection: BufferedReceiver
 
-    def __init__(self, gateway: "MqttGateway") -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        options: WebSocketOptions,
+        listener: str,
+        connect: Callable[[Transport], BufferedReceiver],
+    ) -> None:
+        self._options = options
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+        self.listener = listener
         self.host = self.peer = "?"
-        self._protocol = _Handshake(
-            gateway.settings.allowed_origins,
-            subprotocols=[SUBPROTOCOL],
-            max_size=gateway.settings.packet_bytes_max + 16,
-        )
+        self._protocol = _Handshake(options)
         self._raw = bytearray()
         """What came, before it is told apart."""
         self._is_late = False
@@ -57,20 +75,20 @@ class WebSocketTransport(asyncio.Protocol):
         self.share: InputShare | None = None
         self.receive_bytes = 0  # the loop's transport reads as much as it likes
         self.received_bytes = self.sent_bytes = 0
-        self.heard_s = gateway.node_loop.loop.time()
+        self.heard_s = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
-        self.transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
-        self.connection = MqttConnection(self._gateway, self)
+        self.transport.set_write_buffer_limits(high=self._options.output_high_bytes)
+        self.connection = self._connect(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.drop_input()
         self.share = None
-        self._gateway.node_loop.unsent.note(self, 0)
+        self._options.unsent.note(self, 0)
         self.connection.lost()
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._protocol.parser.close()
@@ -84,6 +102,14 @@ class WebSocketTransport(asyncio.Protocol):
         self._is_full = False
         self._resume_reading()
         self.connection.pause_output(False)
+
+    @property
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    @property
+    def unread(self) -> bytes:
+        return bytes(self._pending)
 
     @property
     def unsent_bytes(self) -> int:
@@ -103,7 +129,7 @@ class WebSocketTransport(asyncio.Protocol):
         """Others hold too much that is not complete, or we do: somebody has to go first."""
         self._waits = True
         self.transport.pause_reading()
-        self._gateway.node_loop.loop.call_soon(self._read_on)
+        self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._waits = False
@@ -118,8 +144,8 @@ class WebSocketTransport(asyncio.Protocol):
         """Have it counted what the peer does not take. Answers to pings are bounded, too: above
         what a connection may have unsent nothing is read that would have to be answered."""
         unsent_bytes = self.unsent_bytes
-        self._gateway.node_loop.unsent.note(self, unsent_bytes)
-        if unsent_bytes > self._gateway.settings.output_bytes_max and not self._is_full:
+        self._options.unsent.note(self, unsent_bytes)
+        if unsent_bytes > self._options.output_bytes_max and not self._is_full:
             self._is_full = True
             self.transport.pause_reading()
 
@@ -129,11 +155,11 @@ class WebSocketTransport(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._raw += data
-        self._read(monotonic() + READ_S)
+        self._read(monotonic() + self._options.read_s)
         if self._raw and not self._is_late:
             self._is_late = True
             self.transport.pause_reading()
-            self._gateway.node_loop.work_in_background(self._catch_up(), f"frames of {self.peer}")
+            self._options.work_in_background(self._catch_up(), f"frames of {self.peer}")
 
     def _catch_up(self) -> Iterator[None]:
         """Frames are told apart a slice at a time: of small ones there are thousands in a read."""
@@ -150,15 +176,16 @@ class WebSocketTransport(asyncio.Protocol):
 
     def _read(self, until: float) -> None:
         """As large a piece at once as does not take long."""
+        read_s = self._options.read_s
         while self._raw:
             piece = bytes(self._raw[: self._piece_bytes])
             del self._raw[: self._piece_bytes]
             began = monotonic()
             self._read_piece(piece)
             now = monotonic()
-            if now - began > READ_S:
+            if now - began > read_s:
                 self._piece_bytes = max(self._piece_bytes // 4, PIECE_BYTES_MIN)
-            elif now - began < READ_S / 8:
+            elif now - began < read_s / 8:
                 self._piece_bytes = min(self._piece_bytes * 2, PIECE_BYTES_MAX)
             if now >= until:
                 return
@@ -204,7 +231,8 @@ class WebSocketTransport(asyncio.Protocol):
         response = self._protocol.accept(request)
         if response.status_code == 101 and self._protocol.subprotocol is None:
             # MQTT-6.0.0-3
-            response = self._protocol.reject(400, "the subprotocol must be mqtt\n")
+            name = self._options.subprotocol
+            response = self._protocol.reject(400, f"the subprotocol must be {name}\n")
         self._protocol.send_response(response)
 
     def _take(self, frame: Frame) -> None:
@@ -213,7 +241,7 @@ class WebSocketTransport(asyncio.Protocol):
                 self._pending += frame.data
         elif frame.opcode is Opcode.TEXT:
             # MQTT-6.0.0-1
-            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is sent in binary frames")
+            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "packets are sent in binary frames")
 
     def _push(self) -> None:
         """Send what the protocol wants sent: answers to pings, closing frames."""
@@ -229,7 +257,7 @@ class WebSocketTransport(asyncio.Protocol):
     def _read_rest(self) -> None:
         if self._pending and not self._receiving:
             self._receiving = True
-            self.heard_s = self._gateway.node_loop.loop.time()
+            self.heard_s = self._loop.time()
             try:
                 used = self.connection.receive(self._pending, len(self._pending))
             finally:
@@ -262,15 +290,13 @@ class _Handshake(ServerProtocol):
     """The opening of a WebSocket, with our rule of origins: a page of any web site could speak to
     a broker on the machine of whoever looks at it."""
 
-    def __init__(
-        self, allowed: Sequence[str], *, subprotocols: Sequence[Subprotocol], max_size: int
-    ) -> None:
+    def __init__(self, options: WebSocketOptions) -> None:
         super().__init__(
-            subprotocols=subprotocols,
+            subprotocols=[options.subprotocol],
             select_subprotocol=_select_subprotocol,
-            max_size=max_size,
+            max_size=options.message_bytes_max,
         )
-        self._allowed = allowed
+        self._allowed = options.allowed_origins
 
     def process_origin(self, headers: Headers) -> Origin | None:
         origin = headers.get("Origin")
@@ -280,6 +306,7 @@ class _Handshake(ServerProtocol):
 
 
 def _select_subprotocol(
-    _protocol: ServerProtocol, offered: Sequence[Subprotocol]
+    protocol: ServerProtocol, offered: Sequence[Subprotocol]
 ) -> Subprotocol | None:
-    return SUBPROTOCOL if SUBPROTOCOL in offered else None
+    ours = protocol.available_subprotocols
+    return next((each for each in ours or () if each in offered), None)
