@@ -29,7 +29,7 @@ class DeadLetterQueue:
         self._removal = removal
 
     def topic_for(self, topic: Topic) -> Topic | None:
-        """Where a topic's dead go; None when nothing died yet, or they go nowhere of their own."""
+        """Where a topic's dead letters go; None while there are none, or no topic of their own."""
         name = self.name_for(topic)
         return None if name is None else self._state.topics.get((topic.namespace, name))
 

@@ -1,4 +1,4 @@
-"""Dead-lettering: messages that were given up move to where their topic wants its dead."""
+"""Dead-lettering: messages that were given up move to where their topic wants them."""
 
 import logging
 from collections import deque
@@ -72,7 +72,7 @@ class DeadLettering:
         hooks.recounting.append(self.finish)
 
     def move(self, dead: DeadRun) -> None:
-        """Move messages to where their topic wants its dead, in one step with settling them; many
+        """Move messages to where their topic wants them, in one step with settling them; many
         of them in slices, and those of a view in the order in which they died.
 
         Until then they are in no state, but not settled either: a crash brings them back.
@@ -98,7 +98,7 @@ class DeadLettering:
             number = next(iter(self._pending))
             waiting = self._pending.pop(number)
             dead = waiting[0]
-            # A view may have gone with its subscription, and with it whoever wanted its dead.
+            # A view may have gone with its subscription, and with it whoever wanted them.
             if self._state.views.get(number) is not dead.view:
                 continue
             stop = min(dead.stop, dead.start + left)

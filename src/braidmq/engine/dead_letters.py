@@ -1,4 +1,4 @@
-"""Where the dead go: the topic a policy names, or whatever an exchange routes them to."""
+"""Where dead letters go: the topic a policy names, or whatever an exchange routes them to."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -175,5 +175,5 @@ class DeadLetterTargets:
 
 
 def through(death: Death, exchange: str | None, own: bytes | None) -> Death:
-    """With where the dead go: through an exchange, with a key of the topic's own."""
+    """With where dead letters go: through an exchange, with a key of the topic's own."""
     return death._replace(to_exchange=exchange, to_key=own or b"", new_key=own is not None)

@@ -59,7 +59,7 @@ class PressureChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """Messages of a topic that wants alerts of it went where its dead go, together."""
+    """Messages of a topic that wants alerts of it became dead letters, together."""
 
     webhook: str
     death: Death

@@ -29,7 +29,7 @@ class NamespaceTotals:
         self.counts: Counter[str] = Counter()
         """``published`` and ``SUBSCRIPTION_COUNTS``, of topics and subscriptions that are gone."""
         self.dead_lettered: Counter[str] = Counter()
-        """Messages moved to where the dead go, by reason."""
+        """Messages that became dead letters, by reason."""
         self.dropped: Counter[str] = Counter()
         """Messages given up that had nowhere to go, by reason."""
 

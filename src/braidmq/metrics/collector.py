@@ -370,15 +370,15 @@ class NodeCollector(Collector):
         )
 
     def _background_work(self) -> Iterator[Metric]:
-        work, retainer = self._store.checkpoints, self._engine.retention
+        work, retention = self._store.checkpoints, self._engine.retention
         for name, text, value in (
             ("braid_checkpoints", "Checkpoints taken.", work.count),
             ("braid_checkpoint_seconds", "Time spent on checkpoints.", work.seconds),
             ("braid_segment_written_bytes", "Bytes written to segments.", work.bytes_written),
             ("braid_segments_rewritten", "Segments compacted.", work.segments_rewritten),
             ("braid_segments_removed", "Segments nobody needs any more.", work.segments_removed),
-            ("braid_retired_records", "Records ended by retention.", retainer.records_retired),
-            ("braid_compacted_records", "Records compacted.", retainer.records_compacted),
+            ("braid_retired_records", "Records ended by retention.", retention.records_retired),
+            ("braid_compacted_records", "Records compacted.", retention.records_compacted),
         ):
             yield _counter(name, text, value)
         segments = [each for log in self._store.logs.values() for each in log.segments]
