@@ -31,7 +31,7 @@ from braidmq.engine.policy import (
 )
 from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settling import Settling
-from braidmq.engine.state import SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState, TimerKind
+from braidmq.engine.state import TEMPLATES, TOPICS, EngineState, TimerKind
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
     QUEUE_SUBSCRIPTION,
@@ -45,7 +45,7 @@ from braidmq.engine.topics import (
 )
 from braidmq.model.ids import SubscriptionId
 from braidmq.record.offset_set import OffsetSet
-from braidmq.storage.catalogue import PARTITIONS
+from braidmq.storage.catalogue import PARTITIONS, SUBSCRIPTIONS
 from braidmq.storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -589,9 +589,6 @@ class Administration:
         del subscription.topic.subscriptions[subscription.name]
         state.dirty.pop(subscription, None)
         state.crowded.pop(subscription, None)
-        if subscription.durable:
-            for view in subscription.views:
-                state.store.forget_offsets(subscription.id, view.partition_id)
 
     def position(self, log: PartitionLog, wanted: Position) -> int:
         """An offset from what a caller may say; clamped to what the log has."""

@@ -698,8 +698,7 @@ class Coordinator:
                 self.abort(transaction, now_ms=now_ms, reason=OWNER_GONE)
 
     def forget_topic(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            self._ledger.forget_partition(partition.log.id)
+        """What open transactions had in it went with its partitions."""
         self._partitions_gone = True
 
     def forget_namespace(self, namespace: str, *, now_ms: int) -> None:
