@@ -297,6 +297,9 @@ class Administration:
         self.references.judge(topic)
         self.on_policy(topic)
         self._add_partitions(topic, policy.partitions)
+        if old.retention.until_acked and not policy.retention.until_acked:
+            for partition in topic.partitions:
+                self._state.store.keep_start(partition.log)
         self._state.save_topic(topic)
         for partition in topic.partitions:
             self.set_wanted(partition)
@@ -551,6 +554,9 @@ class Administration:
 
     def delete_subscription(self, subscription: Subscription) -> None:
         self.require_subscription(subscription)
+        for view in subscription.views:
+            if len(view.partition.views) == 1:
+                self._state.store.keep_start(view.log)
         if subscription.durable:
             self._state.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
         self._forget(

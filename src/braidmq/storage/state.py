@@ -137,8 +137,6 @@ class StoreState:
             (SubscriptionId(subscription), PartitionId(partition), start, stop)
             for subscription, partition, start, stop in moved
         ]
-        for _, partition, _, stop in settled:
-            self._reach(partition, stop)
         logs = [self._target(PartitionId(partition)) for partition, _ in targets]
         bases = [base for _, base in targets]
         # The entry's own checksum has vouched for these bytes.
@@ -150,6 +148,8 @@ class StoreState:
                 log.pass_over(base)
             self.append(batch, logs, settled)
             self.recovery.records += batch.count * len(logs)
+        for _, partition, _, stop in settled:
+            self._reach(partition, stop)  # only now: it may be one of these records
         if stamp:
             self.by_kind[Kind.RECORDS].replay(Kind.RECORDS, entry.meta)
 

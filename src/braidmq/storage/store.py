@@ -304,6 +304,12 @@ class Store:
         else:
             log.advance_start(offset)
 
+    def keep_start(self, log: PartitionLog) -> None:
+        """The acknowledgements that say how far a log was released are about to go, or to count no
+        more: what was released does not come back for that."""
+        if log.durable and log.acknowledged and log.start_offset:
+            self.advance_start(log, log.start_offset)
+
     def advance_start(self, log: PartitionLog, offset: int) -> Lsn:
         """Forget a partition's records below ``offset``: retention, purge."""
         lsn = self.journal.append(Kind.LOG_START, LOG_START.pack(log.id, offset))
