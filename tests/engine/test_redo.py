@@ -7,13 +7,37 @@ durable is compared; ``braidmq.testing.durable_state`` sees to it that nothing i
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from engine_worlds import NS, World, all_records, values
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from test_engine_model import EngineMachine, batches, picks
 from test_transactions_model import TransactionMachine
 
 from braidmq.engine.engine import Engine
-from braidmq.testing.durable_state import differences, state_of_engine
+from braidmq.engine.policy import QUEUE_SETTINGS, merge
+from braidmq.engine.topics import Consumer
+from braidmq.engine.transactions.entries import (
+    Acknowledged,
+    Application,
+    Begun,
+    BranchAdded,
+    Completed,
+    NamespaceForgotten,
+    OffsetCommitted,
+    Prepared,
+    ProducerForgotten,
+    ProducerSet,
+    Stamp,
+    StampKind,
+    encode_entry,
+)
+from braidmq.engine.transactions.ledger import Ledger
+from braidmq.engine.transactions.publishing import Origin
+from braidmq.model.ids import PartitionId
+from braidmq.storage.entries import RECORDS_HEAD, TARGET
+from braidmq.storage.journal import Kind
+from braidmq.testing.durable_state import differences, state_of_engine, state_of_ledger
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll
 
 
@@ -73,3 +97,116 @@ TestRedoneEngine.settings = TestRedoneTransactions.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+# --- what the machines come to seldom ---
+
+
+def queue_with_two_released(world: World) -> Consumer:
+    queue = world.topic("q", **QUEUE_SETTINGS)
+    consumer = world.consumer(queue)
+    world.publish(queue, b"a", b"b", b"c")
+    for got in world.dispatch()[:2]:
+        world.ack(got)
+    return consumer
+
+
+def check_world(world: World) -> None:
+    assert isinstance(world.disk, FaultyDisk)
+    check_redone(world.engine, world.disk, world.now_ms)
+
+
+def test_what_a_queue_released_stays_so_when_it_keeps_everything_from_now_on() -> None:
+    world = World(FaultyDisk())
+    queue_with_two_released(world)
+    kept = merge(QUEUE_SETTINGS, {"retention": {"until_acked": False}})
+    world.engine.alter_topic(world.find("q"), kept, now_ms=world.now_ms)
+    check_world(world)
+    assert [each.value for each in all_records(world.reopen(), world.find("q"))] == [b"c"]
+
+
+def test_what_a_queue_released_stays_so_when_its_subscription_is_deleted() -> None:
+    world = World(FaultyDisk())
+    consumer = queue_with_two_released(world)
+    world.engine.delete_subscription(consumer.subscription)
+    check_world(world)
+    world.reopen()
+    assert values(world.drain(world.find("q"), "new")) == [b"c"]
+
+
+def test_what_a_transaction_has_in_a_topic_goes_with_it() -> None:
+    world = World(FaultyDisk())
+    gone, left = world.topic("gone"), world.topic("left")
+    transaction = world.engine.transactions.begin(NS, "t", now_ms=world.now_ms)[0]
+    branch = world.engine.transactions.branch(transaction)
+    for topic in (gone, left):
+        world.engine.publish(
+            topic, world.batch(b"x"), now_ms=world.now_ms, origin=Origin(branch, 0)
+        )
+    world.engine.delete_topic(gone)
+    check_world(world)
+
+
+# --- the ledger, entry by entry ---
+
+PARTITIONS = [PartitionId(1), PartitionId(2)]
+numbers = st.integers(1, 3)
+names = st.sampled_from(["", "a", "b"])
+offsets = st.integers(0, 9)
+namespaces = st.sampled_from(["n", "m"])
+applications = st.none() | st.builds(Application, names, numbers, numbers)
+transaction_entries = st.one_of(
+    st.builds(ProducerSet, numbers, numbers, namespaces, names, names),
+    st.builds(ProducerForgotten, numbers),
+    st.builds(
+        Begun, numbers, namespaces, names, names, numbers, applications, offsets, offsets, offsets
+    ),
+    st.builds(BranchAdded, numbers, st.integers(0, 1), st.sampled_from(["", "x"])),
+    st.builds(
+        Acknowledged, numbers, numbers, numbers, st.lists(st.tuples(offsets, offsets), max_size=2)
+    ),
+    st.builds(OffsetCommitted, numbers, numbers, numbers, offsets),
+    st.builds(Prepared, numbers, st.booleans(), names, st.lists(st.integers(0, 1), max_size=2)),
+    st.builds(Completed, numbers, offsets),
+    st.builds(NamespaceForgotten, namespaces),
+)
+stamps = st.builds(
+    Stamp,
+    producer=numbers,
+    epoch=numbers,
+    kind=st.sampled_from(StampKind),
+    branch=st.just(0),
+    transaction=numbers,
+    sequence=offsets,
+    last=st.integers(-1, 9),
+    records=numbers,
+)
+stamped = st.tuples(
+    stamps,
+    st.lists(st.tuples(st.sampled_from(PARTITIONS), offsets), min_size=1, max_size=2),
+)
+
+
+@settings(max_examples=300)
+@given(happened=st.lists(transaction_entries | stamped, max_size=40))
+def test_the_ledger_is_the_same_after_every_entry(happened: list[Any]) -> None:
+    done, redone = Ledger(), Ledger()
+    for each in happened:
+        if isinstance(each, tuple):
+            stamp, targets = each
+            done.stamped(targets, stamp)
+            head = RECORDS_HEAD.pack(len(targets), 0)
+            meta = b"".join([head, *(TARGET.pack(*to) for to in targets), stamp.encode()])
+            redone.replay(Kind.RECORDS, meta)
+        else:
+            done.apply(each)
+            redone.replay(Kind.TRANSACTION, encode_entry(each))
+        compare(redone, done)
+    restored = Ledger()
+    restored.restore(done.dump())
+    compare(restored, done)
+
+
+def compare(redone: Ledger, done: Ledger) -> None:
+    found = differences(state_of_ledger(redone, PARTITIONS), state_of_ledger(done, PARTITIONS))
+    assert not found, "\n".join(found)

@@ -5,7 +5,7 @@ Of every class that has durable state each field is named here, as durable or wi
 is not. A field that is new is neither: ``state_of`` fails until somebody has said which it is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from braidmq.engine.engine import Engine
@@ -15,6 +15,7 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import PartitionView, Subscription, Topic, TopicPartition
 from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transaction
 from braidmq.engine.transactions.sequences import Mark, Sequences
+from braidmq.model.ids import PartitionId
 from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.catalogue import Catalogue
 from braidmq.storage.participant import Participant
@@ -312,7 +313,7 @@ def _records(log: PartitionLog) -> Iterable[tuple[object, ...]]:
 
 def _participant(participant: Participant, state: StoreState) -> object:
     if isinstance(participant, Ledger):
-        return _ledger(participant, state)
+        return state_of_ledger(participant, state.logs)
     if isinstance(participant, DeliveryNotes):
         return _durable(participant, {})
     return participant.dump()
@@ -321,17 +322,17 @@ def _participant(participant: Participant, state: StoreState) -> object:
 # --- producers and transactions ---
 
 
-def _ledger(ledger: Ledger, state: StoreState) -> Values:
+def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Values:
     def marks(each: Sequences) -> object:
         # Of partitions that are gone they are forgotten in time.
         return {
             partition: _durable(mark, {"recent": list})
             for partition, mark in each.marks.items()
-            if partition in state.logs
+            if partition in partitions
         }
 
     def branch(each: Branch) -> Values:
-        claims = {number: ranges for number, ranges in each.claims.items() if number in state.logs}
+        claims = {at: ranges for at, ranges in each.claims.items() if at in partitions}
         return _durable(each, {"marks": lambda _: marks(each), "claims": lambda _: claims})
 
     return _durable(
