@@ -187,11 +187,17 @@ stamped = st.tuples(
 )
 
 
+BEFORE = [
+    ProducerSet(1, 1, "n", "a", ""),
+    *(Begun(number, "n", f"t{number}", "", 1, None, 0, 9, 9) for number in (1, 2)),
+]
+
+
 @settings(max_examples=300)
 @given(happened=st.lists(transaction_entries | stamped, max_size=40))
 def test_the_ledger_is_the_same_after_every_entry(happened: list[Any]) -> None:
     done, redone = Ledger(), Ledger()
-    for each in happened:
+    for each in [*BEFORE, *happened]:
         if isinstance(each, tuple):
             stamp, targets = each
             done.stamped(targets, stamp)

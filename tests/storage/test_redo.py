@@ -153,8 +153,10 @@ class Redo:
                 value = rng.choice([None, rng.randbytes(3)])
                 self.store.change([("facts", f"k{rng.randint(0, 3)}", value), ("facts", "k", b"")])
             case "subscription":
+                subscription = rng.choice(SUBSCRIBERS[1:])
+                self.store.acknowledge(subscription, log.id, [self.span(rng, log)])
                 value = rng.choice([None, b"row"])
-                self.store.change([(SUBSCRIPTIONS, str(rng.choice(SUBSCRIBERS[1:])), value)])
+                self.store.change([(SUBSCRIPTIONS, str(subscription), value)])
             case "note":
                 kind = rng.choice([Kind.DELIVERY, Kind.TRANSACTION])
                 self.note(kind, rng.randbytes(rng.randint(0, 9)))

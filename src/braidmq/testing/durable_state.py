@@ -323,24 +323,22 @@ def _participant(participant: Participant, state: StoreState) -> object:
 
 
 def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Values:
-    def marks(each: Sequences) -> object:
-        # Of partitions that are gone they are forgotten in time.
-        return {
-            partition: _durable(mark, {"recent": list})
-            for partition, mark in each.marks.items()
-            if partition in partitions
-        }
+    def marks(each: Sequences) -> Mapping[PartitionId, Values]:
+        return {at: _durable(mark, {"recent": list}) for at, mark in each.marks.items()}
 
     def branch(each: Branch) -> Values:
-        claims = {at: ranges for at, ranges in each.claims.items() if at in partitions}
-        return _durable(each, {"marks": lambda _: marks(each), "claims": lambda _: claims})
+        return _durable(each, {"marks": lambda _: marks(each), "claims": dict})
+
+    def producer(each: Producer) -> Values:
+        # Of partitions that are gone they are forgotten in time.
+        left = {at: mark for at, mark in marks(each).items() if at in partitions}
+        return _durable(each, {"marks": lambda _: left})
 
     return _durable(
         ledger,
         {
             "producers": lambda producers: {
-                number: _durable(each, {"marks": lambda _, each=each: marks(each)})
-                for number, each in producers.items()
+                number: producer(each) for number, each in producers.items()
             },
             "transactions": lambda transactions: {
                 number: _durable(
