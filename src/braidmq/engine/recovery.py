@@ -54,7 +54,7 @@ class DeliveryNotes:
     The first time a kernel decides and does in one step, and what came of it is noted: while the
     node runs the kernels hold the truth, and ``dump`` asks them. This gathers what is replayed,
     until the records are there too and ``Recovery`` can give both to the kernels. That this comes
-    to the same is what tests/engine/test_redo.py checks.
+    to the same is what tests/engine/test_engine_redo.py checks.
     """
 
     name: str = "deliveries"
