@@ -154,7 +154,9 @@ class Redo:
                 self.store.change([("facts", f"k{rng.randint(0, 3)}", value), ("facts", "k", b"")])
             case "subscription":
                 subscription = rng.choice(SUBSCRIBERS[1:])
-                self.store.acknowledge(subscription, log.id, [self.span(rng, log)])
+                self.store.append(random_batch(rng), [log])
+                settled = (log.start_offset, log.next_offset)
+                self.store.acknowledge(subscription, log.id, [settled])
                 value = rng.choice([None, b"row"])
                 self.store.change([(SUBSCRIPTIONS, str(subscription), value)])
             case "note":
@@ -210,8 +212,8 @@ def as_queue(store: Store, log: PartitionLog) -> None:
 
 STEPS = [
     *["append"] * 5,
-    *["move", "transient", "acknowledge", "redo"] * 2,
-    *["create", "create transient", "delete", "reset", "advance", "change", "subscription"],
+    *["move", "transient", "acknowledge", "subscription", "redo"] * 2,
+    *["create", "create transient", "delete", "reset", "advance", "change"],
     *["note", "begin", "finish"],
 ]
 

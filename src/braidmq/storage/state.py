@@ -82,8 +82,9 @@ class StoreState:
         self, batch: RecordBatch, logs: Sequence[PartitionLog], settled: Sequence[Settled]
     ) -> None:
         """RECORDS: a batch at the end of each log, and what is settled in the same step."""
-        for subscription, partition, start, stop in settled:
-            self.acknowledge(subscription, partition, [(start, stop)])
+        if settled:
+            for subscription, partition, start, stop in settled:
+                self.acknowledge(subscription, partition, [(start, stop)])
         first = logs[0]
         batch.place(first.next_offset)
         # Before it is in a log: there it may grow, which moves its memory.
