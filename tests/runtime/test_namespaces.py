@@ -20,8 +20,8 @@ async def test_its_topics_are_gone_at_once_and_their_records_soon() -> None:
     NamespaceContents(node_loop, accounts)
     accounts.add_namespace(NS)
     for number in range(3):
-        engine.create_topic(NS, f"t{number}", now_ms=clock.now_ms())
-    kept = engine.create_topic("/", "kept", now_ms=clock.now_ms())
+        engine.topics.create(NS, f"t{number}", now_ms=clock.now_ms())
+    kept = engine.topics.create("/", "kept", now_ms=clock.now_ms())
     accounts.delete_namespace(NS)
     assert engine.state.topics_of() == [kept]
     while len(engine.state.topics_by_id) > 1:

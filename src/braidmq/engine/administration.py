@@ -17,11 +17,11 @@ from braidmq.engine.policy import (
 from braidmq.engine.rebuilding import Rebuilding
 from braidmq.engine.references import SET_BY, References, names_target
 from braidmq.engine.settlement import Settlement
-from braidmq.engine.state import SUBSCRIPTIONS, TOPICS, EngineState, TimerKind
+from braidmq.engine.state import TOPICS, EngineState, TimerKind
 from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.timers import Timers
 from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Topic, TopicPartition
-from braidmq.storage.catalogue import PARTITIONS
+from braidmq.storage.catalogue import PARTITIONS, SUBSCRIPTIONS
 from braidmq.storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -231,6 +231,9 @@ class TopicAdministration:
         topic.set_policy(policy)
         self._references.judge(topic)
         self._add_partitions(topic, policy.partitions)
+        if old.retention.until_acked and not policy.retention.until_acked:
+            for partition in topic.partitions:
+                self._state.store.keep_start(partition.log)
         self._state.save_topic(topic)
         for partition in topic.partitions:
             self._subscriptions.set_wanted(partition)

@@ -2,7 +2,6 @@
 notes, messages from the logs."""
 
 import struct
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,54 +13,76 @@ from braidmq.engine.rebuilding import Note, Rebuilding
 from braidmq.engine.record_times import RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settlement import NOTE, RESET_NOTE
-from braidmq.engine.state import CANCELLED, SUBSCRIPTIONS, TEMPLATES, TOPICS, EngineState
+from braidmq.engine.state import CANCELLED, TEMPLATES, TOPICS, EngineState
 from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.topics import Mode, Subscription, Topic, TopicPartition
 from braidmq.engine.transactions.coordinator import Coordinator
 from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.storage.catalogue import SUBSCRIPTIONS
 from braidmq.storage.journal import Kind, Progress
 
 _HEAD = struct.Struct("<QQqI")
 _RUN = struct.Struct("<qqHBq")
 
 
+@dataclass(slots=True)
+class Noted:
+    """What is noted of a subscription's deliveries from a partition."""
+
+    cursor: int = 0
+    runs: list[Note] = field(default_factory=list)
+
+    def note(self, start: int, stop: int, attempts: int, state: int, deadline: int) -> None:
+        if state == RESET_NOTE:
+            self.cursor = start
+            self.runs.clear()
+        else:
+            self.cursor = max(self.cursor, stop)
+            self.runs.append((start, stop, attempts, state, deadline))
+
+
 @dataclass
 class DeliveryNotes:
     """What the journal knows of deliveries: the engine's participant in the store.
 
-    While the node runs the kernels hold the truth and ``dump`` asks them; this only gathers what
-    recovery replays.
+    The first time a kernel decides and does in one step, and what came of it is noted: while the
+    node runs the kernels hold the truth, and ``dump`` asks them. This gathers what is replayed,
+    until the records are there too and ``Recovery`` can give both to the kernels. That this comes
+    to the same is what tests/engine/test_engine_redo.py checks.
     """
 
     name: str = "deliveries"
     kinds: frozenset[Kind] = frozenset({Kind.DELIVERY})
     state: EngineState | None = None
-    cursors: dict[tuple[int, int], int] = field(default_factory=dict)
-    runs: defaultdict[tuple[int, int], list[Note]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    replayed: dict[int, dict[int, Noted]] = field(default_factory=dict)
+    """By partition and subscription."""
     kept: dict[tuple[int, int], list[Note]] = field(default_factory=dict)
     """Of quarantined partitions, whose messages the kernels could not be told of."""
+
+    def of(self, subscription: int, partition: int) -> Noted:
+        subscriptions = self.replayed.setdefault(partition, {})
+        found = subscriptions.get(subscription)
+        if found is None:
+            found = subscriptions[subscription] = Noted()
+        return found
 
     def restore(self, data: bytes) -> None:
         at = 0
         while at < len(data):
             subscription, partition, cursor, count = _HEAD.unpack_from(data, at)
             at += _HEAD.size
-            self.cursors[subscription, partition] = cursor
-            for _ in range(count):
-                self.runs[subscription, partition].append(_RUN.unpack_from(data, at))
-                at += _RUN.size
+            runs: list[Note] = [
+                _RUN.unpack_from(data, at + index * _RUN.size) for index in range(count)
+            ]
+            at += count * _RUN.size
+            self.replayed.setdefault(partition, {})[subscription] = Noted(cursor, runs)
 
     def replay(self, kind: Kind, meta: bytes) -> None:
-        subscription, partition, start, stop, attempts, state, deadline = NOTE.unpack(meta)
-        key = (subscription, partition)
-        if state == RESET_NOTE:
-            self.cursors[key] = start
-            self.runs[key].clear()
-            return
-        self.cursors[key] = max(self.cursors.get(key, 0), stop)
-        self.runs[key].append((start, stop, attempts, state, deadline))
+        subscription, partition, *note = NOTE.unpack(meta)
+        self.of(subscription, partition).note(*note)
+
+    def forget_partition(self, partition: PartitionId) -> None:
+        self.replayed.pop(partition, None)
 
     def dump(self) -> bytes:
         assert self.state is not None
@@ -79,8 +100,8 @@ class DeliveryNotes:
         return b"".join(parts)
 
     def forget(self) -> None:
-        self.cursors.clear()
-        self.runs.clear()
+        """The kernels know."""
+        self.replayed.clear()
 
     def follow(self, state: EngineState) -> None:
         """From now on this is the state to dump."""
@@ -130,14 +151,9 @@ class Recovery:
         """Records that were never journaled are gone, but what was journaled of their deliveries
         is not: their offsets must not come to mean other messages."""
         logs = self._state.store.logs
-        for (_, partition), cursor in self._notes.cursors.items():
+        for partition, subscriptions in self._notes.replayed.items():
             if (log := logs.get(PartitionId(partition))) is not None:
-                log.next_offset = max(log.next_offset, cursor)
-        for (_, number), settled in self._state.store.acknowledged.items():
-            if (log := logs.get(number)) is not None:
-                above = settled.ranges_above_floor()
-                highest = above[-1][1] if above else settled.floor
-                log.next_offset = max(log.next_offset, highest)
+                log.pass_over(max(each.cursor for each in subscriptions.values()))
 
     def _clock_ahead(self, now_ms: int) -> RecordClock:
         """Reads records that are stamped with times to come as if it had been now."""
@@ -190,14 +206,14 @@ class Recovery:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)
         self._subscriptions.settle_cancelled(subscription, partition, settled, journaled=False)
-        key = (subscription.id, log.id)
-        cursor = max(self._notes.cursors.get(key, 0), settled.floor)
+        noted = self._notes.of(subscription.id, log.id)
+        cursor = max(noted.cursor, settled.floor)
         end = log.next_offset if subscription.uncommitted else partition.stable_offset
         state = DeliveryState(settled, cursor, max(cursor, end))
         # Receipts of an earlier life must not name deliveries of this one.
         state.nonce = (now_ms << 8) & 0xFFFFFFFF
         view = self._subscriptions.attach_view(subscription, partition, state, now_ms)
-        self._rebuilding.rebuild(view, now_ms, self._notes.runs.get(key, []))
+        self._rebuilding.rebuild(view, now_ms, noted.runs)
 
     def _forget_strangers(self) -> None:
         """Acknowledgements of subscriptions that were deleted after they were journaled."""

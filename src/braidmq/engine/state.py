@@ -24,11 +24,10 @@ from braidmq.engine.topics import (
 from braidmq.engine.totals import Totals
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.offset_set import OffsetSet
-from braidmq.storage.catalogue import COUNTERS, Change
+from braidmq.storage.catalogue import COUNTERS, SUBSCRIPTIONS, Change
 from braidmq.storage.store import Store
 
 TOPICS = "topics"
-SUBSCRIPTIONS = "subscriptions"
 TEMPLATES = "templates"
 GROUPS = "groups"
 DELETIONS = "doomed"

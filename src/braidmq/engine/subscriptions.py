@@ -8,7 +8,7 @@ from braidmq.engine.errors import UnknownSubscription
 from braidmq.engine.reading import Position, find_offset
 from braidmq.engine.rebuilding import Rebuilding
 from braidmq.engine.settlement import Settlement
-from braidmq.engine.state import SUBSCRIPTIONS, EngineState
+from braidmq.engine.state import EngineState
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
     Consumer,
@@ -20,6 +20,7 @@ from braidmq.engine.topics import (
 )
 from braidmq.model.ids import SubscriptionId
 from braidmq.record.offset_set import OffsetSet
+from braidmq.storage.catalogue import SUBSCRIPTIONS
 
 
 class Subscriptions:
@@ -134,6 +135,9 @@ class Subscriptions:
 
     def delete(self, subscription: Subscription) -> None:
         self.require_existing(subscription)
+        for view in subscription.views:
+            if len(view.partition.views) == 1:
+                self._state.store.keep_start(view.log)
         if subscription.durable:
             self._state.store.change([(SUBSCRIPTIONS, str(subscription.id), None)])
         self.forget(
@@ -165,9 +169,6 @@ class Subscriptions:
         del subscription.topic.subscriptions[subscription.name]
         state.dirty.pop(subscription, None)
         state.crowded.pop(subscription, None)
-        if subscription.durable:
-            for view in subscription.views:
-                state.store.forget_offsets(subscription.id, view.partition_id)
 
     def require_existing(self, subscription: Subscription) -> None:
         if self._state.subscriptions.get(subscription.id) is not subscription:

@@ -10,6 +10,8 @@ import msgspec
 
 PARTITIONS = "partitions"
 """The table of partitions: number → label."""
+SUBSCRIPTIONS = "subscriptions"
+"""The table of durable subscriptions, by number; what one has acknowledged goes with its row."""
 COUNTERS = "counters"
 """The table of numbers given out: what for → the next."""
 

@@ -46,3 +46,21 @@ def decode_records_meta(
         list(SETTLED.iter_unpack(meta[middle:end])),
         meta[end:],
     )
+
+
+def encode_acknowledged(
+    subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
+) -> bytes:
+    if len(ranges) == 1:
+        start, stop = ranges[0]
+        return ACKNOWLEDGED_ONE.pack(subscription, partition, start, stop)
+    head = ACKNOWLEDGED_HEAD.pack(subscription, partition)
+    return head + b"".join([RANGE.pack(start, stop) for start, stop in ranges])
+
+
+def decode_acknowledged(
+    meta: bytes,
+) -> tuple[SubscriptionId, PartitionId, list[tuple[int, int]]]:
+    subscription, partition = ACKNOWLEDGED_HEAD.unpack_from(meta)
+    ranges = list(RANGE.iter_unpack(meta[ACKNOWLEDGED_HEAD.size :]))
+    return SubscriptionId(subscription), PartitionId(partition), ranges

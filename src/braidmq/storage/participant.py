@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from braidmq.model.ids import PartitionId
 from braidmq.storage.journal import Kind
 
 
@@ -15,6 +16,10 @@ class Participant(Protocol):
         """Begin from what ``dump`` gave."""
 
     def replay(self, kind: Kind, meta: bytes) -> None:
-        """Do again what was noted after that. Of RECORDS entries only those with a stamp come."""
+        """Do again what was noted after that, with the code that did it the first time. Of RECORDS
+        entries only those with a stamp come."""
+
+    def forget_partition(self, partition: PartitionId) -> None:
+        """It was deleted: told when that is journaled, and when it is replayed."""
 
     def dump(self) -> bytes: ...

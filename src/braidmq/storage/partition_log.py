@@ -199,6 +199,11 @@ class PartitionLog:
         self._memory.grown(last.memory_bytes - before)
         return True
 
+    def pass_over(self, offset: int) -> None:
+        """Records that were never journaled had the offsets below, which are not used again."""
+        if offset > self.next_offset:
+            self.next_offset = Offset(offset)
+
     @property
     def header_label(self) -> str:
         """In the headers of its segments: empty for those that nobody has after a restart."""

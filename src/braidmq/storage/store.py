@@ -7,7 +7,6 @@ the threads that do it in a node. Tests call them in line.
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,36 +16,26 @@ from braidmq.record.batch import RecordBatch
 from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage import directory, journal, quarantine, segment, snapshot
 from braidmq.storage.bodies import BodyFiles
-from braidmq.storage.catalogue import (
-    COUNTERS,
-    PARTITIONS,
-    Catalogue,
-    Change,
-    decode_changes,
-    encode_changes,
-)
+from braidmq.storage.catalogue import COUNTERS, PARTITIONS, Change, encode_changes
 from braidmq.storage.checkpoint import Checkpoint, CheckpointWork
 from braidmq.storage.disk import DirectoryLock, Disk
 from braidmq.storage.entries import (
-    ACKNOWLEDGED_HEAD,
-    ACKNOWLEDGED_ONE,
     LOG_START,
-    RANGE,
     RESET,
     Ranges,
     Settled,
-    decode_records_meta,
+    encode_acknowledged,
     encode_records_meta,
 )
 from braidmq.storage.flush import Rewrite, Salvage
-from braidmq.storage.journal import Entry, Journal, Kind, Progress, Waiter
-from braidmq.storage.leftovers import Leftovers, RecoveryReport, find_missing
+from braidmq.storage.journal import Journal, Kind, Progress, Waiter
+from braidmq.storage.leftovers import Leftovers, find_missing
 from braidmq.storage.participant import Participant
-from braidmq.storage.partition_log import Memory, PartitionLog
+from braidmq.storage.partition_log import PartitionLog
 from braidmq.storage.quarantine import QUARANTINE, Damage, Skipped
-from braidmq.storage.segment import OpenFiles, Segment, bodies_path
+from braidmq.storage.segment import OpenFiles, bodies_path
 from braidmq.storage.settings import StorageSettings
-from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
+from braidmq.storage.state import StoreState
 
 logger = logging.getLogger(__name__)
 
@@ -65,26 +54,29 @@ Told = Callable[[list[Skipped] | StorageFailed], None]
 class Store:
     """Use ``Store.open``."""
 
-    def __init__(self, disk: Disk, settings: StorageSettings, lock: DirectoryLock) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StorageSettings,
+        lock: DirectoryLock,
+        participants: Sequence[Participant],
+    ) -> None:
         self.disk = disk
         self.settings = settings
-        self.catalogue = Catalogue()
-        self.memory = Memory()
-        self.recovery = RecoveryReport()
         self.checkpoints = CheckpointWork()
-        self.logs: dict[PartitionId, PartitionLog] = {}
-        self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
-        self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
         self.bodies = BodyFiles()
-        self._participants: dict[str, Participant] = {}
-        self._by_kind: dict[int, Participant] = {}
         self.journal: Journal
         self._lock = lock
         self._files = OpenFiles(disk)
-        self._next_partition = 1
-        self._dirty: dict[PartitionId, PartitionLog] = {}
-        self._evictable: OrderedDict[PartitionId, PartitionLog] = OrderedDict()
-        self._obsolete: list[Segment] = []
+        self.state = StoreState(
+            self._files, settings.index_interval_bytes, self.quarantine, participants
+        )
+        # Its parts stay the same objects, so that they may have short names here.
+        self.catalogue: Final = self.state.catalogue
+        self.logs: Final = self.state.logs
+        self.acknowledged: Final = self.state.acknowledged
+        self.memory: Final = self.state.memory
+        self.recovery: Final = self.state.recovery
         self._rewrites: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
         self._salvages: dict[PartitionId, tuple[PartitionLog, Told]] = {}
         self._salvaging: dict[PartitionId, tuple[PartitionLog, Told]] = {}
@@ -122,9 +114,7 @@ class Store:
         left; ``rebuild`` says that this will do.
         """
         started = time.perf_counter()
-        store = cls(disk, settings or StorageSettings(), directory.claim(disk))
-        store._participants = {each.name: each for each in participants}
-        store._by_kind = {kind: each for each in participants for kind in each.kinds}
+        store = cls(disk, settings or StorageSettings(), directory.claim(disk), participants)
         try:
             store._recover(progress, rebuild=rebuild)
         except BaseException:
@@ -141,7 +131,7 @@ class Store:
             self.disk,
             first_epoch=self._first_epoch,
             next_lsn=next_lsn,
-            apply=self._apply,
+            apply=self.state.apply,
             progress=progress,
         )
         report.entries = recovered.entries
@@ -170,15 +160,15 @@ class Store:
         """Deal with files that the state does not name; returns the oldest epoch that is needed."""
         leftovers = Leftovers(self.disk, None if self._unreadable else self._used)
         unnamed = set(self.disk.list(segment.DIRECTORY))
-        for each in self._all_segments():
+        for each in self.state.segments():
             for path in (each.path, each.index_path, each.keys_path):
                 unnamed.discard(path.rpartition("/")[2])
-        self.bodies.find(self.disk, self._all_segments(), unnamed)
+        self.bodies.find(self.disk, self.state.segments(), unnamed)
         leftovers.tidy_segments(unnamed)
         leftovers.tidy_snapshots([each.file for each in self._unreadable])
         oldest_epoch = snapshot.oldest_epoch(self.disk, self._first_epoch)
         leftovers.tidy_journal(oldest_epoch)
-        self._obsolete.clear()
+        self.state.obsolete.clear()
         self.recovery.set_aside = leftovers.set_aside
         self.recovery.notes += [
             f"set {path} aside: the state does not name it" for path in leftovers.set_aside
@@ -198,7 +188,7 @@ class Store:
             if not self.disk.exists(needed):
                 raise CorruptData(needed, 0, "the journal file is missing")
             self._snapshot = found.next_lsn
-            self._load(found.state)
+            self.state.load(found.state)
             return found.first_epoch, found.next_lsn
         first_epoch = min(journal.journal_epochs(self.disk), default=1)
         oldest_lsn = journal.oldest_lsn(self.disk)
@@ -218,131 +208,18 @@ class Store:
             return NoSnapshot(first.file, first.position, first.reason)
         return NoSnapshot(snapshot.DIRECTORY, 0, "there is no snapshot")
 
-    def _load(self, state: State) -> None:
-        self.catalogue.load(state.catalogue)
-        counter = self.catalogue.get(COUNTERS, PARTITIONS)
-        self._next_partition = int(counter) if counter is not None else 1
-        for key, label in self.catalogue.items(PARTITIONS):
-            self._add_log(PartitionId(int(key)), label.decode())
-        for key, damage in self.catalogue.items(QUARANTINE):
-            self._apply_quarantine(PartitionId(int(key)), damage)
-        for each in state.partitions:
-            log = self.logs.get(PartitionId(each.partition))
-            if log is not None:
-                log.start_offset = each.start_offset
-                log.next_offset = each.next_offset
-                log.flushed_offset = each.flushed_offset
-                log.segments = list(each.segments)
-        for acknowledged in state.acknowledged:
-            key_pair = (
-                SubscriptionId(acknowledged.subscription),
-                PartitionId(acknowledged.partition),
-            )
-            self._add_offsets(key_pair, OffsetSet.from_bytes(acknowledged.offsets))
-        for name, participant in self._participants.items():
-            if name in state.sections:
-                participant.restore(state.sections[name])
-
     def _rebuild_from_segments(self) -> None:
         """What the segments say of themselves has to do. Labels are in their headers."""
         for label, found, damage in quarantine.describe_all(self.disk):
-            log = self._adopt(label, found)
+            log = self.state.adopt(label, found)
             if damage is not None:
                 self._damages.append((log, damage))
 
-    def _adopt(self, label: str, found: Segment) -> PartitionLog:
-        partition = PartitionId(found.partition)
-        if partition not in self.logs:
-            self.catalogue.apply([(PARTITIONS, str(partition), label.encode())])
-            self._add_log(partition, label)
-        log = self.logs[partition]
-        if not log.segments:
-            log.start_offset = found.base_offset
-        log.segments.append(found)
-        log.flushed_offset = log.next_offset = found.end_offset
-        return log
-
-    def _all_segments(self) -> list[Segment]:
-        return [each for log in self.logs.values() for each in log.segments]
-
-    # --- replay: one method a kind ---
-
-    def _apply(self, entry: Entry) -> None:
-        _REPLAY[Kind(entry.kind)](self, entry)
-
-    def _replay_records(self, entry: Entry) -> None:
-        targets, settled, stamp = decode_records_meta(entry.meta)
-        # The entry's own checksum has vouched for these bytes.
-        batch = RecordBatch.scan(entry.payload, base_offset=targets[0][1], verify=False)
-        twins = [batch.at_offset(base_offset) for _, base_offset in targets[1:]]
-        for (partition, _), each in zip(targets, (batch, *twins), strict=True):
-            self._replay_batch(PartitionId(partition), each)
-        for subscription, partition, start, stop in settled:
-            self._settle(SubscriptionId(subscription), PartitionId(partition), [(start, stop)])
-        if stamp:
-            self._by_kind[Kind.RECORDS].replay(Kind.RECORDS, entry.meta)
-
-    def _replay_batch(self, partition: PartitionId, batch: RecordBatch) -> None:
-        log = self.logs.get(partition)
-        if log is None:
-            self.recovery.notes.append(f"partition {partition} has records but no name any more")
-            self.catalogue.apply([(PARTITIONS, str(partition), f"partition-{partition}".encode())])
-            log = self._add_log(partition, f"partition-{partition}")
-        if batch.base_offset < log.flushed_offset:
-            # Rebuilt without a snapshot: the segments may hold some of these already.
-            rest = batch.slice(log.flushed_offset, batch.next_offset)
-            batch = RecordBatch.scan(rest, base_offset=log.flushed_offset, verify=False)
-        if batch.count:
-            log.append(batch)
-            self._dirty[log.id] = log
-            self.recovery.records += batch.count
-
-    def _replay_acknowledged(self, entry: Entry) -> None:
-        subscription, partition = ACKNOWLEDGED_HEAD.unpack_from(entry.meta)
-        ranges = list(RANGE.iter_unpack(entry.meta[ACKNOWLEDGED_HEAD.size :]))
-        self._settle(SubscriptionId(subscription), PartitionId(partition), ranges)
-        log = self.logs.get(PartitionId(partition))
-        if log is not None and ranges:
-            # Transient records are not in the journal, but their offsets are never used again.
-            log.next_offset = max(log.next_offset, ranges[-1][1])
-
-    def _replay_catalogue(self, entry: Entry) -> None:
-        self._apply_changes(decode_changes(entry.meta))
-
-    def _replay_log_start(self, entry: Entry) -> None:
-        partition, offset = LOG_START.unpack(entry.meta)
-        log = self.logs.get(PartitionId(partition))
-        if log is not None:
-            log.next_offset = max(log.next_offset, offset)
-            self._obsolete.extend(log.advance_start(offset))
-
-    def _replay_reset(self, entry: Entry) -> None:
-        subscription, partition, floor = RESET.unpack(entry.meta)
-        self.offsets_of(SubscriptionId(subscription), PartitionId(partition)).reset(floor)
-
-    def _replay_note(self, entry: Entry) -> None:
-        self._by_kind[entry.kind].replay(Kind(entry.kind), entry.meta)
-
-    def _replay_checkpoint(self, entry: Entry) -> None:
-        """Only says that a snapshot was begun here; whether it was finished, the file tells."""
-
     # --- partitions and the catalogue ---
-
-    def _add_log(self, partition: PartitionId, label: str) -> PartitionLog:
-        log = self.logs[partition] = PartitionLog(
-            partition,
-            label,
-            memory=self.memory,
-            files=self._files,
-            index_interval=self.settings.index_interval_bytes,
-        )
-        log.on_damage = self.quarantine
-        self._next_partition = max(self._next_partition, partition + 1)
-        return log
 
     def create_partition(self, label: str, *, durable: bool = True) -> PartitionLog:
         """One that is not durable leaves nothing behind: it is never journaled."""
-        partition = PartitionId(self._next_partition)
+        partition = PartitionId(self.state.next_partition)
         if durable:
             # The counter is kept too: a number once used never means another partition.
             following = str(partition + 1).encode()
@@ -353,14 +230,14 @@ class Store:
                 ]
             )
         else:
-            self._add_log(partition, label).durable = False
+            self.state.add_log(partition, label).durable = False
         return self.logs[partition]
 
     def delete_partition(self, partition: PartitionId) -> None:
         if self.log(partition).durable:
             self.change([(PARTITIONS, str(partition), None)])
         else:
-            self._drop_log(partition)
+            self.state.drop_log(partition)
 
     def log(self, partition: PartitionId) -> PartitionLog:
         try:
@@ -371,35 +248,8 @@ class Store:
     def change(self, changes: Sequence[Change]) -> Lsn:
         """Change the catalogue; all of it or, after a crash, nothing."""
         lsn = self.journal.append(Kind.CATALOGUE, encode_changes(changes))
-        self._apply_changes(changes)
+        self.state.change(changes)
         return lsn
-
-    def _apply_changes(self, changes: Sequence[Change]) -> None:
-        self.catalogue.apply(changes)
-        for table, key, value in changes:
-            if table == PARTITIONS:
-                self._apply_partition(PartitionId(int(key)), value)
-            elif table == QUARANTINE:
-                self._apply_quarantine(PartitionId(int(key)), value)
-            elif table == COUNTERS and key == PARTITIONS and value is not None:
-                self._next_partition = max(self._next_partition, int(value))
-
-    def _apply_partition(self, partition: PartitionId, label: bytes | None) -> None:
-        if label is not None:
-            if partition not in self.logs:
-                self._add_log(partition, label.decode())
-            return
-        self._drop_log(partition)
-        self.catalogue.apply([(QUARANTINE, str(partition), None)])
-        for subscription in self._subscribers.pop(partition, ()):
-            del self.acknowledged[subscription, partition]
-
-    def _drop_log(self, partition: PartitionId) -> None:
-        log = self.logs.pop(partition, None)
-        if log is not None:
-            self._obsolete.extend(log.advance_start(log.next_offset))
-            self._dirty.pop(partition, None)
-            self._evictable.pop(partition, None)
 
     # --- records and acknowledgements ---
 
@@ -418,61 +268,30 @@ class Store:
         """
         assert batch.count
         lsn = self.journal.append(RECORDS, encode_records_meta(logs, settled, stamp), batch)
-        for subscription, partition, start, stop in settled:
-            self._settle(subscription, partition, [(start, stop)])
-        first = logs[0]
-        batch.place(first.next_offset)
-        # Before it is in a log: there it may grow, which moves its memory.
-        twins = [batch.at_offset(log.next_offset) for log in logs[1:]] if len(logs) > 1 else []
-        first.append(batch)
-        self._dirty[first.id] = first
-        for index, twin in enumerate(twins, 1):
-            log = logs[index]
-            log.append(twin)
-            self._dirty[log.id] = log
+        self.state.append(batch, logs, settled)
         return lsn
 
     def append_transient(self, batch: RecordBatch, log: PartitionLog) -> None:
         """Append without the journal: gone after a restart, unless a checkpoint paged it out."""
         batch.place(log.next_offset)
         log.append(batch)
-        self._dirty[log.id] = log
+        self.state.dirty[log.id] = log
 
     def offsets_of(self, subscription: SubscriptionId, partition: PartitionId) -> OffsetSet:
         """What a subscription has acknowledged of a partition."""
-        key = (subscription, partition)
-        found = self.acknowledged.get(key)
-        if found is None:
-            found = OffsetSet()
-            self._add_offsets(key, found)
-        return found
-
-    def _add_offsets(self, key: tuple[SubscriptionId, PartitionId], offsets: OffsetSet) -> None:
-        self.acknowledged[key] = offsets
-        self._subscribers.setdefault(key[1], {})[key[0]] = None
+        return self.state.offsets_of(subscription, partition)
 
     def acknowledge(
         self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges
     ) -> Lsn:
-        if len(ranges) == 1:
-            start, stop = ranges[0]
-            meta = ACKNOWLEDGED_ONE.pack(subscription, partition, start, stop)
-        else:
-            meta = ACKNOWLEDGED_HEAD.pack(subscription, partition)
-            meta += b"".join([RANGE.pack(start, stop) for start, stop in ranges])
+        meta = encode_acknowledged(subscription, partition, ranges)
         lsn = self.journal.append(ACKNOWLEDGED, meta)
-        self._settle(subscription, partition, ranges)
+        self.state.acknowledge(subscription, partition, ranges)
         return lsn
 
-    def _settle(self, subscription: SubscriptionId, partition: PartitionId, ranges: Ranges) -> None:
-        offsets = self.offsets_of(subscription, partition)
-        for start, stop in ranges:
-            offsets.add(start, stop)
-
     def forget_offsets(self, subscription: SubscriptionId, partition: PartitionId) -> None:
-        """What a deleted subscription has acknowledged; its owner journals the deletion."""
-        if self.acknowledged.pop((subscription, partition), None) is not None:
-            del self._subscribers[partition][subscription]
+        """Of a subscription that never came to be: a crash left what it began with."""
+        self.state.forget_offsets(subscription, partition)
 
     def release(self, log: PartitionLog, offset: int) -> None:
         """Everything below ``offset`` is settled by all: memory goes at once, and segments with
@@ -485,19 +304,24 @@ class Store:
         else:
             log.advance_start(offset)
 
+    def keep_start(self, log: PartitionLog) -> None:
+        """The acknowledgements that say how far a log was released are about to go, or to count no
+        more: what was released does not come back for that."""
+        if log.durable and log.acknowledged and log.start_offset:
+            self.advance_start(log, log.start_offset)
+
     def advance_start(self, log: PartitionLog, offset: int) -> Lsn:
         """Forget a partition's records below ``offset``: retention, purge."""
         lsn = self.journal.append(Kind.LOG_START, LOG_START.pack(log.id, offset))
-        self._obsolete.extend(log.advance_start(offset))
+        self.state.advance_start(log, offset)
         return lsn
 
     def reset_offsets(
         self, subscription: SubscriptionId, partition: PartitionId, floor: int
     ) -> Lsn:
         """A subscription is moved: everything below ``floor`` is settled, nothing else."""
-        meta = RESET.pack(subscription, partition, floor)
-        lsn = self.journal.append(Kind.RESET, meta)
-        self.offsets_of(subscription, partition).reset(floor)
+        lsn = self.journal.append(Kind.RESET, RESET.pack(subscription, partition, floor))
+        self.state.reset(subscription, partition, floor)
         return lsn
 
     def rewrite(self, log: PartitionLog, unwanted: OffsetBits) -> None:
@@ -506,7 +330,7 @@ class Store:
 
     def note(self, kind: Kind, meta: bytes) -> Lsn:
         """Journal what a participant's state has come to; its ``replay`` gets it back."""
-        assert kind in self._by_kind
+        assert kind in self.state.by_kind
         return self.journal.append(kind, meta)
 
     # --- quarantine ---
@@ -531,11 +355,6 @@ class Store:
         else:
             log.damage = damage
         self.on_quarantined(log)
-
-    def _apply_quarantine(self, partition: PartitionId, value: bytes | None) -> None:
-        log = self.logs.get(partition)
-        if log is not None:
-            log.damage = quarantine.decode_damage(value) if value is not None else None
 
     def _note_damages(self, damages: Sequence[tuple[PartitionLog, Damage]]) -> None:
         for log, damage in damages:
@@ -626,19 +445,21 @@ class Store:
     def reclaim(self) -> None:
         """The disk is short of room: have a checkpoint if that frees any. Segments that nobody
         wants go with the next one, journal files with the one after the snapshot before."""
-        if self._obsolete or self.journal.closed_files > 1:
+        if self.state.obsolete or self.journal.closed_files > 1:
             self.want_checkpoint()
         self.journal.drop_spare()
 
     def begin_checkpoint(self) -> Checkpoint:
         assert self._checkpoint is None
         self._wanted = False
-        plans = [plan for log in self._dirty.values() if (plan := log.begin_flush()) is not None]
+        plans = [
+            plan for log in self.state.dirty.values() if (plan := log.begin_flush()) is not None
+        ]
         planned = {plan.log.id for plan in plans}
-        self._dirty.clear()
+        self.state.dirty.clear()
         journaled_lsn = self.journal.append(Kind.CHECKPOINT, b"")
         retire_below, self._first_epoch = self._first_epoch, self.journal.roll()
-        obsolete, self._obsolete = self._obsolete, []
+        obsolete, self.state.obsolete = self.state.obsolete, []
         self._checkpoint = Checkpoint(
             journaled_lsn=journaled_lsn,
             next_lsn=self.journal.next_lsn,
@@ -646,25 +467,18 @@ class Store:
             retire_below=retire_below,
             plans=plans,
             catalogue=self.catalogue.dump(),
-            acknowledged=[
-                AcknowledgedState(subscription, partition, offsets.to_bytes())
-                for (subscription, partition), offsets in self.acknowledged.items()
-            ],
-            untouched=[
-                PartitionState(
-                    log.id, log.start_offset, log.next_offset, log.flushed_offset, log.segments[:]
-                )
-                for log in self.logs.values()
-                if log.durable and log.id not in planned
-            ],
+            acknowledged=self.state.dump_acknowledged(),
+            untouched=self.state.dump_logs(planned),
             obsolete=obsolete,
-            obsolete_bodies=self.bodies.unwanted(self._all_segments()) if self.bodies.sizes else [],
+            obsolete_bodies=self.bodies.unwanted(self.state.segments())
+            if self.bodies.sizes
+            else [],
             kept_bodies=self._kept_bodies,
             body_file=self.bodies.new_number(self.journal.next_lsn),
             rewrites=self._plan_rewrites(),
             salvages=self._plan_salvages(),
             previous=self._snapshot,
-            sections={name: each.dump() for name, each in self._participants.items()},
+            sections=self.state.dump_sections(),
         )
         return self._checkpoint
 
@@ -697,16 +511,16 @@ class Store:
             log = result.plan.log
             log.finish_flush(result)
             if log.id in self.logs:
-                self._evictable.setdefault(log.id, log)
-                self._obsolete.extend(log.drop_obsolete())
-                self._obsolete.extend(log.drop_unwanted())
+                self.state.evictable.setdefault(log.id, log)
+                self.state.obsolete.extend(log.drop_obsolete())
+                self.state.obsolete.extend(log.drop_unwanted())
             else:
-                self._obsolete.extend(log.segments)
+                self.state.obsolete.extend(log.segments)
         for each in checkpoint.rewritten:
-            self._obsolete.append(each.rewrite.segment)
+            self.state.obsolete.append(each.rewrite.segment)
             is_replaced = each.rewrite.log.replace(each.rewrite.segment, each.segment)
             if not is_replaced and each.segment is not None:
-                self._obsolete.append(each.segment)
+                self.state.obsolete.append(each.segment)
         self._finish_salvages(checkpoint)
         self._note_damages(checkpoint.damages)
         for old in checkpoint.obsolete:
@@ -764,8 +578,8 @@ class Store:
     def evict(self) -> None:
         """Give back memory of flushed records, oldest first, until half of it is free: as much as
         may come before the next checkpoint is wanted."""
-        while self._evictable and self.memory.resident > self.settings.tail_bytes_max // 2:
-            _, log = self._evictable.popitem(last=False)
+        while self.state.evictable and self.memory.resident > self.settings.tail_bytes_max // 2:
+            _, log = self.state.evictable.popitem(last=False)
             log.evict()
 
     # --- closing ---
@@ -778,15 +592,3 @@ class Store:
         self.journal.close()
         self._files.close()
         self._lock.release()
-
-
-_REPLAY: dict[Kind, Callable[[Store, Entry], None]] = {
-    Kind.RECORDS: Store._replay_records,
-    Kind.ACKNOWLEDGED: Store._replay_acknowledged,
-    Kind.CATALOGUE: Store._replay_catalogue,
-    Kind.LOG_START: Store._replay_log_start,
-    Kind.RESET: Store._replay_reset,
-    Kind.TRANSACTION: Store._replay_note,
-    Kind.DELIVERY: Store._replay_note,
-    Kind.CHECKPOINT: Store._replay_checkpoint,
-}

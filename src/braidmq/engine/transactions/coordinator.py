@@ -715,8 +715,7 @@ class Coordinator:
                 self.abort(transaction, now_ms=now_ms, reason=OWNER_GONE)
 
     def _forget_topic(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            self._ledger.forget_partition(partition.log.id)
+        """What open transactions had in it went with its partitions."""
         self._partitions_gone = True
 
     def _forget_namespace(self, namespace: str, now_ms: int) -> None:
