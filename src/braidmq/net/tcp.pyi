@@ -5,6 +5,7 @@ from braidmq.net.input_budget import InputShare
 from braidmq.net.unsent_output import Unsent
 
 RECEIVE_BYTES_MAX: int
+SERVE_S: float
 
 class Receiver(Protocol):
     """A connection, whatever it speaks."""
@@ -33,6 +34,8 @@ class Poller:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
     unsent: Unsent | None
     """Where links have counted what their peers do not take."""
+    serve_s: float
+    """So long are links served at once; then whatever else the loop has to do comes first."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
