@@ -8,7 +8,7 @@ turn at once (``hurry``).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context
 from time import monotonic
 from typing import Protocol
@@ -222,6 +222,14 @@ class NodeLoop:
         then the peer is gone all the same, and the restart that the node needs gives it back."""
         try:
             release()
+        except StorageFailed:
+            if self.engine.store.failure() is None:
+                raise
+
+    def letting_go(self, steps: Steps) -> Iterator[object]:
+        """The same in steps."""
+        try:
+            yield from steps
         except StorageFailed:
             if self.engine.store.failure() is None:
                 raise

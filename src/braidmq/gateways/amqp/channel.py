@@ -1,7 +1,7 @@
 """One AMQP channel: publishing, consuming, answering."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +31,7 @@ from braidmq.model.ids import Lsn
 from braidmq.record.batch import RecordBatch
 from braidmq.record.copies import single
 from braidmq.runtime.publish_batcher import can_batch
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
 from braidmq.wire.amqp.methods import (
@@ -674,31 +675,41 @@ class Channel:
                 self.node_loop.engine.resume(target.consumer)
         self.node_loop.schedule_turn()
 
-    def close(self, *, left: bool = False) -> None:
+    def ending(self, *, left: bool = False) -> Steps:
         """What was delivered and not answered goes back to its queues, with what was answered in a
-        transaction that is not committed. ``left``: the client wants it, and is done with it."""
+        transaction that is not committed. ``left``: the client wants it, and is done with it.
+
+        From now on it gets nothing; what is left is to give back its consumers, one by one."""
         self.closing = True
+        self.pause(True)
         if self._transaction is not None:
             self.unacked.put_back(self._transaction.answered())
             self._transaction = Buffered()
             self._hold_buffered(-self._buffered_bytes)
         self.connection.gateway.replies.forget(self)
         self.connection.has_confirms(self)
-        engine, now_ms = self.node_loop.engine, self.node_loop.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()
         targets = list(self.consumers.values())
         self.consumers.clear()
-        for target in targets:
+        self.confirms = None  # which knows whom to send them to
+        return self._giving_back(targets, held, left)
+
+    def _giving_back(
+        self, targets: list[AmqpConsumer], held: dict[int, Consumer], left: bool
+    ) -> Iterator[None]:
+        # From the last: where only one is served it is the first, and none has to follow it.
+        for target in reversed(targets):
             held.pop(target.consumer.id, None)
             self._detach(target, requeue=True)
+            yield
         for consumer in (*held.values(), *self._getters.values()):
-            engine.detach(consumer, now_ms=now_ms)
+            self.node_loop.engine.detach(consumer, now_ms=self.node_loop.now_ms())
         for target in targets:
             self.connection.consumer_gone(target)
+            yield
         if left:
             transactions.left(self)
-        self.confirms = None  # which knows whom to send them to
         self.node_loop.schedule_turn()
 
 
