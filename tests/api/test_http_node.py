@@ -224,6 +224,16 @@ def test_a_listener_that_speaks_without_end_is_cut_off(api: Api) -> None:
     api.ok("GET", "/v1/overview")
 
 
+def test_a_listener_may_ping_and_ask_at_length(api: Api) -> None:
+    url = api.node.http_url.replace("http", "ws") + "/v1/stream/metrics?interval_ms=100"
+    token = base64.b64encode(":".join(GUEST).encode()).decode()
+    headers = {"Authorization": f"Basic {token}", "X-Long": "x" * 8000}
+    with connect(url, additional_headers=headers) as socket:
+        for _ in range(10):
+            assert socket.ping(b"1234").wait(20)
+        assert json.loads(socket.recv(20))["topics"] is not None
+
+
 # --- without a process of its own: what a test can't bring about from outside ---
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from braidmq.api.assembly import openapi_text
-from braidmq.api.openapi import TAGS
+from braidmq.api.assembly import RESOURCES, openapi_text
+from braidmq.api.endpoints import operations_of
+from braidmq.api.openapi import TAGS, describe, describing
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 document: dict[str, Any] = json.loads(openapi_text())
@@ -20,6 +21,14 @@ operations = [
 
 def test_docs_have_what_a_node_serves() -> None:
     assert DOCUMENT.read_text() == openapi_text(), "run `make openapi` and commit docs/openapi.json"
+
+
+def test_it_is_written_an_operation_at_a_time() -> None:
+    every = [each for resource in RESOURCES for each in operations_of(resource)]
+    document: dict[str, Any] = {}
+    steps = sum(1 for _ in describing(every, document))
+    assert steps > len(every)
+    assert document == describe(every)
 
 
 def test_ids_are_unique() -> None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 import pytest
 from engine_worlds import SECOND, Got, World, flat, roomy, values
 
+from braidmq.engine.dispatching import DELIVERIES_MAX
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.errors import ExclusiveConsumer
 from braidmq.engine.topics import Consumer, Credit, Mode
@@ -26,6 +27,39 @@ def test_consumers_take_turns(batch: int) -> None:
     assert got.total() == 1200 // batch * batch
     share = got.total() / 4
     assert all(abs(got[each.id] - share) <= share * 0.15 for each in consumers), got
+
+
+def test_a_crowd_of_consumers_is_served_in_several_goes() -> None:
+    """Each delivery is one to make and to write, however small."""
+    world = World()
+    topic = world.topic(ordering="none")
+    many = 3 * DELIVERIES_MAX
+    consumers = [world.consumer(topic, credits=roomy()) for _ in range(many)]
+    world.publish(topic, *[b"x"] * many)
+    goes = []
+    while found := world.engine.dispatching.dispatch(world.now_ms):
+        goes.append([each.consumer for each in found])
+    assert [len(each) for each in goes] == [DELIVERIES_MAX] * 3
+    assert [each for go in goes for each in go] == consumers
+
+
+def test_a_crowd_of_queues_is_served_in_several_goes_and_keeps_its_limits() -> None:
+    world = World()
+    many = DELIVERIES_MAX + 10
+    topics = [
+        world.topic(f"t{number}", max_messages=1, overflow="drop-head", limits_count="ready")
+        for number in range(many)
+    ]
+    consumers = [world.consumer(topic, credits=roomy()) for topic in topics]
+    world.engine.publishing.fan_out(topics, world.batch(b"a", b"b"), now_ms=world.now_ms)
+    first = world.engine.dispatching.dispatch(world.now_ms)
+    assert world.engine.has_more
+    second = world.engine.dispatching.dispatch(world.now_ms)
+    assert not world.engine.has_more
+    assert (len(first), len(second)) == (DELIVERIES_MAX, 10)
+    assert [each.consumer for each in first + second] == consumers
+    # Nobody lost what its consumer could take, because others came first.
+    assert {each.stop - each.first for each in first + second} == {2}
 
 
 @pytest.mark.parametrize("pushed", [False, True])
@@ -190,7 +224,7 @@ def test_exclusive_refuses_a_second_and_stays_so(by: str) -> None:
         assert values(world.dispatch()) == [b"x"]
         with pytest.raises(ExclusiveConsumer):
             world.consumer(topic, mode=mode)
-        assert topic.subscriptions["s"].consumers == [consumer]
+        assert topic.subscriptions["s"].consumers == {consumer: None}
         world.engine.consumers.detach(consumer, now_ms=world.now_ms)
     assert topic.subscriptions["s"].mode is mode
 

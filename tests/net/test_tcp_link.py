@@ -392,3 +392,42 @@ def test_a_large_packet_has_memory_for_what_came_of_it(loop: asyncio.AbstractEve
 
     pair: Pair
     loop.run_until_complete(main())
+
+
+def test_who_takes_long_does_not_keep_all_others_from_the_loop() -> None:
+    """However many are ready: when time is over the loop goes on, and the rest comes first then."""
+    heard: list[int] = []
+
+    class Slow(Packets):
+        def __init__(self, number: int) -> None:
+            super().__init__(lambda _: heard.append(number))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first = Pair(loop, Slow(0))
+        poller = first.poller
+        poller.serve_s = 0.0
+        peers = [first.peer]
+        for number in range(1, 50):
+            ours, peer = socket.socketpair()
+            ours.setblocking(False)
+            receiver = Slow(number)
+            receiver.link = TcpLink(poller, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
+            receiver.link.start(receiver)
+            peers.append(peer)
+        for _ in range(3):
+            for peer in peers:
+                peer.sendall(packet(b"x") * 2000)  # more than is read at once
+        in_turns = []
+        while len(heard) < 50 * 6000:
+            before = len(heard)
+            await asyncio.sleep(0)
+            in_turns.append(set(heard[before:]))
+        assert max(len(each) for each in in_turns) == 1
+        served = [number for each in in_turns for number in each]
+        assert sorted(served[:50]) == list(range(50)), "everybody, before anybody again"
+        for peer in peers:
+            peer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

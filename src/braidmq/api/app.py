@@ -4,6 +4,7 @@ Paths are matched as they were sent, segment by segment: ``%2F`` is part of a na
 separator, which frameworks that match decoded paths can't know.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from braidmq.api.endpoints import (
     segments_from,
 )
 from braidmq.api.guard import Guard
-from braidmq.api.openapi import describe
+from braidmq.api.openapi import describing
 from braidmq.api.problems import (
     InternalError,
     MethodNotAllowed,
@@ -65,6 +66,7 @@ class App:
         for bound in self.operations:
             self._add(bound)
         self._openapi: bytes | None = None
+        self._describing = asyncio.Lock()
         self.on_stop: list[Callable[[], None]] = []
 
     def stop(self) -> None:
@@ -104,7 +106,7 @@ class App:
         self._web.check(request)
         segments = path_segments(request.scope["raw_path"])
         if tuple(segments) == OPENAPI_PATH and request.method in ("GET", "HEAD"):
-            return Response(self.openapi(), media_type="application/json")
+            return Response(await self.openapi(), media_type="application/json")
         bound, methods = self._find(request.method, segments)
         if bound is None:
             # A stranger does not learn what there is.
@@ -152,11 +154,15 @@ class App:
         except BraidError as error:
             await socket.send_denial_response(problem(error))
 
-    def openapi(self) -> bytes:
-        if self._openapi is None:
-            document = describe([each.operation for each in self.operations])
-            self._openapi = msgspec.json.encode(document)
-        return self._openapi
+    async def openapi(self) -> bytes:
+        """Written for who asks first, and others are served between: anyone may ask."""
+        async with self._describing:
+            if self._openapi is None:
+                document: dict[str, Any] = {}
+                for _ in describing([each.operation for each in self.operations], document):
+                    await asyncio.sleep(0)
+                self._openapi = msgspec.json.encode(document)
+            return self._openapi
 
 
 def decoded(bound: Bound, data: bytes) -> Any:

@@ -1,7 +1,7 @@
 """The OpenAPI document, from the operations themselves."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -60,15 +60,26 @@ with a token of `/v1/tokens`. Errors are problem documents (RFC 9457), whose `co
 
 
 def describe(operations: Sequence[Operation]) -> dict[str, Any]:
-    types = list(_types(operations))
-    _, components = msgspec.json.schema_components(types, ref_template=REF)
+    document: dict[str, Any] = {}
+    for _ in describing(operations, document):
+        pass
+    return document
+
+
+def describing(operations: Sequence[Operation], document: dict[str, Any]) -> Iterator[None]:
+    """Write the document, an operation at a time: all of them take a node some 150 ms."""
+    components: dict[str, Any] = {}
     schema_of = _Schemas(components)
+    for each in _types(operations):
+        schema_of(each)
+        yield
     paths: dict[str, dict[str, Any]] = {}
     for operation in sorted(operations, key=lambda each: (each.path, each.method)):
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(
             operation, schema_of
         )
-    return {
+        yield
+    document |= {
         "openapi": "3.1.0",
         "info": {
             "title": "BraidMQ",

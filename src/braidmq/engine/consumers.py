@@ -65,7 +65,7 @@ class Consumers:
         self._state.consumers[consumer.id] = consumer
         if passive:
             return consumer
-        subscription.consumers.append(consumer)
+        subscription.consumers[consumer] = None
         subscription.topic.last_used_ms = now_ms
         self._dispatching.choose_active(subscription)
         self._state.mark_dirty(subscription)
@@ -79,7 +79,7 @@ class Consumers:
         (a cancelled AMQP consumer may still acknowledge: ``requeue=False``)."""
         subscription = consumer.subscription
         if consumer in subscription.consumers:
-            subscription.consumers.remove(consumer)
+            del subscription.consumers[consumer]
             subscription.exclusive = False
             # It may keep what it has, but gets no more, not even of a key that is still its own.
             consumer.paused = True

@@ -28,6 +28,10 @@ LOOKS_MAX: Final = 20_000
 """Consumers that are asked for their room in one go, round after round: many that have little take
 several."""
 
+DELIVERIES_MAX: Final = 1000
+"""Runs that are handed out in one go. Each is one to make, and to write for its consumer, however
+few its messages are: of a crowd of consumers, or of queues, not all are served in one turn."""
+
 TURNS = 8
 """A backlog is handed to several consumers in about this many turns each."""
 
@@ -59,8 +63,8 @@ class Dispatching:
         """What can be pushed now; a large backlog takes several calls (``Engine.has_more``)."""
         deliveries: list[Delivery] = []
         state = self._state
-        while state.dirty:
-            while state.dirty:
+        while state.dirty and len(deliveries) < DELIVERIES_MAX:
+            while state.dirty and len(deliveries) < DELIVERIES_MAX:
                 subscription = next(iter(state.dirty))
                 del state.dirty[subscription]
                 self._serve(subscription, now_ms, deliveries)
@@ -77,7 +81,8 @@ class Dispatching:
         crowded, self._state.crowded = self._state.crowded, {}
         for subscription in crowded:
             gate = subscription.gate
-            if subscription in self._again or (gate is not None and gate.is_syncing):
+            is_behind = subscription in self._state.dirty or subscription in self._again
+            if is_behind or (gate is not None and gate.is_syncing):
                 self._state.crowded[subscription] = None
             else:
                 self._removal.drop_beyond_limits(subscription, now_ms)
@@ -131,6 +136,7 @@ class Dispatching:
                     return
             return
         total, size, seen, looks = 0, 0, len(out), 0
+        begun = seen
         while subscription.ready:
             progress = 0
             for consumer, turn in self._turns(subscription):
@@ -146,7 +152,12 @@ class Dispatching:
                 size += _size(out[seen])
                 seen += 1
             looks += len(subscription.consumers)
-            if total >= RUN_MESSAGES_MAX or size >= RUN_BYTES_MAX or looks >= LOOKS_MAX:
+            if (
+                total >= RUN_MESSAGES_MAX
+                or size >= RUN_BYTES_MAX
+                or looks >= LOOKS_MAX
+                or seen - begun >= DELIVERIES_MAX
+            ):
                 # Others have their turn first, and sockets a chance to say that they are full.
                 self._again.append(subscription)
                 return
@@ -169,9 +180,12 @@ class Dispatching:
         able = [each for each in able if each.priority == highest]
         if len(able) == 1:
             return [(able[0], RUN_MESSAGES_MAX)]
-        turn = max(1, min(subscription.ready // (TURNS * len(able)), RUN_MESSAGES_MAX))
+        ready = subscription.ready
+        turn = max(1, min(ready // (TURNS * len(able)), RUN_MESSAGES_MAX))
         start = subscription.rotor % len(able)
-        return [(each, turn) for each in able[start:] + able[:start]]
+        # Each gets one at least: of a crowd there is nothing left for the others.
+        served = min(ready, DELIVERIES_MAX)
+        return [(each, turn) for each in (able[start:] + able[:start])[:served]]
 
     def _has_room(self, consumer: Consumer) -> bool:
         if consumer.room > 0:
@@ -394,7 +408,7 @@ class Dispatching:
             for view in subscription.views:
                 if view.log.damage is None:
                     self._note_waiting_keys(view, subscription.keys)
-        candidates = [only] if only is not None else subscription.consumers
+        candidates = [only] if only is not None else list(subscription.consumers)
         able = [each for each in candidates if self._has_room(each)]
         if not able:
             return
@@ -488,7 +502,7 @@ class Dispatching:
                 return None
             owner = None
         if owner is None:
-            candidates = [only] if only is not None else subscription.consumers
+            candidates = [only] if only is not None else list(subscription.consumers)
             turns = _rotated(candidates, subscription.rotor)
             owner = max(turns, key=lambda each: each.room, default=None)
             subscription.rotor += 1

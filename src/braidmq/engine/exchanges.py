@@ -252,7 +252,16 @@ class Exchanges:
     # --- the catalogue ---
 
     def _keep(self, namespace: str, effects: Sequence[Effect], *, durable: bool = True) -> None:
-        changes = [change for each in effects for change in self._changes(namespace, each, durable)]
+        known = self._state.store.catalogue.table(BINDINGS)
+        changes: list[Change] = []
+        for each in effects:
+            if type(each) is BindingRemoved:
+                # An exchange or a topic may go with very many of them.
+                key = _binding_key(namespace, each.binding)
+                if key in known:
+                    changes.append((BINDINGS, key, None))
+            else:
+                changes += self._changes(namespace, each, durable)
         if changes:
             self._state.store.change(changes)
 
@@ -269,10 +278,8 @@ class Exchanges:
                 kept = durable and router.exchange(binding.source).durable
                 user = router.bound_by(binding)
                 return [_binding_change(namespace, binding, user)] if kept else []
-            case BindingRemoved(binding):
-                key = _binding_key(namespace, binding)
-                known = self._state.store.catalogue.get(BINDINGS, key) is not None
-                return [(BINDINGS, key, None)] if known else []
+            case BindingRemoved():
+                raise AssertionError("those are taken together")
 
     def _keep_binding(self, namespace: str, binding: Binding) -> None:
         """Its user is another; one that is not in the catalogue does not get there."""
@@ -340,7 +347,9 @@ def _binding_change(namespace: str, binding: Binding, bound_by: str) -> Change:
 
 
 def _binding_key(namespace: str, binding: Binding) -> str:
-    arguments = msgspec.json.encode(dict(binding.arguments), order="sorted").decode()
+    arguments = "{}"
+    if binding.arguments:
+        arguments = msgspec.json.encode(dict(binding.arguments), order="sorted").decode()
     key = binding.key.decode("latin-1")
     kind, name = binding.destination
     return "\0".join((namespace, binding.source, kind, name, key, arguments))

@@ -474,7 +474,8 @@ class Subscription:
         self.uncommitted = uncommitted
         """Whether it is told of records whose transaction is still open."""
         self.views: list[PartitionView] = []
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, None] = {}
+        """In the order in which they came; each may go at any time, and they may be many."""
         self.active: Consumer | None = None
         """The one that is served, where only one is."""
         self.assignment: dict[int, Consumer] = {}

@@ -1,3 +1,5 @@
+from libc.stdint cimport uint32_t
+
 from braidmq.net.input_budget cimport InputShare
 
 
@@ -8,11 +10,16 @@ cdef class FastPath:
 cdef class Poller:
     cdef readonly object loop
     cdef public object unsent
+    cdef public double serve_s
     cdef int fd
 
     cdef object ended
+    cdef list ready
+    cdef int served
+    cdef uint32_t events[32]
 
-    cdef int serve(self, int count_max) except -1
+    cdef int ask(self) except -1
+    cdef bint serve(self, double until_s) except -1
     cdef int lose(self, TcpLink link) except -1
     cdef int watch(self, TcpLink link, int wanted) except -1
 

@@ -5,6 +5,7 @@ from braidmq.net.transport import Receiver
 from braidmq.net.unsent_output import Unsent
 
 RECEIVE_BYTES_MAX: int
+SERVE_S: float
 
 def accept(listener: int) -> tuple[int, str, int] | None:
     """The next connection that waits: its file, the peer's address and port; None if there is
@@ -19,6 +20,8 @@ class Poller:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
     unsent: Unsent | None
     """Where links have counted what their peers do not take."""
+    serve_s: float
+    """So long are links served at once; then whatever else the loop has to do comes first."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...

@@ -91,7 +91,7 @@ RECEIVE_BYTES_MAX = RECEIVED_MAX
 
 # So long are connections served before the loop goes on: what they asked for has to be done, and
 # those who come next must not wait for all of a crowd.
-cdef double SERVE_S = 0.02
+SERVE_S = 0.02
 
 _received = bytearray(RECEIVE_BYTES_MAX)
 _view = memoryview(_received)
@@ -154,7 +154,9 @@ cdef class Poller:
         if self.fd < 0:
             raise OSError(errno, "epoll_create1")
         self.loop = loop
+        self.serve_s = SERVE_S
         self.ended = deque()
+        self.ready = []
         loop.add_reader(self.fd, self._ready)
 
     def __dealloc__(self):
@@ -176,7 +178,7 @@ cdef class Poller:
         return 0
 
     def _tell_ended(self):
-        cdef double until_s = monotonic_s() + SERVE_S
+        cdef double until_s = monotonic_s() + self.serve_s
         cdef TcpLink link
         try:
             while self.ended:
@@ -215,30 +217,48 @@ cdef class Poller:
         return 0
 
     def _ready(self):
-        """Who is not served now is first the next time: the kernel has them in that order."""
-        cdef double until_s = monotonic_s() + SERVE_S
-        cdef int left = READY_MAX
+        """Who is not served now is first the next time: those below, and the kernel has the others
+        in that order."""
+        cdef double until_s = monotonic_s() + self.serve_s
+        cdef int left = READY_MAX, count = SERVED_TOGETHER
         while left > 0 and self.fd >= 0:
-            if self.serve(SERVED_TOGETHER) < SERVED_TOGETHER or monotonic_s() > until_s:
+            if not self.ready:
+                count = self.ask()
+                left -= count
+            if not self.serve(until_s) or count < SERVED_TOGETHER:
                 return
-            left -= SERVED_TOGETHER
 
-    cdef int serve(self, int count_max) except -1:
+    cdef int ask(self) except -1:
+        """Who can read or write now; what one does may end another of them, so they are kept."""
         cdef epoll_event events[SERVED_TOGETHER]
-        cdef int count = max(epoll_wait(self.fd, events, count_max, 0), 0), i
-        cdef TcpLink link
-        # What one does may end another that is ready as well: they are all kept until the end.
-        cdef list links = [<TcpLink>events[i].data.ptr for i in range(count)]
+        cdef int count = max(epoll_wait(self.fd, events, SERVED_TOGETHER, 0), 0), i
+        self.ready = [<TcpLink>events[i].data.ptr for i in range(count)]
+        self.served = 0
         for i in range(count):
-            link = links[i]
+            self.events[i] = events[i].events
+        return count
+
+    cdef bint serve(self, double until_s) except -1:
+        """Those who are ready, while there is time: each may take long. Whether there is some
+        left."""
+        cdef TcpLink link
+        cdef uint32_t events
+        cdef list ready = self.ready
+        cdef bint has_time = True
+        while has_time and self.served < len(ready):
+            link, events = ready[self.served], self.events[self.served]
+            self.served += 1
             try:
-                if link.watched & OUTPUT and events[i].events & ~<uint32_t>EPOLLIN:
+                if link.watched & OUTPUT and events & ~<uint32_t>EPOLLIN:
                     link.writable()
-                if link.watched & INPUT and events[i].events & ~<uint32_t>EPOLLOUT:
+                if link.watched & INPUT and events & ~<uint32_t>EPOLLOUT:
                     link.readable()
             except Exception as error:
                 link.fail(error)
-        return count
+            has_time = monotonic_s() < until_s
+        if self.served == len(ready):
+            self.ready = []
+        return has_time
 
 
 cdef class TcpLink:

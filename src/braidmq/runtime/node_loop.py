@@ -8,7 +8,7 @@ turn at once (``hurry``).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context
 from time import monotonic
 from typing import Protocol
@@ -236,8 +236,16 @@ class NodeLoop:
             if self._engine.store.failure() is None:
                 raise
 
-    async def durable(self, lsn: Lsn | None) -> None:
-        """Wait until an entry is on disk."""
+    def letting_go(self, steps: Steps) -> Iterator[object]:
+        """The same in steps."""
+        try:
+            yield from steps
+        except StorageFailed:
+            if self._engine.store.failure() is None:
+                raise
+
+    def _promise(self) -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+        """A future, and how to say that it is done or has failed; nobody may wait for it then."""
         future: asyncio.Future[None] = self.loop.create_future()
 
         def done(failure: Exception | None) -> None:
@@ -248,21 +256,17 @@ class NodeLoop:
             else:
                 future.set_exception(failure)
 
+        return future, done
+
+    async def durable(self, lsn: Lsn | None) -> None:
+        """Wait until an entry is on disk."""
+        future, done = self._promise()
         self.when_durable(lsn, done)
         await future
 
     async def work(self, steps: Steps) -> None:
         """Have work done that may take long, a slice in each turn; raises what it raises."""
-        future: asyncio.Future[None] = self.loop.create_future()
-
-        def done(failure: Exception | None) -> None:
-            if future.done():
-                return
-            if failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failure)
-
+        future, done = self._promise()
         self._work.add(steps, done)
         self.schedule_turn()
         await future

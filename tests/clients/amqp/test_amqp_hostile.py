@@ -14,7 +14,10 @@ from braidmq.gateways.amqp.commands import COMMITTED_AT_ONCE
 from braidmq.gateways.amqp.connection import AmqpConnection
 from braidmq.gateways.amqp.input_events import OUTPUT_FULL_BYTES
 from braidmq.gateways.amqp.listener import AmqpGateway
+from braidmq.gateways.amqp.queues import SUBSCRIPTION
+from braidmq.gateways.amqp.releasing import CONSUMERS_AT_ONCE
 from braidmq.model.limits import MIB
+from braidmq.runtime import sliced_work
 from braidmq.wire.amqp import methods as m
 
 SLACK_BYTES = 2 * MIB
@@ -150,3 +153,80 @@ def test_a_rollback_of_many_answers_puts_them_back_once(port: Port) -> None:
         client.method(1, m.BasicAck(0, multiple=True))
         client.ask(1, m.TxCommit(), m.TxCommitOk)
         assert port.ask(lambda gateway: len(only(gateway).channels[1].consumers.unacked)) == 0
+
+
+MANY_CONSUMERS = CONSUMERS_AT_ONCE + 500
+
+
+def consume_much(client: RawClient) -> None:
+    client.open(1)
+    client.declare("q")
+    for number in range(MANY_CONSUMERS):
+        client.method(1, m.BasicConsume("q", f"c{number}"))
+    for _ in range(MANY_CONSUMERS):
+        client.expect(m.BasicConsumeOk)
+
+
+def consumers_of_q(gateway: AmqpGateway) -> int:
+    topic = gateway.node_loop.view.state.topics["/", "q"]
+    return len(topic.subscriptions[SUBSCRIPTION].consumers)
+
+
+def hold_slices(gateway: AmqpGateway) -> list[int]:
+    """Have each slice do one step, and say how many consumers were left after each."""
+    left: list[int] = []
+
+    def one_step(steps: Iterator[object], _until: float) -> bool:
+        for _ in steps:
+            left.append(consumers_of_q(gateway))
+            return False
+        return True
+
+    sliced_work._run_until = one_step  # type: ignore[assignment]
+    return left
+
+
+@pytest.fixture
+def slices(port: Port, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(sliced_work, "_run_until", sliced_work._run_until)
+    return port.ask(hold_slices)
+
+
+def test_a_channel_of_very_many_consumers_is_closed_in_slices_and_then_answered(
+    port: Port, slices: list[int]
+) -> None:
+    with RawClient(port) as client:
+        consume_much(client)
+        client.publish(1, "q", b"x")
+        client.expect(m.BasicDeliver)
+        client.content()
+        slices.clear()
+        client.ask(1, m.ChannelClose(200, "", 0, 0), m.ChannelCloseOk)
+        # Whoever is told that it is closed sees nothing of it any more.
+        assert port.ask(consumers_of_q) == 0
+        assert slices[:MANY_CONSUMERS] == list(range(MANY_CONSUMERS - 1, -1, -1))
+        client.ask(1, m.ChannelOpen(), m.ChannelOpenOk)
+        client.method(1, m.BasicGet("q", no_ack=True))
+        client.expect(m.BasicGetOk)
+        assert client.content()[1] == b"x"
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_connection_of_very_many_consumers_is_given_back_in_slices(
+    port: Port, slices: list[int], is_closing: bool
+) -> None:
+    """Also when it goes while it closes their channel."""
+    with RawClient(port) as watcher:
+        with RawClient(port) as client:
+            consume_much(client)
+            slices.clear()
+            if is_closing:
+                client.method(1, m.ChannelClose(200, "", 0, 0))
+        watcher.open(1)
+        watcher.publish(1, "q", b"x")
+        until(lambda: port.ask(lambda gateway: len(gateway.connections)) == 1)
+        until(lambda: port.ask(consumers_of_q) == 0)
+        assert slices[:MANY_CONSUMERS] == list(range(MANY_CONSUMERS - 1, -1, -1))
+        watcher.method(1, m.BasicGet("q", no_ack=True))
+        watcher.expect(m.BasicGetOk)
+        assert watcher.content()[1] == b"x"

@@ -64,8 +64,15 @@ class Binding:
     key: bytes
     arguments: Arguments = field(default_factory=no_arguments, compare=False)
     frozen_arguments: Frozen = field(init=False, repr=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+    """It is looked up in many tables, and an exchange may have very many of them."""
 
     def __post_init__(self) -> None:
-        copied = MappingProxyType(dict(self.arguments))
+        copied = MappingProxyType(dict(self.arguments)) if self.arguments else NO_ARGUMENTS
+        known = frozen(copied)
         object.__setattr__(self, "arguments", copied)
-        object.__setattr__(self, "frozen_arguments", frozen(copied))
+        object.__setattr__(self, "frozen_arguments", known)
+        object.__setattr__(self, "_hash", hash((self.source, self.destination, self.key, known)))
+
+    def __hash__(self) -> int:
+        return self._hash

@@ -285,6 +285,8 @@ class Headers(Exchange):
         del self._rules[binding]
 
     def match(self, message: Message) -> Collection[Destination]:
+        if not self._rules:
+            return ()
         headers = {name: comparable(value) for name, value in message.headers.items()}
         return {rule.destination for rule in self._rules.values() if rule.matches(headers)}
 

@@ -1,5 +1,6 @@
 """One AMQP channel: its two halves, and what it answers."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.amqp import transactions
@@ -8,6 +9,7 @@ from braidmq.gateways.amqp.output import ChannelOutput, ChannelSender
 from braidmq.gateways.amqp.publisher import Publisher
 from braidmq.gateways.amqp.transactions import TxMode
 from braidmq.model.ids import Lsn
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
@@ -44,10 +46,14 @@ class Channel:
         if not self._sender.is_closed:
             self.output.reply(method, lsn)
 
-    def close(self, *, left: bool = False) -> None:
-        """``left``: the client wants it, and is done with it."""
+    def ending(self, *, left: bool = False) -> Steps:
+        """Close it: from now on it gets nothing. What is left is to give back its consumers, one by
+        one. ``left``: the client wants it, and is done with it."""
         self._sender.is_closed = True
         self.publisher.end()
-        self.consumers.end()
+        return self._ending(self.consumers.ending(), left)
+
+    def _ending(self, consumers: Steps, left: bool) -> Iterator[object]:
+        yield from consumers
         if left:
             transactions.left(self)

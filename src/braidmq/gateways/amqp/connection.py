@@ -31,6 +31,7 @@ from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.gateways.amqp.parking import Parking
 from braidmq.gateways.amqp.permission_checks import PermissionChecks
 from braidmq.gateways.amqp.publisher import Publisher
+from braidmq.gateways.amqp.releasing import close_channel, end_channels
 from braidmq.gateways.amqp.routes import Routes
 from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.trace import Trace
@@ -199,10 +200,10 @@ class AmqpConnection(PermissionChecks):
         channels = list(self.channels.values())
         self.channels.clear()
         for channel in channels:
-            self.node_loop.let_go(partial(channel.close, left=left))
             channel.output.end()
         self._closed_channels.end()
-        self.node_loop.let_go(partial(self.gateway.registry.forget_connection, self))
+        forget_queues = partial(self.gateway.registry.forget_connection, self)
+        end_channels(self.node_loop, channels, left=left, then=forget_queues)
 
     def _drop_input(self) -> None:
         """What it has not completed never will be."""
@@ -441,15 +442,19 @@ class AmqpConnection(PermissionChecks):
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
-            self.node_loop.let_go(partial(channel.close, left=True))
-            channel.output.reply(ChannelCloseOk())
-            self._closed_channels.part(number, channel.output)
+            steps = close_channel(channel, partial(self._channel_closed, channel))
+            if steps is not None:
+                self.input.do(steps)
             return
         if isinstance(method, BasicPublish):
             channel.publisher.check_publish(method.exchange)
             self._contents[number] = Content(method)
             return
         self._commands.run(channel, method)
+
+    def _channel_closed(self, channel: Channel) -> None:
+        channel.output.reply(ChannelCloseOk())
+        self._closed_channels.part(channel.number, channel.output)
 
     def _open_channel(self, number: int) -> None:
         if number in self.channels:
@@ -615,7 +620,7 @@ class AmqpConnection(PermissionChecks):
         self._log(logging.INFO, "channel error", channel=number, reason=reason)
         self._forget_content(number)
         self._closed_channels.add(number, channel.output)
-        self.node_loop.let_go(channel.close)
+        end_channels(self.node_loop, [channel])
         channel.output.reply(
             ChannelClose(error.reply_code, error.reply_text, error.class_id, error.method_id)
         )

@@ -1,6 +1,7 @@
 """The consuming half of a channel: consumers, what they were given, and what is said to that."""
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
@@ -11,6 +12,7 @@ from braidmq.gateways.amqp.transactions import TxMode
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
 from braidmq.gateways.translation import amqp_parts
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.amqp.errors import ChannelError
 from braidmq.wire.amqp.methods import BasicCancel, BasicDeliver, BasicGetOk, encode, method_frame
 from braidmq.wire.amqp.render import all_amqp, render_content, render_deliveries
@@ -288,22 +290,31 @@ class Consumers:
             else:
                 self._node_loop.engine().consumers.resume(target.consumer)
 
-    def end(self) -> None:
+    def ending(self) -> Steps:
         """The channel is closed: what was delivered and not answered goes back to its queues, with
         what was answered in a transaction that is not committed."""
+        self.pause(True)
         if self._tx.buffered is not None:
             self.unacked.put_back(self._tx.buffered.answered())
             self._tx.restart()
         self._connection.gateway.replies.forget(self)
-        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         held = {run.consumer.id: run.consumer for run in self.unacked}
         self.unacked.take_all()
         targets = list(self.by_tag.values())
         self.by_tag.clear()
-        for target in targets:
+        return self._giving_back(targets, held)
+
+    def _giving_back(
+        self, targets: list[AmqpConsumer], held: dict[int, Consumer]
+    ) -> Iterator[None]:
+        # From the last: where only one is served it is the first, and none has to follow it.
+        for target in reversed(targets):
             held.pop(target.consumer.id, None)
             self._detach(target, requeue=True)
+            yield
+        consumers, now_ms = self._node_loop.engine().consumers, self._node_loop.now_ms()
         for consumer in (*held.values(), *self._getters.values()):
-            engine.consumers.detach(consumer, now_ms=now_ms)
+            consumers.detach(consumer, now_ms=now_ms)
         for target in targets:
             self._connection.consumer_gone(target)
+            yield
