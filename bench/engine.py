@@ -25,7 +25,6 @@ from bench.harness import (
     paired_ratio,
 )
 from braidmq.engine.engine import Engine
-from braidmq.engine.state import Timer
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import Consumer, Credit, Topic
 from braidmq.model.limits import MIB
@@ -185,7 +184,7 @@ def wheel_cost(pending: int, operations: int) -> tuple[float, float]:
     rng = random.Random(pending)
     wheel = TimerWheel(NOW)
     filled = [
-        wheel.schedule(NOW + rng.randrange(1, 30 * 86_400_000), Timer.DUE, 1)
+        wheel.schedule(NOW + rng.randrange(1, 30 * 86_400_000), 3, 1)
         for _ in range(pending + operations)
     ]
     # So that it does not grow within what is measured; that is a figure of its own.
