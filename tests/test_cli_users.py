@@ -115,7 +115,7 @@ def test_permissions_and_namespaces(node: LiveNode) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("users", "add", "guest", "x"), 6, "there is a user 'guest' already"),
+        (("users", "add", "guest", "x"), 6, "user 'guest' already exists"),
         (("users", "delete", "nobody"), 5, "there is no user 'nobody'"),
         (("users", "password", "nobody", "x"), 5, "there is no user 'nobody'"),
         (("users", "add", "a:b", "x"), 1, "colon"),

@@ -165,7 +165,7 @@ def test_publishing_goes_wrong(cli: Cli, topic: str) -> None:
     assert "/no/file" in cli.fails(2, "publish", topic, "x", "--file", "/no/file")
     assert "As 250ms" in cli.fails(2, "publish", topic, "x", "--delay", "soon")
     assert "critical" in cli.fails(2, "publish", topic, "x", "--priority", "256")
-    assert "As source=shop" in cli.fails(2, "publish", topic, "x", "--header", "a")
+    assert "such as source=shop" in cli.fails(2, "publish", topic, "x", "--header", "a")
     cli.fails(4, "publish", topic, "x", "--password", "wrong")
     cli.fails(2, "publish", topic, "x", "--amqp-port", "1")
     cli.fails(2, "publish", topic, "x", "--url", "nowhere")

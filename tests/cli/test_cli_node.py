@@ -44,7 +44,7 @@ def test_routing_mistakes(cli: Cli, topic: str) -> None:
     cli.fails(5, "exchanges", "delete", "no-exchange")
     cli.fails(5, "bindings", "create", "no-exchange", topic)
     cli.fails(6, "exchanges", "create", "amq.topic", "--kind", "fanout")
-    assert "As source=shop" in cli.fails(2, "exchanges", "create", "x", "--argument", "x")
+    assert "such as source=shop" in cli.fails(2, "exchanges", "create", "x", "--argument", "x")
 
 
 def test_connections(cli: Cli) -> None:

@@ -54,6 +54,6 @@ class Withdrawals:
 
 def _log(what: str, namespace: str, user: str, **facts: str) -> None:
     logger.info(
-        f"{what}: its user may not read that any more",
+        f"{what}: the user is no longer allowed to read it",
         extra={"namespace": namespace, "user": user, **facts},
     )

@@ -155,7 +155,7 @@ def _take(
                 broker.consume(topic, group=name, start=begin, prefetch=prefetch)
             )
         except NotFound as error:
-            remedy = f"Make it with `braid topics create {topic}`"
+            remedy = f"Create it with `braid topics create {topic}`"
             raise NotFound(str(error), remedy=remedy) from None
         left = count
         while left != 0 and (message := consumer.get(wait_s)) is not None:

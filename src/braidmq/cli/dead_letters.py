@@ -159,7 +159,7 @@ def purge(
 
 def _need_one_or_all(offset: int | None, every: bool) -> None:
     if (offset is None) != every:
-        raise BadSetting("it is not said which dead letters", remedy="Give an offset, or --all")
+        raise BadSetting("no dead letters were selected", remedy="Give an offset, or --all")
 
 
 def _retry_all(api: Api, topic: str) -> int:

@@ -109,7 +109,7 @@ def new(
     """
     path = directory / f"{name}.toml"
     if path.exists():
-        raise Conflict(f"{path} is there already")
+        raise Conflict(f"{path} already exists")
     from braidmq.pipeline.definition import load
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,8 @@ def new(
     except BraidError:
         path.unlink()
         raise BadRequest(
-            f"{name!r} is no name for a pipeline", remedy="Letters, digits, and . _ - after them"
+            f"{name!r} is not a valid pipeline name",
+            remedy="Use letters and digits, and after the first also . _ -",
         ) from None
     print(path)
 
@@ -338,7 +339,7 @@ def stop(
     """
     found = Api(url, user, password, namespace).post("pipelines", name, "stop")
     if found["state"] != "running":
-        raise Conflict(f"pipeline {name!r} does not run: it is {found['state']}")
+        raise Conflict(f"pipeline {name!r} is not running: it is {found['state']}")
 
 
 def _load(file: str, values: list[str] | None) -> "tuple[Path, Definition]":
@@ -348,7 +349,7 @@ def _load(file: str, values: list[str] | None) -> "tuple[Path, Definition]":
     for each in values or ():
         name, equals, value = each.partition("=")
         if not equals:
-            raise BadRequest(f"--set {each}: as name=value")
+            raise BadRequest(f"--set {each}: expected name=value")
         given[name] = value
     path = find(file)
     return path, load(path, given)

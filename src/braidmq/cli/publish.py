@@ -95,7 +95,7 @@ def publish(
     for path in files:
         # Before any message is sent: half of what was asked for helps nobody.
         if not path.is_file():
-            raise SetupError(f"{path} is no file")
+            raise SetupError(f"{path} is not a file")
     metadata = _metadata(key, header or [], priority, delay, ttl, content_type)
     from_stdin = not values and not files
     if from_stdin and password is None:
@@ -170,7 +170,9 @@ def _priority(text: str) -> int:
     number = int(text) if text.isdecimal() else PRIORITY_OF_LANE.get(text, -1)
     if not 0 <= number <= PRIORITY_MAX:
         lanes = ", ".join(PRIORITY_OF_LANE)
-        raise BadSetting(f"{text!r} is no priority", remedy=f"One of 0 to 255, {lanes}")
+        raise BadSetting(
+            f"{text!r} is not a priority", remedy=f"Use a number from 0 to 255 or one of {lanes}"
+        )
     return number
 
 

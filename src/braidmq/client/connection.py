@@ -90,7 +90,7 @@ class Channel:
         """Raises what the broker closes the channel or the connection with."""
         answer = await self.ask(method)
         if not isinstance(answer, reply):
-            raise UnexpectedFrame(f"{answer.NAME} answers {method.NAME}")
+            raise UnexpectedFrame(f"unexpected reply {answer.NAME} to {method.NAME}")
         return answer
 
     def ask(self, method: Method) -> "asyncio.Future[Method]":

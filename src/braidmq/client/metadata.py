@@ -63,7 +63,9 @@ def encode_metadata(metadata: Metadata) -> bytes:
     if key is not None:
         headers[KEY] = _text_if_it_is(key)
     if delay_ms is not None and deliver_at is not None:
-        raise BadMetadata("both delay_ms and deliver_at", remedy="Give one of them")
+        raise BadMetadata(
+            "delay_ms and deliver_at can't both be given", remedy="Give only one of them"
+        )
     if delay_ms is not None:
         headers[DELAY] = _whole("delay_ms", delay_ms)
     if deliver_at is not None:
@@ -77,7 +79,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
             Properties(delivery_mode=PERSISTENT, headers=headers or None, **named)
         )
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadMetadata(f"a message can't say that: {error}") from None
+        raise BadMetadata(f"the message can't be encoded: {error}") from None
 
 
 def _text_if_it_is(key: str | bytes) -> str | bytes:

@@ -119,7 +119,7 @@ class EngineState:
     def partition(self, topic: Topic, number: int) -> TopicPartition:
         if not 0 <= number < len(topic.partitions):
             raise UnknownPartition(
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions, and no {number}"
+                f"topic {topic.name!r} has no partition {number}, only {len(topic.partitions)}"
             )
         return topic.partitions[number]
 

@@ -319,7 +319,7 @@ def _build(parsed: Sequence[tuple[Any, Any]], flags: int, depth: int = 0) -> _No
 
 def _build_one(op: Any, value: Any, flags: int, depth: int) -> _Node:
     if op in _REFUSED:
-        raise BadPattern(f"a pattern can't have {_REFUSED[op]}: it could take for ever to match")
+        raise BadPattern(f"a pattern can't have {_REFUSED[op]}: it could take forever to match")
     if op is ops.LITERAL:
         return _character(_escaped(value), flags)
     if op is ops.NOT_LITERAL:
@@ -363,7 +363,7 @@ class Pattern:
             raise BadPattern(f"{text!r} is not a pattern: {error}") from error
         if self._node.cost > COST_MAX:
             raise BadPattern(
-                f"the pattern {text!r} has repeats within repeats that could take for ever to match"
+                f"the pattern {text!r} has repeats within repeats that could take forever to match"
             )
         self.text = text
         anchored = bool(parsed) and parsed[0] == (ops.AT, ops.AT_BEGINNING)

@@ -67,11 +67,14 @@ _READERS: Readers = {
 def parse_lake_options(given: Mapping[str, str]) -> LakeOptions:
     options = LakeOptions(**read_options(given, _READERS))
     if not options.path:
-        raise BadOption("the option path is needed", remedy="Where the lake is, or shall be")
+        raise BadOption(
+            "the option path is needed",
+            remedy="Give the place of the lake; it is created if it does not exist",
+        )
     if "://" not in options.path and not options.path.startswith("/"):
         raise BadOption(
             f"path: {options.path!r} is relative",
-            remedy="Executors work in other directories: begin it with / or a scheme",
+            remedy="Executors work in other directories: begin the path with / or a scheme",
         )
     return options
 

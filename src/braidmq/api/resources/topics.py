@@ -154,8 +154,8 @@ class Topics:
             refuse_if_only_new(call.request, f"topic {topic!r}")
             if known.settings != body.settings:
                 raise TopicExists(
-                    f"there is a topic {topic!r} with other settings",
-                    remedy="PATCH it to change them",
+                    f"topic {topic!r} already exists with other settings",
+                    remedy="Use PATCH to change them",
                 )
             engine.references.adopt(known, call.user.name)
             return Answer(self._described(known, call), 200)
@@ -173,7 +173,7 @@ class Topics:
     def _require_room(self, namespace: str) -> None:
         limit = self._context.access.accounts.namespace(namespace).max_queues
         if limit is not None and len(self._context.node_loop.engine.topics(namespace)) >= limit:
-            raise LimitReached(f"namespace {namespace!r} has as many topics as it may: {limit}")
+            raise LimitReached(f"namespace {namespace!r} has reached its limit of {limit} topics")
 
     @operation(
         "PATCH",

@@ -134,7 +134,8 @@ class MqttGateway:
         used = sum(each.namespace == namespace for each in self.connections if each.is_established)
         if used >= limit:
             raise MqttError(
-                Reason.QUOTA_EXCEEDED, f"{namespace!r} has {limit} connections and takes no more"
+                Reason.QUOTA_EXCEEDED,
+                f"{namespace!r} has {limit} connections, and may not have more",
             )
 
     def _beats(self) -> None:
