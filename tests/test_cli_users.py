@@ -125,7 +125,7 @@ def test_permissions_and_namespaces(node: LiveNode) -> None:
         (("permissions", "clear", "guest", "-n", "no"), 5, "has no permission"),
         (("namespaces", "delete", "/"), 6, "can't be deleted"),
         (("namespaces", "limits", "no", "--max-queues", "1"), 5, "there is no namespace 'no'"),
-        (("users", "list", "--url", "ftp://x"), 2, "ftp://x is not an address"),
+        (("users", "list", "--url", "ftp://x"), 2, "ftp://x is not the URL of a node"),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(

@@ -31,7 +31,7 @@ def test_a_new_file_is_a_right_one(cli: Cli, tmp_path: Path) -> None:
 def test_wrong_files(cli: Cli, tmp_path: Path) -> None:
     assert "archive, compact" in cli.fails(5, "pipeline", "check", "nothing")
     assert "--set lake=" in cli.fails(1, "pipeline", "check", "archive")
-    assert "as name=value" in cli.fails(1, "pipeline", "check", "archive", "--set", "topic")
+    assert "expected name=value" in cli.fails(1, "pipeline", "check", "archive", "--set", "topic")
 
 
 def test_those_that_come_with_braidmq(cli: Cli) -> None:
