@@ -384,7 +384,7 @@ def test_a_broker_that_is_down(topics):
         ({"topic": "a", "startingOffsets": "begin"}, "startingOffsets: 'begin' can't be read"),
         ({"topic": "a", "startingOffsets": '{"a": {"0": -5}}'}, "-2 (earliest), -1 (latest)"),
         ({"topic": "a", "startingTimestamp": "soon"}, "startingTimestamp: 'soon' is not a time"),
-        ({"topic": "a", "maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger must be a number above 0"),
+        ({"topic": "a", "maxRecordsPerTrigger": "0"}, "PerTrigger must be a number above 0"),
         ({"topic": "a", "splitBytes": "much"}, "splitBytes must be a number above 0"),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         (
