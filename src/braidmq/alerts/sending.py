@@ -1,10 +1,10 @@
-"""Tells webhooks of dead letters, in the node's loop and in nobody's way.
+"""Sends alerts about dead letters to webhooks, in the node's loop, without delaying anything else.
 
-What the engine says is written into the book and no more. Each webhook that something waits for has
-a task: it lets a window pass, so that what dies together is told together, and posts one alert at a
-time. Who does not take it is asked again after a while, and what dies meanwhile is added to what
-waits. There is a limit to that, and what is above it is counted. A crash loses what was not told:
-the dead letters themselves are where they belong.
+The engine's reports are only written into the book. Each webhook with alerts to send has a task: it
+waits for a window, so that messages that die together make one alert, and posts one at a time. A
+failed post is repeated after a while; dead letters that arrive meanwhile are added to the next
+alert. The number of waiting alerts is limited, and those above the limit are counted. A crash loses
+alerts that were not sent; the dead letters themselves are stored.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One POST to a webhook. Redirects are not followed: nobody has allowed where they lead."""
+"""One POST to a webhook. Redirects are not followed: their target may not be in alerts.hosts."""
 
 import asyncio
 import socket

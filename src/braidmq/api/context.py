@@ -1,4 +1,4 @@
-"""What every resource works with. Whoever calls it may do so: ``guard`` has seen to it."""
+"""What every resource works with. ``guard`` has checked the caller's rights before."""
 
 from typing import Annotated, Any
 

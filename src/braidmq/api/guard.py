@@ -1,8 +1,8 @@
 """Whether a request may be carried out: its operation's right, and nothing else, decides.
 
-What path and query say is looked at before a byte of the body is read, what the body names before
-the operation is called. An operation can't be reached in any other way, and none is without a
-right (``endpoints.operation`` takes no default).
+Path and query are checked before a byte of the body is read, names in the body before the operation
+is called. There is no other way to an operation, and every operation has a right
+(``endpoints.operation`` has no default for it).
 """
 
 from collections.abc import Callable, Iterable

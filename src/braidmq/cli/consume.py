@@ -1,4 +1,4 @@
-"""``braid consume``: messages of a topic on stdout, read or taken."""
+"""``braid consume``: messages of a topic on stdout, with or without consuming them."""
 
 import base64
 import json

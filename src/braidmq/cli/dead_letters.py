@@ -1,4 +1,4 @@
-"""``braid dlq``: messages that were given up, and their second chance."""
+"""``braid dlq``: dead letters: list, requeue, remove."""
 
 import base64
 from typing import Annotated, Any

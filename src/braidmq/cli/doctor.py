@@ -1,4 +1,4 @@
-"""``braid doctor``: is a node well, and if not, what to do.
+"""``braid doctor``: checks a node and its machine, and says what to do about what it finds.
 
 Each check is a function that gives a finding. Those of the machine need the node's data directory:
 from it come the disk, and the process that has it locked.

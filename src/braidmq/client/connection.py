@@ -1,6 +1,6 @@
 """One AMQP connection, the client's side: bytes in and out, the handshake, heartbeats, channels.
 
-It lives once: when it is lost, ``lost`` says why, and ``broker.py`` makes another.
+It is not restored: when it is lost, ``lost`` says why, and ``broker.py`` opens another.
 """
 
 import asyncio

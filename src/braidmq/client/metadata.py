@@ -1,5 +1,4 @@
-"""What a message says of itself, as AMQP properties: the client's words on one side, the wire's on
-the other.
+"""A message's metadata: the client's names for it, and the AMQP properties and headers on the wire.
 
 AMQP has no property for a key or a due time, so they are headers:
 

@@ -1,9 +1,9 @@
-"""Regular expressions that people give us, searched for in names that other people choose.
+"""Regular expressions from administrators, searched for in names that clients choose.
 
-Python's ``re`` tries one way after the other: there are patterns of a few characters, and names to
-go with them, for which that takes longer than anybody lives. Here all ways are gone at once. What
-matters of a match is only where it can end, so a part of a pattern is a function from the positions
-where it may begin to those where it may end, and a set of positions is one integer:
+Python's ``re`` backtracks: some patterns of a few characters take exponential time on some names.
+Here all alternatives advance together. Only where a match can end matters, so a part of a pattern
+is a function from the positions where it may begin to those where it may end, and a set of
+positions is one integer:
 
     name       a  a  b  a          pattern  a+b
     positions  0  1  2  3  4       begin anywhere   11111

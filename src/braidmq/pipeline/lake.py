@@ -1,8 +1,7 @@
 """A lake of Parquet files with a Delta log: ``format("braid_lake")``, without a jar.
 
-Executors write files that nobody knows of; the driver's commit adds them to the table in one Delta
-commit, which also carries how far the application has come. A batch done again finds that there
-and adds nothing.
+Executors write files that the table does not list yet; the driver adds them in one Delta commit,
+which also records the application's last batch. A repeated batch finds it there and adds nothing.
 """
 
 import posixpath

@@ -1,4 +1,4 @@
-"""Patterns as RabbitMQ reads them, and the answers they gave.
+"""Permission patterns with RabbitMQ's meaning, and a cache of their answers.
 
 RabbitMQ runs ``re:run(Name, Pattern)``: the pattern is searched for anywhere in the name, and
 anchors are the administrator's business. Only the empty pattern is special: it grants nothing.
