@@ -48,10 +48,10 @@ Secret = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Namespace = Annotated[
     str,
-    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Where the names are."),
+    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Namespace of the names."),
 ]
 ROOT = "/"
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many.")]
 LIMIT = 100
 
 Query = dict[str, str | int | None]

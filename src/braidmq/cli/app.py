@@ -143,7 +143,7 @@ def serve(
     data_dir: Annotated[
         str | None,
         typer.Option(
-            help="Where messages are kept; made if missing. One node per directory. Confirms are"
+            help="Directory for messages; created if missing. One node per directory. Confirms are"
             " as fast as this disk can sync.",
             show_default=NODE.data_dir,
         ),

@@ -85,7 +85,7 @@ def mqtt(
     ] = 1000,
     size: Annotated[int, typer.Option(help="Bytes of a payload.", min=24)] = 128,
     rate: Annotated[
-        int, typer.Option(help="Publishes a second in all; 0: as fast as it goes.", min=0)
+        int, typer.Option(help="Publishes a second in all; 0: as fast as possible.", min=0)
     ] = 0,
     persistent: Annotated[
         bool, typer.Option("--persistent", help="Sessions that outlive their connections.")

@@ -16,7 +16,7 @@ app = typer.Typer(
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="The TOML file to look at.")]) -> None:
-    """Check a configuration file: exits 0 if a node would take it, 2 if not.
+    """Check a configuration file: exits 0 if it is valid, 2 if not.
 
     Every mistake is a line on stderr that begins with the file and the line it stands in. The
     environment is left aside.

@@ -52,14 +52,14 @@ def consume(
         typer.Option(
             "--from",
             help="earliest, latest, an offset, a time such as 2026-05-01T12:00, or 10m for ten"
-            " minutes ago. A group that is there goes on where it was.",
+            " minutes ago. An existing group continues where it was.",
         ),
     ] = "earliest",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new messages until Ctrl-C.")
     ] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many messages.")
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many messages.")
     ] = None,
     wait: Annotated[
         float,

@@ -118,7 +118,7 @@ def retry(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Publish a dead letter, or all, again to its topic: a new message for all its groups.
+    """Republish one or all dead letters to their topic: a new message for all its groups.
 
     Examples: braid dlq retry orders 17; braid dlq retry orders --all
     """
@@ -143,7 +143,7 @@ def purge(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Remove a dead letter, or all. There is no way back.
+    """Remove a dead letter, or all. This can't be undone.
 
     Examples: braid dlq purge orders 17; braid dlq purge orders --all
     """

@@ -100,8 +100,10 @@ topic = "{name}-out"
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="What it shall be called.")],
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where to.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of the new pipeline.")],
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="Directory to write it to.")
+    ] = Path(),
 ) -> None:
     """Write a pipeline to begin with, NAME.toml.
 
@@ -281,7 +283,7 @@ def list_pipelines(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show pipelines that have reported to the node within a week, and how they are.
+    """Show pipelines that have reported to the node within a week, and their state.
 
     Example: braid pipeline list
     """
@@ -313,7 +315,7 @@ def status(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show how a pipeline is, and why it failed if it did.
+    """Show the state of a pipeline, and why it failed if it did.
 
     Example: braid pipeline status orders
     """

@@ -65,7 +65,8 @@ def publish(
         str | None, typer.Option(help="Deliver it after this time, such as 30s, 5m or 2h.")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(help="Forget it if nobody had it after this time, such as 1h.")
+        str | None,
+        typer.Option(help="Drop it if it was not consumed within this time, such as 1h."),
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="Such as application/json.")] = None,
     exchange: Annotated[str, typer.Option(help="Publish through it, by routing key.")] = "",
