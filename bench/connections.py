@@ -281,11 +281,13 @@ def idle_connections(context: Context) -> Iterator[Measure]:
                 took_s = time.perf_counter() - began
                 each = (resident_bytes(crowded) - before) / count
                 yield Measure("log in, channel and consumer", count / took_s, "connections/s")
-                yield Measure("memory of an idle connection", each / KIB, "KiB", bar=at_most(40))
+                yield Measure(
+                    "AMQP: memory of an idle connection", each / KIB, "KiB", bar=at_most(40)
+                )
                 yield from latency(context, alone, crowded, count)
                 time.sleep(IDLE_S)
                 lost, heartbeats = held.survivors()
-                yield Measure("connections lost", lost, f"of {count}", bar=at_most(0))
+                yield Measure("AMQP: connections lost", lost, f"of {count}", bar=at_most(0))
                 yield Measure("fewest heartbeats any got", heartbeats, "", guide=f"in {IDLE_S} s")
 
 
@@ -300,7 +302,9 @@ def idle_devices(context: Context) -> Iterator[Measure]:
                 took_s = time.perf_counter() - began
                 each = (resident_bytes(node) - before) / count
                 yield Measure("connect and subscribe", count / took_s, "connections/s")
-                yield Measure("memory of an idle connection", each / KIB, "KiB", bar=at_most(20))
+                yield Measure(
+                    "MQTT: memory of an idle connection", each / KIB, "KiB", bar=at_most(20)
+                )
                 process = BrokerProcess(node.process.pid)
                 used, began = process.cpu_s(), time.perf_counter()
                 time.sleep(context.size(DEVICES_IDLE_S, 5))
@@ -313,7 +317,7 @@ def idle_devices(context: Context) -> Iterator[Measure]:
                     note=f"keep alive {KEEP_ALIVE_S} s, a ping every {KEEP_ALIVE_S // 2} s",
                 )
                 lost, pings = held.survivors()
-                yield Measure("connections lost", lost, f"of {count}", bar=at_most(0))
+                yield Measure("MQTT: connections lost", lost, f"of {count}", bar=at_most(0))
                 yield Measure("fewest pings answered to any", pings, "")
 
 

@@ -28,7 +28,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+from bench import history
+
+RUNS = Path(__file__).parent.parent / "build" / "bench"
 SOURCES = Path(__file__).parent.parent / "src"
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "overlay"})
 """fdatasync is free on the first three; on an overlay we can't tell what is below."""
@@ -181,7 +183,7 @@ def machine(root: Path) -> dict[str, str]:
 @contextmanager
 def scratch(parent: Path | None) -> Iterator[Path]:
     """A temporary directory on a real disk, gone afterwards."""
-    candidates = [parent] if parent else [Path(tempfile.gettempdir()), Path("/var/tmp"), RESULTS]
+    candidates = [parent] if parent else [Path(tempfile.gettempdir()), Path("/var/tmp"), RUNS]
     for candidate in candidates:
         candidate.mkdir(parents=True, exist_ok=True)
         if file_system(candidate.resolve()).split()[0] not in IN_MEMORY:
@@ -226,7 +228,10 @@ def main(name: str, benchmarks: Mapping[str, Benchmark]) -> None:
     """Run from the command line; exits with 1 when a bar is missed."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a smoke test")
-    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json", metavar="PATH")
+    parser.add_argument("--json", type=Path, default=RUNS / f"{name}.json", metavar="PATH")
+    parser.add_argument(
+        "--record", nargs="?", const="", metavar="NOTE", help="append to bench/results/"
+    )
     parser.add_argument("--dir", type=Path, help="where to put data; not on tmpfs")
     parser.add_argument("--only", nargs="+", choices=list(benchmarks), default=list(benchmarks))
     options = parser.parse_args()
@@ -248,8 +253,12 @@ def main(name: str, benchmarks: Mapping[str, Benchmark]) -> None:
     if fingerprint() not in described["source"]:
         described["source"] += ", CHANGED DURING THE RUN"
         broken.append("the source changed during the run: its figures do not belong together")
-    _write_json(options.json, name, described, measures, broken, quick=options.quick)
+    report = _report(name, described, measures, broken, quick=options.quick)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     _print(name, described, measures)
+    if options.record is not None:
+        print(record(report, options.record))
     missed = [measure.name for measure in measures if measure.met is False]
     for what, names in (("missed", missed), ("broken", broken)):
         if names:
@@ -263,25 +272,29 @@ def _subdirectory(root: Path, name: str) -> Path:
     return path
 
 
-def _write_json(
-    path: Path,
+def record(report: dict[str, Any], note: str, folder: Path = history.HISTORY) -> str:
+    """Adds a run to the history if its figures may be quoted; says what was done."""
+    if report["quick"] or report["broken"]:
+        return "not recorded: quick or broken runs are not quoted"
+    return f"recorded in {history.append(report, note, folder)}; now: python -m bench.report"
+
+
+def _report(
     name: str,
     described: dict[str, str],
     measures: list[Measure],
     broken: list[str],
     *,
     quick: bool,
-) -> None:
+) -> dict[str, Any]:
     rows = [asdict(measure) | {"met": measure.met} for measure in measures]
-    report = {
+    return {
         "name": name,
         "quick": quick,
         "machine": described,
         "measures": rows,
         "broken": broken,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 def number(figure: float) -> str:

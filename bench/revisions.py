@@ -3,7 +3,7 @@
 ``OTHER_PYTHON`` is the other one's Python: that of a virtual environment, or a script that sets
 ``PYTHONPATH`` and goes on with one. Both nodes are up at once and take turns under load. For "does
 it cost anything" questions: the other is the revision before, or this one without the code in
-question.
+question. ``OTHER_REVISION`` is what it is called in the report.
 
 Paced rows have no bar: latency at a low rate differs where the promise does, and is stated.
 """
@@ -21,6 +21,7 @@ from bench.harness import Benchmark, Context, Measure, at_least, main
 from braidmq.testing.live import PORT_FLAGS, live_node
 
 NOTHING_MEASURABLE = 0.97
+OTHER = os.environ.get("OTHER_REVISION", "the other")
 
 
 @contextmanager
@@ -40,12 +41,12 @@ def other(port: str, url: str, root: Path) -> AbstractContextManager[str]:
 AMQP = Rivalry(
     {
         "this": amqp.braidmq,
-        "the other": partial(other, "amqp_port", "amqp://guest:guest@127.0.0.1:{}/"),
+        OTHER: partial(other, "amqp_port", "amqp://guest:guest@127.0.0.1:{}/"),
     },
     amqp.one_run,
 )
 MQTT = Rivalry(
-    {"this": mqtt.braidmq, "the other": partial(other, "mqtt_port", "mqtt://127.0.0.1:{}")},
+    {"this": mqtt.braidmq, OTHER: partial(other, "mqtt_port", "mqtt://127.0.0.1:{}")},
     mqtt.one_run,
 )
 

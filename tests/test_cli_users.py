@@ -115,7 +115,7 @@ def test_permissions_and_namespaces(node: LiveNode) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("users", "add", "guest", "x"), 6, "there is a user 'guest' already"),
+        (("users", "add", "guest", "x"), 6, "user 'guest' already exists"),
         (("users", "delete", "nobody"), 5, "there is no user 'nobody'"),
         (("users", "password", "nobody", "x"), 5, "there is no user 'nobody'"),
         (("users", "add", "a:b", "x"), 1, "colon"),
@@ -125,7 +125,7 @@ def test_permissions_and_namespaces(node: LiveNode) -> None:
         (("permissions", "clear", "guest", "-n", "no"), 5, "has no permission"),
         (("namespaces", "delete", "/"), 6, "can't be deleted"),
         (("namespaces", "limits", "no", "--max-queues", "1"), 5, "there is no namespace 'no'"),
-        (("users", "list", "--url", "ftp://x"), 2, "ftp://x is not an address"),
+        (("users", "list", "--url", "ftp://x"), 2, "ftp://x is not the URL of a node"),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(

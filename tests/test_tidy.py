@@ -1,5 +1,6 @@
 """House rules that the linters can't see."""
 
+import importlib
 import re
 import tomllib
 from collections import Counter
@@ -199,6 +200,77 @@ def test_every_package_has_a_readme() -> None:
     packages = [path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE]
     assert packages
     assert not [named(folder) for folder in packages if not (folder / "README.md").exists()]
+
+
+# --- what is said of files ---
+
+ROOMS = [ROOT / "bench", ROOT / "scripts", *sorted(p.parent for p in PACKAGE.rglob("README.md"))]
+PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "ARCHITECTURE.md",
+    ROOT / "docs" / "adr" / "README.md",
+    *(room / "README.md" for room in ROOMS),
+]
+IN_A_ROOM = {".py", ".pyx", ".pxd", ".h", ".toml"}
+NOT_TOLD = {"__init__.py", "__main__.py"}
+QUOTED = re.compile(r"`([^`\s]+)`")
+LINKED = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
+A_FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|pyx|pyi|pxd|h|md|toml|json|txt))")
+
+
+def files_named(text: str) -> set[str]:
+    """Paths in backticks that look like a file or folder of ours, and links that stay here."""
+    quoted = {name for name in QUOTED.findall(text) if A_FILE.fullmatch(name)}
+    return quoted | {name for name in LINKED.findall(text) if "://" not in name}
+
+
+def exists(name: str, page: Path) -> bool:
+    """From the page's folder, or from the roots a reader would start at."""
+    starts = [page.parent, PACKAGE, SRC, ROOT]
+    return any((start / name).exists() for start in starts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    names = files_named(page.read_text())
+    assert not sorted(name for name in names if not exists(name, page))
+
+
+def told(path: Path, names: set[str]) -> bool:
+    """By its name; a kernel also without its suffix, a header of one with the kernel."""
+    if path.suffix == ".pxd" and path.with_suffix(".pyx").exists():
+        return True
+    return path.name in names or (path.suffix == ".pyx" and path.stem in names)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
+def test_every_file_of_a_room_is_named_in_its_readme(room: Path) -> None:
+    text = (room / "README.md").read_text()
+    names = set(QUOTED.findall(text)) | {name.rstrip("/") for name in files_named(text)}
+    files = [p for p in room.iterdir() if p.suffix in IN_A_ROOM and p.name not in NOT_TOLD]
+    assert not sorted(path.name for path in files if not told(path, names))
+    rooms_inside = [p.name for p in room.iterdir() if (p / "README.md").exists()]
+    linked = {name.removesuffix("/README.md") for name in names}
+    assert not sorted(name for name in rooms_inside if name not in linked)
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    names = set(QUOTED.findall((ROOT / "docs" / "ARCHITECTURE.md").read_text()))
+    rooms = {f"{p.name}/" for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    files = {p.name for p in PACKAGE.glob("*.py") if p.name not in NOT_TOLD}
+    assert not sorted((rooms | files) - names)
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "adr"
+    linked = set(LINKED.findall((folder / "README.md").read_text()))
+    assert not sorted(p.name for p in folder.glob("0*.md") if p.name not in linked)
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    """Nobody runs all of them after a change; a name that moved is found here."""
+    for path in sorted((ROOT / "bench").glob("*.py")):
+        importlib.import_module(f"bench.{path.stem}")
 
 
 def test_no_file_is_too_long() -> None:

@@ -258,7 +258,7 @@ def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
         if number is signal.SIGHUP:
             return  # a terminal that is closed says so twice, by its shell too
         # What was confirmed is on disk already; whoever asks twice does not want to wait.
-        say("stopped at once")
+        say("stopped immediately")
         os._exit(128 + number)
     logger.info("stopping", extra={"signal": number.name})
     stop.set()

@@ -149,7 +149,7 @@ def test_a_webhook_that_is_down_is_told_when_it_is_back(tmp_path: Path) -> None:
         make(node, "orders", f"http://localhost:{port}/hook")
         publish(node, "orders", 2)
         answer(node, "reject", receive(node, "orders", 2))
-        line = node.wait_for_log("alert not taken", "topic=orders", "dead_letters=2")
+        line = node.wait_for_log("alert not delivered", "topic=orders", "dead_letters=2")
         assert f"webhook=http://localhost:{port} " in line
         with receiving(port) as server:
             assert server.next()["count"] == 2
@@ -166,7 +166,7 @@ def test_a_refusal_is_repeated_with_the_same_id(tmp_path: Path, server: Receiver
         answer(node, "reject", receive(node, "orders", 1))
         first, second = server.next(), server.next()
         assert first == second
-        node.wait_for_log("alert not taken", 'failure="the answer was 503"')
+        node.wait_for_log("alert not delivered", 'failure="the answer was 503"')
         assert not [line for line in node.lines if "secret-of-the-hook" in line]
 
 
@@ -202,7 +202,11 @@ def test_a_node_stops_though_a_webhook_never_answers(tmp_path: Path, server: Rec
         server.next()
         answer(node, "reject", receive(node, "orders", 1))
         assert node.stop() == 0
-        assert [line for line in node.lines if "alerts dropped: the node stops  alerts=2" in line]
+        assert [
+            line
+            for line in node.lines
+            if "alerts dropped: the node is shutting down  alerts=2" in line
+        ]
         assert not node.complaints
 
 
@@ -230,7 +234,7 @@ def test_hosts_that_are_not_allowed_are_not_reached(tmp_path: Path, server: Rece
         make(node, "orders", server.url)
         publish(node, "orders", 1)
         answer(node, "reject", receive(node, "orders", 1))
-        node.wait_for_log("alert given up", 'failure="its host is none of alerts.hosts"')
+        node.wait_for_log("alert abandoned", 'failure="its host is not in alerts.hosts"')
         assert metric(node, "braid_alerts_failed_total") == 1
         assert server.arrived.empty()
 

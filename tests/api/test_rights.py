@@ -769,6 +769,15 @@ async def test_lists_have_nothing_of_others(world: World, kind: Kind) -> None:
         assert full, path
 
 
+async def test_where_any_right_would_do_the_refusal_says_so(world: World) -> None:
+    kind = next(each for each in KINDS if each.name == "without-patterns")
+    name = await world.topic()
+    response = await world.send(kind, "GET", f"/v1/topics/{name}")
+    assert response.status_code == 403
+    refused = f"may not configure, write to or read from {name!r} in namespace '/'"
+    assert response.json()["detail"] == f"user {kind.name!r} {refused}"
+
+
 async def test_an_operation_cannot_be_declared_without_a_right() -> None:
     from braidmq.api.endpoints import operation
 

@@ -44,7 +44,7 @@ def test_routing_mistakes(cli: Cli, topic: str) -> None:
     cli.fails(5, "exchanges", "delete", "no-exchange")
     cli.fails(5, "bindings", "create", "no-exchange", topic)
     cli.fails(6, "exchanges", "create", "amq.topic", "--kind", "fanout")
-    assert "As source=shop" in cli.fails(2, "exchanges", "create", "x", "--argument", "x")
+    assert "such as source=shop" in cli.fails(2, "exchanges", "create", "x", "--argument", "x")
 
 
 def test_connections(cli: Cli) -> None:
@@ -75,7 +75,7 @@ def test_tokens(cli: Cli) -> None:
     assert httpx.get(at, headers=bearer).status_code == 401
     cli.fails(5, "tokens", "revoke", row["id"])
     cli.fails(5, "tokens", "create", "--for", "nobody")
-    assert "As 250ms" in cli.fails(2, "tokens", "create", "--expires", "never")
+    assert "such as 250ms" in cli.fails(2, "tokens", "create", "--expires", "never")
 
 
 def test_one_look_at_a_node(cli: Cli, topic: str) -> None:

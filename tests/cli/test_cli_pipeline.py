@@ -23,7 +23,7 @@ def test_a_new_file_is_a_right_one(cli: Cli, tmp_path: Path) -> None:
     assert cli.ok("pipeline", "check", path) == (
         "orders: orders-in → 1 steps → orders-out (available_now)\n"
     )
-    assert "is there already" in cli.fails(
+    assert "already exists" in cli.fails(
         6, "pipeline", "new", "orders", "--directory", str(tmp_path)
     )
 
@@ -31,7 +31,7 @@ def test_a_new_file_is_a_right_one(cli: Cli, tmp_path: Path) -> None:
 def test_wrong_files(cli: Cli, tmp_path: Path) -> None:
     assert "archive, compact" in cli.fails(5, "pipeline", "check", "nothing")
     assert "--set lake=" in cli.fails(1, "pipeline", "check", "archive")
-    assert "as name=value" in cli.fails(1, "pipeline", "check", "archive", "--set", "topic")
+    assert "expected name=value" in cli.fails(1, "pipeline", "check", "archive", "--set", "topic")
 
 
 def test_those_that_come_with_braidmq(cli: Cli) -> None:
@@ -49,7 +49,7 @@ def test_what_runs_is_listed_stopped_and_forgotten(cli: Cli) -> None:
     assert report(cli, "shown")["stop_requested"]
     report(cli, "shown", state="failed", error="it broke")
     assert "it broke" in cli.ok("pipeline", "status", "shown")
-    assert "does not run: it is failed" in cli.fails(6, "pipeline", "stop", "shown")
+    assert "is not running: it is failed" in cli.fails(6, "pipeline", "stop", "shown")
     metrics = httpx.get(f"{cli.node.http_url}/metrics", auth=("guest", "guest")).text
     assert 'braid_pipeline_state{namespace="/",pipeline="shown",state="failed"} 1.0' in metrics
     url = f"{cli.node.http_url}/v1/pipelines/shown"

@@ -107,7 +107,7 @@ def test_check_accepts_the_reference(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "braid.toml"
     path.write_text(as_toml(Config()))
     assert exit_code("config", "check", str(path)) == 0
-    assert capsys.readouterr() == (f"{path} is right\n", "")
+    assert capsys.readouterr() == (f"{path} is valid\n", "")
 
 
 def test_check_names_every_mistake_and_exits_with_2(

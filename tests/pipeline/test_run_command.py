@@ -163,7 +163,7 @@ def test_a_batch_is_cancelled_by_ctrl_c(
         ("SELECT valu FROM numbers", "step 'made': [UNRESOLVED_COLUMN"),
         (
             "SELECT value, offset AS place FROM numbers",
-            "sink 'made-topic': a message has no 'place'",
+            "sink 'made-topic': messages have no column 'place'",
         ),
     ],
 )

@@ -94,5 +94,5 @@ def test_a_failing_task_leaves_nothing(spark: "SparkSession", topics: Topics) ->
 def test_bad_input_is_said_before_anything_runs(spark: "SparkSession", topics: Topics) -> None:
     frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value", "id AS amount")
     writer = frame.write.format("braid").options(url=topics.node.http_url, topic="t")
-    with pytest.raises(Exception, match="a message has no 'amount'"):
+    with pytest.raises(Exception, match="messages have no column 'amount'"):
         writer.mode("append").save()

@@ -215,7 +215,7 @@ def test_a_field_that_must_be_there():
             spark.StructField("_corrupt", spark.StringType()),
         ]
     )
-    with pytest.raises(BadOption, match="'x' can't be without a value"):
+    with pytest.raises(BadOption, match="'x' must be nullable"):
         TypedRows(schema, OPTIONS)
 
 

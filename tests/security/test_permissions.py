@@ -14,6 +14,7 @@ from braidmq.security.permissions import (
     check_pattern,
 )
 from braidmq.security.records import PermissionRecord
+from braidmq.security.rights import Verb
 
 NAMES = st.text(alphabet="ab.-/q1\n", max_size=8)
 LITERALS = st.text(alphabet="ab.-/q1", min_size=1, max_size=4)
@@ -164,3 +165,18 @@ def test_any_text_is_a_pattern_or_a_bad_request(pattern: str) -> None:
     except BadRequest:
         return
     assert writing(pattern).may_write("orders") in (True, False)
+
+
+def test_a_refusal_names_everything_that_would_do() -> None:
+    grants = Source(PermissionRecord("", "", "")).grants()
+    said = [
+        str(grants.refusal_of_all(verbs, name))
+        for verbs, name in (([Verb.READ], "a"), (list(Verb), "a"), (list(Verb), None))
+    ]
+    user = f"user {grants.user!r}"
+    namespace = f"in namespace {grants.namespace!r}"
+    assert said == [
+        f"{user} may not read from 'a' {namespace}",
+        f"{user} may not configure, write to or read from 'a' {namespace}",
+        f"{user} has no permission {namespace}",
+    ]

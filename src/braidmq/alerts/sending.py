@@ -1,10 +1,10 @@
-"""Tells webhooks of dead letters, in the node's loop and in nobody's way.
+"""Sends alerts about dead letters to webhooks, in the node's loop, without delaying anything else.
 
-What the engine says is written into the book and no more. Each webhook that something waits for has
-a task: it lets a window pass, so that what dies together is told together, and posts one alert at a
-time. Who does not take it is asked again after a while, and what dies meanwhile is added to what
-waits. There is a limit to that, and what is above it is counted. A crash loses what was not told:
-the dead letters themselves are where they belong.
+The engine's reports are only written into the book. Each webhook with alerts to send has a task: it
+waits for a window, so that messages that die together make one alert, and posts one at a time. A
+failed post is repeated after a while; dead letters that arrive meanwhile are added to the next
+alert. The number of waiting alerts is limited, and those above the limit are counted. A crash loses
+alerts that were not sent; the dead letters themselves are stored.
 """
 
 import asyncio
@@ -68,7 +68,9 @@ class Alerts:
         self.counts.dropped += 1
         if not self._is_full:
             self._is_full = True
-            logger.warning("alerts dropped: too many wait", extra={"waiting": len(self._book)})
+            logger.warning(
+                "alerts dropped: too many are waiting", extra={"waiting": len(self._book)}
+            )
 
     async def _serve(self, webhook: str) -> None:
         while self._book.waiting(webhook):
@@ -84,12 +86,12 @@ class Alerts:
             logger.debug("alert sent", extra=facts)
         else:
             self.counts.failed += 1
-            logger.warning("alert given up", extra=facts | {"failure": failure})
+            logger.warning("alert abandoned", extra=facts | {"failure": failure})
 
     async def _try(self, webhook: str, alert: Alert, facts: dict[str, object]) -> str | None:
         """Why it was not taken in the end; None: it was."""
         if not self._may_reach(webhook):
-            return "its host is none of alerts.hosts"
+            return "its host is not in alerts.hosts"
         body = msgspec.json.encode(alert)
         wait_s = RETRY_S
         for left in reversed(range(ATTEMPTS_MAX)):
@@ -97,7 +99,9 @@ class Alerts:
                 failure = await post(webhook, body, self._settings.timeout_s)
             if failure is None or not left or self._stopping.is_set():
                 return failure
-            logger.info("alert not taken", extra=facts | {"failure": failure, "again_s": wait_s})
+            logger.info(
+                "alert not delivered", extra=facts | {"failure": failure, "again_s": wait_s}
+            )
             await self._pause(wait_s)
             wait_s *= 2
         raise AssertionError("the last attempt returns")
@@ -123,7 +127,7 @@ class Alerts:
             task.cancel()
         if lost := len(late) + len(self._book):
             self.counts.dropped += lost
-            logger.warning("alerts dropped: the node stops", extra={"alerts": lost})
+            logger.warning("alerts dropped: the node is shutting down", extra={"alerts": lost})
 
 
 def _facts(webhook: str, alert: Alert) -> dict[str, object]:

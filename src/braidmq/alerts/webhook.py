@@ -1,4 +1,4 @@
-"""One POST to a webhook. Redirects are not followed: nobody has allowed where they lead."""
+"""One POST to a webhook. Redirects are not followed: their target may not be in alerts.hosts."""
 
 import asyncio
 import socket
@@ -72,7 +72,7 @@ async def _connect(parts: SplitResult) -> tuple[asyncio.StreamReader, asyncio.St
     secure = await _in_thread(_tls) if parts.scheme == "https" else None
     found = await _in_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     name = host if secure is not None else None
-    failure = OSError(f"{host} has no address")
+    failure = OSError(f"cannot resolve host {host}")
     for *_, address in found:
         try:
             return await asyncio.open_connection(

@@ -84,7 +84,7 @@ class Access:
 def basic_credentials(scheme: str, secret: str) -> tuple[str, bytes]:
     """User name and password out of an Authorization header. RFC 7617, 2."""
     if scheme.lower() != "basic":
-        raise NotAuthenticated("HTTP Basic credentials or a token are needed here")
+        raise NotAuthenticated("this request needs HTTP Basic credentials or a token")
     try:
         name, colon, password = base64.b64decode(secret.strip(), validate=True).partition(b":")
         if colon:

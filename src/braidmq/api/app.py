@@ -100,7 +100,7 @@ class App:
             return problem(error)
         except Exception:
             log.exception("%s %s", request.method, request.url.path)
-            return problem(InternalError("the node made a mistake"))
+            return problem(InternalError("the node failed to handle the request"))
 
     async def _perform(self, request: Request) -> Response:
         self._web.check(request)
@@ -171,7 +171,7 @@ def decoded(bound: Bound, data: bytes) -> Any:
     try:
         return bound.decode_body(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not as expected: {error}") from None
+        raise BadRequest(f"the request body is invalid: {error}") from None
 
 
 def path_segments(raw: bytes) -> list[str]:

@@ -57,7 +57,7 @@ class Bodies:
                 async with asyncio.timeout_at(deadline_s(began_s, now_s(), size, self.IDLE_S)):
                     message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise SlowRequest("the sender is gone")
+                    raise SlowRequest("the client disconnected")
                 chunk = message.get("body", b"")
                 body.add(chunk)
                 size += len(chunk)
@@ -68,7 +68,9 @@ class Bodies:
                 if not message.get("more_body", False):
                     return body.chunks[0] if len(body.chunks) == 1 else b"".join(body.chunks)
         except TimeoutError:
-            raise SlowRequest(f"{size} bytes of the body came, and no more for too long") from None
+            raise SlowRequest(
+                f"{size} bytes of the body arrived, and then nothing for too long"
+            ) from None
         finally:
             body.end()
 

@@ -1,4 +1,4 @@
-"""What every resource works with. Whoever calls it may do so: ``guard`` has seen to it."""
+"""What every resource works with. ``guard`` has checked the caller's rights before."""
 
 from typing import Annotated, Any
 
@@ -58,8 +58,8 @@ class ApiContext:
         if pressure.level is not Level.BLOCKED:
             return
         if pressure.disk_is_blocked:
-            raise DiskLow("the node's disk is almost full and takes no messages")
-        raise MemoryLow("the node's memory is almost full and takes no messages")
+            raise DiskLow("the node's disk is almost full: it accepts no messages")
+        raise MemoryLow("the node's memory is almost full: it accepts no messages")
 
 
 def require_storable(values: dict[str, Any]) -> None:
@@ -67,4 +67,4 @@ def require_storable(values: dict[str, Any]) -> None:
     try:
         msgspec.msgpack.encode(values)
     except (OverflowError, ValueError, RecursionError) as error:
-        raise BadRequest(f"this can't be kept: {error}") from None
+        raise BadRequest(f"this can't be stored: {error}") from None

@@ -70,9 +70,11 @@ class Call(NamedTuple):
     def require_still(self, may: Callable[[], bool]) -> None:
         """For what takes long: log-in and right must hold until its end. Raises AccessRefused."""
         if not self.caller.is_current():
-            raise NotAuthenticated(f"the login of user {self.user.name!r} holds no more")
+            raise NotAuthenticated(f"the login of user {self.user.name!r} is no longer valid")
         if not may():
-            raise AccessRefused(f"user {self.user.name!r} has lost the right to this meanwhile")
+            raise AccessRefused(
+                f"user {self.user.name!r} lost the permission for this while it was waiting"
+            )
 
 
 class Answer(NamedTuple):
@@ -238,10 +240,10 @@ def query_from(request: HTTPConnection, wanted: Any) -> Any:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except (ValueError, UnicodeError):
-        raise BadRequest("the query can't be read") from None
+        raise BadRequest("the query string is malformed") from None
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise BadRequest("a parameter of the query is given twice")
+        raise BadRequest("a query parameter is given twice")
     return _converted(values, wanted, "the query")
 
 
@@ -264,7 +266,7 @@ def _converted(value: Any, wanted: Any, where: str) -> Any:
 
 def refuse_if_only_new(request: Request, what: str) -> None:
     if request.headers.get("if-none-match") == "*":
-        raise PreconditionFailed(f"there is a {what} already")
+        raise PreconditionFailed(f"the {what} already exists")
 
 
 # --- from what a handler returns to a response ---

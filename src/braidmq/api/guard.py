@@ -1,8 +1,8 @@
 """Whether a request may be carried out: its operation's right, and nothing else, decides.
 
-What path and query say is looked at before a byte of the body is read, what the body names before
-the operation is called. An operation can't be reached in any other way, and none is without a
-right (``operations.operation`` takes no default).
+Path and query are checked before a byte of the body is read, names in the body before the operation
+is called. There is no other way to an operation, and every operation has a right
+(``endpoints.operation`` has no default for it).
 """
 
 from collections.abc import Callable, Iterable
@@ -96,7 +96,11 @@ class Guard:
         if not needs:
             return
         assert grants is not None, "patterns are a namespace's"
-        if right.any_of and any(_is_met(each, grants, arguments) for each in needs):
+        if right.any_of:
+            if not any(_is_met(each, grants, arguments) for each in needs):
+                named = needs[0].of
+                name = _names(named, arguments)[0] if named else None
+                raise grants.refusal_of_all([each.verb for each in needs], name)
             return
         for each in needs:
             _meet(each, grants, arguments)
@@ -114,7 +118,7 @@ class Guard:
         if found is not None and found != user.name and not user.is_administrator:
             name = arguments.get(right.owner) or arguments.get("token_id", "")
             raise owned.refused(
-                f"{right.owner} {name!r} is another user's"
+                f"{right.owner} {name!r} belongs to another user"
                 if owned.refused is not UnknownConnection
                 else f"there is no connection {name!r}"
             )

@@ -183,7 +183,7 @@ def _value(message: NewMessage) -> bytes | None:
         each for each in (message.value, message.value_base64, message.json) if each is not UNSET
     ]
     if len(given) != 1:
-        raise BadRequest("a message has one of value, value_base64 and json")
+        raise BadRequest("a message needs exactly one of value, value_base64 and json")
     if message.json is not UNSET:
         return bytes(message.json)
     if isinstance(message.value_base64, bytes):
@@ -193,12 +193,12 @@ def _value(message: NewMessage) -> bytes | None:
 
 def _key(message: NewMessage) -> bytes | None:
     if message.key is not UNSET and message.key_base64 is not UNSET:
-        raise BadRequest("a message has one of key and key_base64")
+        raise BadRequest("a message can't have both key and key_base64")
     key = message.key_base64 if message.key is UNSET else message.key.encode()
     if key is UNSET:
         return None
     if len(key) > KEY_BYTES_MAX:
-        raise BadRequest(f"a key has at most {KEY_BYTES_MAX} bytes")
+        raise BadRequest(f"a key can have at most {KEY_BYTES_MAX} bytes")
     return key
 
 
@@ -206,7 +206,7 @@ def _due(message: NewMessage, now_ms: int) -> int:
     """When it becomes visible; 0 for at once."""
     at, delay = message.deliver_at, message.delay_ms
     if at is not UNSET and delay is not UNSET:
-        raise BadRequest("a message has one of delay_ms and deliver_at")
+        raise BadRequest("a message can't have both delay_ms and deliver_at")
     if delay is not UNSET:
         return now_ms + delay if delay else 0
     if at is UNSET:
@@ -224,7 +224,7 @@ def _priority(given: int | str | UnsetType) -> int:
 def headers_of(message: NewMessage, user: str) -> list[tuple[str, bytes]]:
     """All of a message's properties as native headers."""
     if message.user_id is not UNSET and message.user_id != user:
-        raise BadRequest(f"user_id is {message.user_id!r}, but {user!r} publishes")
+        raise BadRequest(f"user_id is {message.user_id!r}, but the publisher is {user!r}")
     found = [
         (dashed, value.encode())
         for name, dashed in DASHED.items()
@@ -239,7 +239,8 @@ def headers_of(message: NewMessage, user: str) -> list[tuple[str, bytes]]:
     names = [name for name, _ in found]
     if len(set(names)) < len(names):
         raise BadRequest(
-            "a header is given twice", remedy="content-type is content_type, and so on"
+            "a header is given twice",
+            remedy="Give it once: content_type is the header content-type, and so on",
         )
     return found
 

@@ -78,7 +78,7 @@ class MethodNotAllowed(BadRequest):
     code = "method-not-allowed"
 
     def __init__(self, method: str, allowed: list[str]) -> None:
-        super().__init__(f"{method} is not possible here", remedy=f"Use {' or '.join(allowed)}")
+        super().__init__(f"{method} is not allowed here", remedy=f"Use {' or '.join(allowed)}")
         self.allowed = allowed
 
 
@@ -89,19 +89,19 @@ class NotAdministrator(AccessRefused):
 class MemoryLow(BraidError):
     kind = Kind.REFUSED
     code = "memory-low"
-    remedy = "Try again later: consumers have to catch up first"
+    remedy = "Try again later, when consumers have caught up"
 
 
 class DiskLow(BraidError):
     kind = Kind.REFUSED
     code = "disk-low"
-    remedy = "Try again later: the node needs free disk space"
+    remedy = "Try again later, when the node has free disk space"
 
 
 class InternalError(BraidError):
     kind = Kind.SETUP
     code = "internal-error"
-    remedy = "This is a mistake in BraidMQ; the node's log has more of it"
+    remedy = "This is a bug in BraidMQ; the node's log has the details"
 
 
 OWN_STATUS: dict[type[BraidError], int] = {

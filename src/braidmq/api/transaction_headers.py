@@ -75,16 +75,16 @@ def origin_of(
     sequence = headers.sequence if headers.sequence is not UNSET else -1
     if headers.transaction is not UNSET:
         if headers.producer_id is not UNSET:
-            raise BadRequest("a message is a producer's or a transaction's")
+            raise BadRequest("a publish can't name both a producer and a transaction")
         transaction = find_transaction(context, call, namespace, headers.transaction)
         branch = "" if headers.branch is UNSET else headers.branch
         return Origin(context.engine().transactions.branch(transaction, branch), sequence)
     if headers.producer_id is UNSET:
         if numbered:
-            raise BadRequest("a sequence without a producer or a transaction")
+            raise BadRequest("a sequence needs a producer or a transaction")
         return None
     if headers.producer_epoch is UNSET or not numbered:
-        raise BadRequest("a producer says its epoch and a sequence with each publish")
+        raise BadRequest("a producer must give its epoch and a sequence with each publish")
     producer = context.engine().transactions.producer(
         namespace,
         headers.producer_id,

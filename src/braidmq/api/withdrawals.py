@@ -1,7 +1,7 @@
-"""What ends over HTTP when somebody loses a right or has another password.
+"""What ends over HTTP when a user loses a permission or changes the password.
 
-Requests that wait are answered, members leave their groups, leases end: nothing that was begun with
-a right goes on without it. A request that comes later is judged by itself.
+Waiting requests are answered, members leave their groups, leases end: nothing that needs a right
+goes on without it. Later requests are checked when they come.
 """
 
 import logging
@@ -54,6 +54,6 @@ class Withdrawals:
 
 def _log(what: str, namespace: str, user: str, **facts: str) -> None:
     logger.info(
-        f"{what}: its user may not read that any more",
+        f"{what}: the user is no longer allowed to read it",
         extra={"namespace": namespace, "user": user, **facts},
     )

@@ -48,10 +48,10 @@ Secret = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Namespace = Annotated[
     str,
-    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Where the names are."),
+    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Namespace of the names."),
 ]
 ROOT = "/"
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many.")]
 LIMIT = 100
 
 Query = dict[str, str | int | None]
@@ -79,7 +79,9 @@ class Api:
         self, url: str, user: str, password: str | None, namespace: str | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise NodeUnreachable(f"{url} is not an address of a node", remedy=f"As {DEFAULT_URL}")
+            raise NodeUnreachable(
+                f"{url} is not the URL of a node", remedy=f"Give one such as {DEFAULT_URL}"
+            )
         if password is None:
             password = password_of(user)
         self._url = url.rstrip("/")
@@ -133,7 +135,7 @@ class Api:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise NodeUnreachable(f"what answers at {self._url} is no node")
+            raise NodeUnreachable(f"the server at {self._url} is not a BraidMQ node")
         return status, document
 
 

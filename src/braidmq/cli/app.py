@@ -88,12 +88,16 @@ def main(arguments: list[str] | None = None) -> None:
     except BraidError as error:
         complain(error)
     except UnicodeEncodeError as error:
-        remedy = "Set LC_ALL=C.UTF-8, or mend it"
+        remedy = "Set LC_ALL=C.UTF-8, or correct it"
         complain(BadSetting(f"{error.object!r} is not UTF-8", remedy=remedy))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        complain(SetupError("there is no room for the output", remedy="Make some"))
+        complain(
+            SetupError(
+                "the output can't be written: no space left on the device", remedy="Free some space"
+            )
+        )
 
 
 def prepare_output() -> None:
@@ -139,7 +143,7 @@ def serve(
     data_dir: Annotated[
         str | None,
         typer.Option(
-            help="Where messages are kept; made if missing. One node per directory. Confirms are"
+            help="Directory for messages; created if missing. One node per directory. Confirms are"
             " as fast as this disk can sync.",
             show_default=NODE.data_dir,
         ),

@@ -57,7 +57,9 @@ def amqp(
     from braidmq.loadgen.amqp_workloads import WORKLOADS
 
     if workload not in WORKLOADS:
-        raise SetupError(f"there is no workload {workload}", remedy=f"One of {' '.join(WORKLOADS)}")
+        raise SetupError(
+            f"there is no workload {workload}", remedy=f"Use one of {' '.join(WORKLOADS)}"
+        )
     with _Bar(workload) as bar:
         result = run(WORKLOADS[workload], url, seconds, bar.show)
     _report(result, as_json)
@@ -83,7 +85,7 @@ def mqtt(
     ] = 1000,
     size: Annotated[int, typer.Option(help="Bytes of a payload.", min=24)] = 128,
     rate: Annotated[
-        int, typer.Option(help="Publishes a second in all; 0: as fast as it goes.", min=0)
+        int, typer.Option(help="Publishes a second in all; 0: as fast as possible.", min=0)
     ] = 0,
     persistent: Annotated[
         bool, typer.Option("--persistent", help="Sessions that outlive their connections.")
@@ -134,7 +136,7 @@ def _report(result: "Result", as_json: bool) -> None:
     if not result.exactly_once:
         raise NotExactlyOnce(
             f"{result.lost} lost, {result.duplicated} duplicated, {result.reordered} reordered,"
-            f" {result.nacked} refused, {result.strange} strange"
+            f" {result.nacked} refused, {result.strange} unexpected"
         )
 
 

@@ -29,7 +29,9 @@ def open_broker(
 
     host = urlsplit(url).hostname
     if host is None:
-        raise NodeUnreachable(f"{url} is not an address of a node", remedy=f"As {DEFAULT_URL}")
+        raise NodeUnreachable(
+            f"{url} is not the URL of a node", remedy=f"Give one such as {DEFAULT_URL}"
+        )
     secret = password_of(user) if password is None else password
     login = f"{quote(user, safe='')}:{quote(secret, safe='')}"
     at = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""``braid config``: what a node would run with, and whether a file is right."""
+"""``braid config``: what a node would run with, and whether a file is valid."""
 
 import json
 import sys
@@ -9,14 +9,14 @@ import typer
 
 app = typer.Typer(
     name="config",
-    help="What a node would run with, and whether a configuration file is right.",
+    help="What a node would run with, and whether a configuration file is valid.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="The TOML file to look at.")]) -> None:
-    """Check a configuration file: exits 0 if a node would take it, 2 if not.
+    """Check a configuration file: exits 0 if it is valid, 2 if not.
 
     Every mistake is a line on stderr that begins with the file and the line it stands in. The
     environment is left aside.
@@ -29,7 +29,7 @@ def check(file: Annotated[Path, typer.Argument(help="The TOML file to look at.")
         for mistake in error.mistakes:
             sys.stderr.write(f"{mistake}\n")
         raise typer.Exit(2) from None
-    print(f"{file} is right")
+    print(f"{file} is valid")
 
 
 @app.command()

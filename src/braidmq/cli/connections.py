@@ -64,7 +64,7 @@ def close(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Close a connection; its peer is told who did. What it had not settled goes to others.
+    """Close a connection; its peer is told who did. Its unsettled messages go to others.
 
     Example: braid connections close amqp-7
     """

@@ -1,4 +1,4 @@
-"""``braid consume``: messages of a topic on stdout, read or taken."""
+"""``braid consume``: messages of a topic on stdout, with or without consuming them."""
 
 import base64
 import json
@@ -52,14 +52,14 @@ def consume(
         typer.Option(
             "--from",
             help="earliest, latest, an offset, a time such as 2026-05-01T12:00, or 10m for ten"
-            " minutes ago. A group that is there goes on where it was.",
+            " minutes ago. An existing group continues where it was.",
         ),
     ] = "earliest",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new messages until Ctrl-C.")
     ] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many messages.")
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many messages.")
     ] = None,
     wait: Annotated[
         float,
@@ -155,7 +155,7 @@ def _take(
                 broker.consume(topic, group=name, start=begin, prefetch=prefetch)
             )
         except NotFound as error:
-            remedy = f"Make it with `braid topics create {topic}`"
+            remedy = f"Create it with `braid topics create {topic}`"
             raise NotFound(str(error), remedy=remedy) from None
         left = count
         while left != 0 and (message := consumer.get(wait_s)) is not None:

@@ -1,4 +1,4 @@
-"""``braid dlq``: messages that were given up, and their second chance."""
+"""``braid dlq``: dead letters: list, requeue, remove."""
 
 import base64
 from typing import Annotated, Any
@@ -118,7 +118,7 @@ def retry(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Publish a dead letter, or all, again to its topic: a new message for all its groups.
+    """Republish one or all dead letters to their topic: a new message for all its groups.
 
     Examples: braid dlq retry orders 17; braid dlq retry orders --all
     """
@@ -143,7 +143,7 @@ def purge(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Remove a dead letter, or all. There is no way back.
+    """Remove a dead letter, or all. This can't be undone.
 
     Examples: braid dlq purge orders 17; braid dlq purge orders --all
     """
@@ -159,7 +159,7 @@ def purge(
 
 def _need_one_or_all(offset: int | None, every: bool) -> None:
     if (offset is None) != every:
-        raise BadSetting("it is not said which dead letters", remedy="Give an offset, or --all")
+        raise BadSetting("no dead letters were selected", remedy="Give an offset, or --all")
 
 
 def _retry_all(api: Api, topic: str) -> int:

@@ -24,7 +24,7 @@ from braidmq.cli.dead_letters import value_text
 from braidmq.cli.units import span_text, time_text
 
 app = typer.Typer(
-    name="delayed", help="Delayed messages: they wait for their time.", no_args_is_help=True
+    name="delayed", help="Delayed messages, which are delivered later.", no_args_is_help=True
 )
 
 COLUMNS = ("partition", "offset", "due", "in", "key", "value")
@@ -73,7 +73,7 @@ def count(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Say how many messages of a topic wait.
+    """Count the delayed messages of a topic.
 
     Example: braid delayed count orders
     """

@@ -1,4 +1,4 @@
-"""``braid doctor``: is a node well, and if not, what to do.
+"""``braid doctor``: checks a node and its machine, and says what to do about what it finds.
 
 Each check is a function that gives a finding. Those of the machine need the node's data directory:
 from it come the disk, and the process that has it locked.
@@ -127,22 +127,26 @@ def _node(api: Api) -> Iterator[Finding]:
     yield Finding("reachable", Verdict.OK, "the node answers over HTTP")
     if status != 200:
         wrong = health.get("error", {}).get("message", "storage failed")
-        yield Finding("storage", Verdict.FAIL, wrong, "Mend the disk, then restart the node")
+        yield Finding("storage", Verdict.FAIL, wrong, "Repair the disk, then restart the node")
     else:
-        yield Finding("storage", Verdict.OK, "it can write")
+        yield Finding("storage", Verdict.OK, "the disk can be written")
         yield from _degraded(api, health)
     status, ready = api.probe("/ready")
     if status != 200:
-        yield Finding("ready", Verdict.FAIL, ready.get("reason", "it takes no traffic"))
+        yield Finding(
+            "ready", Verdict.FAIL, ready.get("reason", "the node is not accepting traffic")
+        )
     else:
-        yield Finding("ready", Verdict.OK, "it takes traffic")
+        yield Finding("ready", Verdict.OK, "the node accepts traffic")
     before_ms = time.time() * 1000
     try:
         overview = api.get("overview")
     except BraidError as error:
         if error.kind is Kind.FORBIDDEN:
-            remedy = "Ask as an administrator"
-            yield Finding("login", Verdict.WARN, f"{error}: its figures were not checked", remedy)
+            remedy = "Log in as an administrator"
+            yield Finding(
+                "login", Verdict.WARN, f"{error}: the node's figures were not checked", remedy
+            )
         else:
             yield _failed("login", error)
         return
@@ -162,15 +166,15 @@ def _degraded(api: Api, health: dict[str, Any]) -> Iterator[Finding]:
         found = None
     if count and not found:
         said = f"{count} partitions are not served: their files are damaged"
-        yield Finding("quarantine", Verdict.FAIL, said, "Ask as an administrator for which")
+        yield Finding("quarantine", Verdict.FAIL, said, "Log in as an administrator to see which")
     for each in found["partitions"] if found else ():
         yield Finding(
             "quarantine",
             Verdict.FAIL,
             f"partition {each['partition']} of {each['topic']} in {each['namespace']}:"
             f" {each['file']} is damaged at byte {each['byte']}: {each['reason']}",
-            "Restore the file, then `braid storage retry`; or `braid storage skip` to lose what is"
-            " damaged; or delete the topic",
+            "Restore the file, then `braid storage retry`; or `braid storage skip` to give up what"
+            " is damaged; or delete the topic",
         )
     if not count:
         yield Finding("quarantine", Verdict.OK, "all partitions are served")
@@ -185,7 +189,7 @@ def _version(overview: dict[str, Any]) -> Finding:
     found = overview["version"]
     if found != __version__:
         said = f"the node is {found}, this command {__version__}"
-        return Finding("version", Verdict.WARN, said, "Use the same")
+        return Finding("version", Verdict.WARN, said, "Use the same version")
     return Finding("version", Verdict.OK, f"{found}, up {span_text(overview['uptime_ms'])}")
 
 
@@ -196,19 +200,19 @@ def clock_finding(overview: dict[str, Any], here_ms: float) -> Finding:
         return Finding(
             "clock",
             Verdict.WARN,
-            f"the node's is {span_text(abs(ahead_ms))} {which} this machine's",
-            "Delays and expiry follow the node's: run NTP on both",
+            f"the node's clock is {span_text(abs(ahead_ms))} {which} this machine's",
+            "Delays and expiry follow the node's clock: run NTP on both machines",
         )
-    return Finding("clock", Verdict.OK, "the node's and this machine's agree")
+    return Finding("clock", Verdict.OK, "the clocks of the node and of this machine agree")
 
 
 def pressure_finding(overview: dict[str, Any]) -> Finding:
     held = f"{size_text(overview['memory_bytes'])} of messages in memory"
     level = overview["pressure"]
     if level == "normal":
-        return Finding("pressure", Verdict.OK, f"publishers run freely; {held}")
+        return Finding("pressure", Verdict.OK, f"publishers are not held back; {held}")
     verdict = Verdict.FAIL if level == "blocked" else Verdict.WARN
-    remedy = "Consume or purge, or give it more: `limits` in its configuration has the watermarks"
+    remedy = "Consume or purge messages, or raise the watermarks in its table `limits`"
     return Finding("pressure", verdict, f"publishers are {level}; {held}", remedy)
 
 
@@ -230,11 +234,11 @@ def _failed(check: str, error: BraidError) -> Finding:
 def _machine(data_dir: Path | None) -> Iterator[Finding]:
     if data_dir is None:
         for check in ("disk", "sync", "open files"):
-            said = "on the node's machine, give --data-dir"
+            said = "run this on the node's machine with --data-dir"
             yield Finding(check, Verdict.SKIPPED, said)
         return
     if not data_dir.is_dir():
-        yield Finding("disk", Verdict.FAIL, f"{data_dir} is no directory")
+        yield Finding("disk", Verdict.FAIL, f"{data_dir} is not a directory")
         return
     yield _disk(data_dir)
     yield _sync(data_dir)
@@ -249,9 +253,9 @@ def _disk(data_dir: Path) -> Finding:
     marks = LimitSettings()
     usage = shutil.disk_usage(data_dir)
     said = f"{size_text(usage.free)} free of {size_text(usage.total)}"
-    remedy = "Make room, or lower retention"
+    remedy = "Free disk space, or shorten retention"
     if usage.free < marks.disk_block_bytes:
-        return Finding("disk", Verdict.FAIL, f"{said}: publishers have to wait", remedy)
+        return Finding("disk", Verdict.FAIL, f"{said}: publishers are blocked", remedy)
     if usage.free < marks.disk_slow_bytes:
         return Finding("disk", Verdict.WARN, f"{said}: publishers are slowed", remedy)
     return Finding("disk", Verdict.OK, said)
@@ -277,19 +281,21 @@ def _sync(data_dir: Path) -> Finding:
     middle, worst = median(took_ms), max(took_ms)
     said = f"{middle:.2f} ms, at worst {worst:.2f} ms of {SYNCS}"
     if middle > SYNC_MS_MAX:
-        return Finding("sync", Verdict.WARN, said, "Confirms wait for it: use a quicker disk")
+        return Finding("sync", Verdict.WARN, said, "Confirms wait for it: use a faster disk")
     return Finding("sync", Verdict.OK, said)
 
 
 def _open_files(data_dir: Path) -> Finding:
     process = _process(data_dir)
     if process is None:
-        said = f"no node runs on {data_dir}, or it is not for this user to see"
+        said = f"no node runs on {data_dir}, or this user may not see it"
         return Finding("open files", Verdict.WARN, said)
     used, most = process
     said = f"{used} of {most} in use"
     if used > most * OPEN_FILES_USED_MAX or most < OPEN_FILES_MIN:
-        remedy = "Each connection is one: raise the limit (ulimit -n, LimitNOFILE), then restart it"
+        remedy = (
+            "Each connection takes one: raise the limit (ulimit -n, LimitNOFILE), then restart it"
+        )
         return Finding("open files", Verdict.WARN, said, remedy)
     return Finding("open files", Verdict.OK, said)
 

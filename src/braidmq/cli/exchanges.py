@@ -21,10 +21,10 @@ from braidmq.cli.api import (
 from braidmq.cli.units import values
 
 app = typer.Typer(
-    name="exchanges", help="Exchanges: AMQP's way from a publish to topics.", no_args_is_help=True
+    name="exchanges", help="Exchanges: how AMQP routes messages to topics.", no_args_is_help=True
 )
 bindings_app = typer.Typer(
-    name="bindings", help="Bindings: which topics an exchange leads to.", no_args_is_help=True
+    name="bindings", help="Bindings: which topics an exchange routes to.", no_args_is_help=True
 )
 
 COLUMNS = ("name", "kind", "durable", "auto_delete", "internal", "alternate_exchange", "arguments")
@@ -65,9 +65,9 @@ def list_exchanges(
 def create(
     name: Name,
     kind: Annotated[str, typer.Option(help="direct, fanout, topic or headers.")] = "direct",
-    durable: Annotated[bool, typer.Option(help="Outlives a restart.")] = True,
+    durable: Annotated[bool, typer.Option(help="Keep it across restarts.")] = True,
     auto_delete: Annotated[
-        bool, typer.Option("--auto-delete", help="It goes with its last binding.")
+        bool, typer.Option("--auto-delete", help="Delete it with its last binding.")
     ] = False,
     internal: Annotated[
         bool, typer.Option("--internal", help="Only other exchanges publish to it.")
@@ -82,7 +82,7 @@ def create(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Make an exchange. One that is just so is left alone; another of that name: exit 6.
+    """Create an exchange. Fails (exit 6) if it exists with other settings.
 
     Example: braid exchanges create events --kind topic
     """
@@ -148,7 +148,7 @@ def create_binding(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Lead messages of an exchange to a topic or another exchange. One that is there is left alone.
+    """Route messages of an exchange to a topic or another exchange.
 
     Example: braid bindings create events orders --key 'orders.#'
     """

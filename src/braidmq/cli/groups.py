@@ -40,7 +40,7 @@ ASSIGNED = "assigned"
 
 Name = Annotated[str, typer.Argument(help="The group's name.")]
 Topic = Annotated[
-    str | None, typer.Option("--topic", "-t", help="Only here.", show_default="all it reads")
+    str | None, typer.Option("--topic", "-t", help="Only this one.", show_default="all it reads")
 ]
 
 
@@ -124,7 +124,7 @@ def seek(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Have a group begin again from another place, in all partitions.
+    """Move a group to another position, in all partitions.
 
     Example: braid groups seek billing 2h --topic orders
     """
@@ -147,7 +147,7 @@ def delete(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Delete a group with its place in its topics. One with members is refused (exit 6).
+    """Delete a group and its positions. One with members is refused (exit 6).
 
     Example: braid groups delete billing
     """

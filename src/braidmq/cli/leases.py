@@ -10,7 +10,7 @@ from braidmq.cli.units import span_text
 
 app = typer.Typer(
     name="leases",
-    help="Leases: what bulk readers (Spark) have still to read does not go.",
+    help="Leases: they keep messages for bulk readers (Spark).",
     no_args_is_help=True,
 )
 
@@ -54,7 +54,7 @@ def end(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """End a lease: what it kept may go, and the query that held it may fail.
+    """End a lease: its messages may be deleted, and the query that holds it may fail.
 
     Example: braid leases end spark-batch-0123456789ab
     """

@@ -40,7 +40,7 @@ def add(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Add a namespace. Nobody may enter until `braid permissions set` grants something there.
+    """Add a namespace. Nobody can use it until `braid permissions set` grants something there.
 
     Example: braid namespaces add shop --max-connections 100
     """

@@ -13,13 +13,14 @@ app = typer.Typer(
 COLUMNS = ("namespace", "user", "configure", "write", "read")
 
 Name = Annotated[str, typer.Argument(help="The user's name.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where this holds.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace it applies to.")]
 
 
 @app.command("list")
 def list_permissions(
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Only here.", show_default="all")
+        str | None,
+        typer.Option("--namespace", "-n", help="Only in this namespace.", show_default="all"),
     ] = None,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -64,7 +65,7 @@ def clear(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Take from a user all it may do in a namespace.
+    """Revoke all permissions of a user in a namespace.
 
     Example: braid permissions clear ann --namespace shop
     """

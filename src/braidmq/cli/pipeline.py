@@ -100,8 +100,10 @@ topic = "{name}-out"
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="What it shall be called.")],
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where to.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of the new pipeline.")],
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="Directory to write it to.")
+    ] = Path(),
 ) -> None:
     """Write a pipeline to begin with, NAME.toml.
 
@@ -109,7 +111,7 @@ def new(
     """
     path = directory / f"{name}.toml"
     if path.exists():
-        raise Conflict(f"{path} is there already")
+        raise Conflict(f"{path} already exists")
     from braidmq.pipeline.definition import load
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +121,8 @@ def new(
     except BraidError:
         path.unlink()
         raise BadRequest(
-            f"{name!r} is no name for a pipeline", remedy="Letters, digits, and . _ - after them"
+            f"{name!r} is not a valid pipeline name",
+            remedy="Use letters and digits, and after the first also . _ -",
         ) from None
     print(path)
 
@@ -280,7 +283,7 @@ def list_pipelines(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show pipelines that have reported to the node within a week, and how they are.
+    """Show pipelines that have reported to the node within a week, and their state.
 
     Example: braid pipeline list
     """
@@ -312,7 +315,7 @@ def status(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Show how a pipeline is, and why it failed if it did.
+    """Show the state of a pipeline, and why it failed if it did.
 
     Example: braid pipeline status orders
     """
@@ -338,7 +341,7 @@ def stop(
     """
     found = Api(url, user, password, namespace).post("pipelines", name, "stop")
     if found["state"] != "running":
-        raise Conflict(f"pipeline {name!r} does not run: it is {found['state']}")
+        raise Conflict(f"pipeline {name!r} is not running: it is {found['state']}")
 
 
 def _load(file: str, values: list[str] | None) -> "tuple[Path, Definition]":
@@ -348,7 +351,7 @@ def _load(file: str, values: list[str] | None) -> "tuple[Path, Definition]":
     for each in values or ():
         name, equals, value = each.partition("=")
         if not equals:
-            raise BadRequest(f"--set {each}: as name=value")
+            raise BadRequest(f"--set {each}: expected name=value")
         given[name] = value
     path = find(file)
     return path, load(path, given)

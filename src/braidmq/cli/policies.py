@@ -15,13 +15,14 @@ app = typer.Typer(
 COLUMNS = ("namespace", "name", "pattern", "apply_to", "definition", "priority")
 
 Name = Annotated[str, typer.Argument(help="The policy's name.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where this holds.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace it applies to.")]
 
 
 @app.command("list")
 def list_policies(
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Only here.", show_default="all")
+        str | None,
+        typer.Option("--namespace", "-n", help="Only in this namespace.", show_default="all"),
     ] = None,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -56,7 +57,7 @@ def set_policy(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Make or replace a policy. Queues and exchanges that are there follow at once.
+    """Create or replace a policy. It applies to existing queues and exchanges at once.
 
     Keys are RabbitMQ's: message-ttl, expires, max-length, max-length-bytes, overflow,
     dead-letter-exchange, dead-letter-routing-key, delivery-limit, alternate-exchange. What a queue

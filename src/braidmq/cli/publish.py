@@ -65,7 +65,8 @@ def publish(
         str | None, typer.Option(help="Deliver it after this time, such as 30s, 5m or 2h.")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(help="Forget it if nobody had it after this time, such as 1h.")
+        str | None,
+        typer.Option(help="Drop it if it was not consumed within this time, such as 1h."),
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="Such as application/json.")] = None,
     exchange: Annotated[str, typer.Option(help="Publish through it, by routing key.")] = "",
@@ -95,7 +96,7 @@ def publish(
     for path in files:
         # Before any message is sent: half of what was asked for helps nobody.
         if not path.is_file():
-            raise SetupError(f"{path} is no file")
+            raise SetupError(f"{path} is not a file")
     metadata = _metadata(key, header or [], priority, delay, ttl, content_type)
     from_stdin = not values and not files
     if from_stdin and password is None:
@@ -170,7 +171,9 @@ def _priority(text: str) -> int:
     number = int(text) if text.isdecimal() else PRIORITY_OF_LANE.get(text, -1)
     if not 0 <= number <= PRIORITY_MAX:
         lanes = ", ".join(PRIORITY_OF_LANE)
-        raise BadSetting(f"{text!r} is no priority", remedy=f"One of 0 to 255, {lanes}")
+        raise BadSetting(
+            f"{text!r} is not a priority", remedy=f"Use a number from 0 to 255 or one of {lanes}"
+        )
     return number
 
 

@@ -111,7 +111,7 @@ def skip(
 
 @app.command("skip-entry")
 def skip_entry(data_dir: DataDir, yes: Yes = False, as_json: Json = False) -> None:
-    """Go on without the first entry of the journal that can't be read: what it said is lost.
+    """Skip the first unreadable entry of the journal: its contents are lost.
 
     For a node that refuses to start with "was durable and can't be read", or whose journal file is
     missing or cut, when there is no backup of it. An entry may hold messages, acknowledgements or a

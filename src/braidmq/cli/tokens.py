@@ -51,7 +51,7 @@ def list_tokens(
 def create(
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     expires: Annotated[
-        str | None, typer.Option(help="Until when it holds, such as 30d.", show_default="never")
+        str | None, typer.Option(help="How long it is valid, such as 30d.", show_default="never")
     ] = None,
     owner: Owner = None,
     as_json: Json = False,
@@ -82,7 +82,7 @@ def revoke(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Revoke a token: whoever has it is let in no more.
+    """Revoke a token: it can no longer be used to log in.
 
     Example: braid tokens revoke f86f044e60de9291
     """

@@ -48,10 +48,10 @@ class Look:
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Most topics, and most groups, to show.")] = 15,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one look and exit; so it is in a pipe, too.")
+        bool, typer.Option("--once", help="Print once and exit; the default in a pipe.")
     ] = False,
     namespace: Namespace = ROOT,
     as_json: Json = False,

@@ -48,7 +48,7 @@ Set = Annotated[
 
 @app.command("list")
 def list_topics(
-    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     namespace: Namespace = ROOT,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -133,7 +133,7 @@ def create(
         int | None,
         typer.Option(
             min=1,
-            help="How many logs it is made of.",
+            help="Number of partitions.",
             show_default="3, unless a template says otherwise",
         ),
     ] = None,
@@ -144,7 +144,7 @@ def create(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Make a topic. One that is there with the same settings is left alone; with others: exit 6.
+    """Create a topic. Fails (exit 6) if it exists with other settings.
 
     Example: braid topics create orders --partitions 6 --set retention.time_ms=604800000
     """
@@ -202,7 +202,7 @@ def purge(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Take out every message that no consumer has in hand.
+    """Remove every message that is not in flight at a consumer.
 
     Example: braid topics purge orders
     """

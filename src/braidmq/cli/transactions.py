@@ -81,7 +81,7 @@ def show_transaction(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Describe a transaction; for an hour after its end, how that was.
+    """Describe a transaction; how it ended is known for an hour.
 
     Example: braid transactions show nightly-17
     """

@@ -24,7 +24,9 @@ def duration_ms(text: str) -> int:
     """``250ms``, ``30s``, ``5m``, ``2h``, ``1d``."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise BadSetting(f"{text!r} is not a time span", remedy="As 250ms, 30s, 5m, 2h or 1d")
+        raise BadSetting(
+            f"{text!r} is not a time span", remedy="Use a value such as 250ms, 30s, 5m, 2h or 1d"
+        )
     return round(float(found[1]) * UNITS_MS[found[2]])
 
 
@@ -42,8 +44,9 @@ def position(text: str, now: datetime) -> Position:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise BadSetting(
-            f"{text!r} is no place in a topic",
-            remedy="As earliest, latest, 1700 (an offset), 2026-05-01T12:00 (a time) or 10m (ago)",
+            f"{text!r} is not a position in a topic",
+            remedy="Use earliest, latest, an offset (1700), a time (2026-05-01T12:00) or an"
+            " age (10m)",
         ) from None
     return when if when.tzinfo is not None else when.astimezone()
 
@@ -62,7 +65,10 @@ def settings(given: list[str]) -> dict[str, Any]:
     for each in given:
         name, equals, text = each.partition("=")
         if not equals or not all(name.split(".")):
-            raise BadSetting(f"{each!r} sets nothing", remedy="As ttl_ms=60000 or retry.attempts=5")
+            raise BadSetting(
+                f"{each!r} is not a setting",
+                remedy="Use NAME=VALUE, such as ttl_ms=60000 or retry.attempts=5",
+            )
         *above, last = name.split(".")
         place = found
         for part in above:
@@ -79,7 +85,9 @@ def pairs(given: list[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
-            raise BadSetting(f"{each!r} has no name and value", remedy="As source=shop")
+            raise BadSetting(
+                f"{each!r} is not a name and a value", remedy="Use NAME=VALUE, such as source=shop"
+            )
         found[name] = value
     return found
 

@@ -55,7 +55,7 @@ def change_password(
     user: User = GUEST,
     password: Secret = None,
 ) -> None:
-    """Change a user's password. Connections that are open stay.
+    """Change a user's password. Connections that use the old one are closed.
 
     Example: braid users password ann
     """

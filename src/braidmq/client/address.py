@@ -38,15 +38,15 @@ def parse_address(url: str, http_url: str | None = None) -> Address:
     try:
         port = parts.port
     except ValueError:
-        raise BadAddress(f"{parts.netloc.rpartition('@')[2]} has no port of a broker") from None
+        raise BadAddress(f"{parts.netloc.rpartition('@')[2]} has no valid port") from None
     if parts.scheme not in ("amqp", "braid") or not parts.hostname:
-        raise BadAddress(f"{parts.scheme}://{parts.hostname or ''} is no address of a broker")
+        raise BadAddress(f"{parts.scheme}://{parts.hostname or ''} is not the URL of a broker")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     named = http_url or parse_qs(parts.query).get("http", [str(HTTP_PORT)])[-1]
     if named.isdecimal():
         named = f"http://{host}:{named}"
     if not named.startswith("http://"):
-        raise BadAddress(f"{named} is no address for HTTP", remedy="As http://host:8080")
+        raise BadAddress(f"{named} is not an HTTP URL", remedy="Use a URL such as http://host:8080")
     return Address(
         host=parts.hostname,
         port=port or AMQP_PORT,

@@ -1,6 +1,6 @@
 """One AMQP connection, the client's side: bytes in and out, the handshake, heartbeats, channels.
 
-It lives once: when it is lost, ``lost`` says why, and ``broker.py`` makes another.
+It is not restored: when it is lost, ``lost`` says why, and ``broker.py`` opens another.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Channel:
         """Raises what the broker closes the channel or the connection with."""
         answer = await self.ask(method)
         if not isinstance(answer, reply):
-            raise UnexpectedFrame(f"{answer.NAME} answers {method.NAME}")
+            raise UnexpectedFrame(f"unexpected reply {answer.NAME} to {method.NAME}")
         return answer
 
     def ask(self, method: Method) -> "asyncio.Future[Method]":

@@ -93,7 +93,7 @@ class ChannelAnswers:
     ) -> Awaitable[None]:
         """What a broker that is not ours can do."""
         if delay_ms is not None:
-            raise Unsupported("this broker can't deliver a message again after a time of ours")
+            raise Unsupported("this broker can't redeliver a message after a delay")
         frames = self.ledger.refuse(first, last, requeue=True)
         if not frames:
             raise AlreadySettled(_which(first, last))

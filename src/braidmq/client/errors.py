@@ -25,7 +25,7 @@ class ConnectFailed(SetupError):
     """Nobody answered, or not as a broker does."""
 
     code = "connect-failed"
-    remedy = "Start a node with `braid serve`, or mend the address"
+    remedy = "Start a node with `braid serve`, or correct the address"
 
 
 class ConnectionLost(ClientError):
@@ -70,7 +70,7 @@ class PublishRefused(PublishError):
     exchange, the user may not write to it, or the message is too large."""
 
     code = "publish-refused"
-    remedy = "Mend what the broker names, then publish again"
+    remedy = "Correct what the broker complains about, then publish again"
 
 
 class Blocked(PublishError):
@@ -117,7 +117,7 @@ class AlreadySettled(ClientError):
     """The message was answered before."""
 
     code = "already-settled"
-    remedy = "Answer each message once"
+    remedy = "Acknowledge or reject each message once"
 
 
 class ConsumerCancelled(ClientError):
@@ -169,7 +169,7 @@ class TransactionAborted(TransactionError):
     """It is over, and nothing it did is visible."""
 
     code = "transaction-aborted"
-    remedy = "Do its work again in a new one"
+    remedy = "Repeat its work in a new transaction"
 
 
 class NotYourTransaction(TransactionError):

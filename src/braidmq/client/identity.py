@@ -23,7 +23,9 @@ class Identity(Protocol):
 
 def require_ours(channel: Channel) -> None:
     if not channel.connection.can_transact:
-        raise Unsupported("this broker has no idempotent producers and no such transactions")
+        raise Unsupported(
+            "this broker supports neither idempotent producers nor their transactions"
+        )
 
 
 class NumberedProducer:
@@ -120,7 +122,7 @@ class TransactionBranch:
         self._is_begun(answer)
         if self.unsure:
             raise TransactionAborted(
-                "the connection was lost, and with it what was acknowledged in the transaction"
+                "the connection was lost, and with it the acknowledgements of the transaction"
             )
 
     def fail(self, error: BraidError) -> None:

@@ -1,5 +1,4 @@
-"""What a message says of itself, as AMQP properties: the client's words on one side, the wire's on
-the other.
+"""A message's metadata: the client's names for it, and the AMQP properties and headers on the wire.
 
 AMQP has no property for a key or a due time, so they are headers:
 
@@ -63,7 +62,9 @@ def encode_metadata(metadata: Metadata) -> bytes:
     if key is not None:
         headers[KEY] = _text_if_it_is(key)
     if delay_ms is not None and deliver_at is not None:
-        raise BadMetadata("both delay_ms and deliver_at", remedy="Give one of them")
+        raise BadMetadata(
+            "delay_ms and deliver_at can't both be given", remedy="Give only one of them"
+        )
     if delay_ms is not None:
         headers[DELAY] = _whole("delay_ms", delay_ms)
     if deliver_at is not None:
@@ -77,7 +78,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
             Properties(delivery_mode=PERSISTENT, headers=headers or None, **named)
         )
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadMetadata(f"a message can't say that: {error}") from None
+        raise BadMetadata(f"the message can't be encoded: {error}") from None
 
 
 def _text_if_it_is(key: str | bytes) -> str | bytes:

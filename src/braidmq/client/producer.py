@@ -372,7 +372,9 @@ class Producer(ChannelOwner):
             raise Closed("the producer is not open")
         channel = self._channel
         if self._raises_blocked and channel is not None and channel.connection.blocked:
-            raise Blocked(f"the broker takes no messages: {channel.connection.blocked}")
+            raise Blocked(
+                f"the broker accepts no messages at the moment: {channel.connection.blocked}"
+            )
 
     def _head(self, exchange: str, topic: str) -> bytes:
         try:

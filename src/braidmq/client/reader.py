@@ -79,7 +79,9 @@ async def read(
     """Partition by partition up to where it ended when the read began; with ``follow`` on and on,
     the partitions in turn."""
     if from_offset is not None and from_time is not None:
-        raise BadRequest("both from_offset and from_time", remedy="Give one of them")
+        raise BadRequest(
+            "from_offset and from_time can't both be given", remedy="Give only one of them"
+        )
     if from_offset is not None and partition is None:
         partition = 0
     start = "earliest" if from_offset is None else str(from_offset)

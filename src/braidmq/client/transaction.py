@@ -154,10 +154,10 @@ class Transaction:
         producer = self._open
         source, ranges = message.take_for_transaction()
         if not ranges:
-            raise AlreadySettled("the message was answered before")
+            raise AlreadySettled("the message was already acknowledged or rejected")
         theirs, mine = source.channel, producer.channel
         if theirs is None or mine is None or theirs.connection is not mine.connection:
-            raise NotInFlight("the message's connection is gone: it is delivered again")
+            raise NotInFlight("the message's connection is gone: it will be delivered again")
         self._branch.unsure = True
         if not self._acks:
             self._broker.loop.call_soon(self._send_acks)

@@ -174,7 +174,7 @@ class Exchanges:
     def _require(self, user: str, namespace: str, source: str, target: str) -> None:
         if not self._may_refer(user, namespace, source, target):
             raise AccessRefused(
-                f"user {user!r} may not lead messages from {source!r} to {target!r} in namespace"
+                f"user {user!r} may not route messages from {source!r} to {target!r} in namespace"
                 f" {namespace!r}: that needs read on the first and write on the second"
             )
 
@@ -327,8 +327,8 @@ def _exchange_change(namespace: str, info: ExchangeInfo) -> Change:
 
 def _log_disabled(what: str, namespace: str, user: str, **ends: object) -> None:
     logger.warning(
-        f"{what} is disabled: who made it has lost the right to one of its ends. Give it back, or"
-        " make it again as another user",
+        f"{what} is disabled: its owner lost the permission on one of its ends. Grant it again,"
+        " or recreate it as another user",
         extra={"namespace": namespace, "made_by": user, **ends},
     )
 

@@ -169,13 +169,13 @@ class GroupCoordinator:
         """Become a member, of a new group if there is none; how that is run its first decides.
         A member belongs to its ``owner``: raises NotYourMember for the id of another's."""
         if member_id is not None and self.owner_of(namespace, name, member_id) not in (None, owner):
-            raise NotYourMember(f"member {member_id!r} of group {name!r} is another user's")
+            raise NotYourMember(f"member {member_id!r} of group {name!r} belongs to another user")
         wanted = [self._state.topic(namespace, topic) for topic in dict.fromkeys(topics)]
         self._check_modes(name, wanted)
         found = self._groups.get((namespace, name))
         if found is None:
             if not wanted:
-                raise BadRequest("A member of a group names at least one topic")
+                raise BadRequest("a member of a group must name at least one topic")
             group = Group(name, strategy, session_timeout_ms, rebalance_timeout_ms)
             found = self._add(namespace, group)
         for topic in wanted:

@@ -446,7 +446,7 @@ class Group:
         its old one held goes back first, and what its old one sends from now on is refused."""
         wanted = frozenset(topics)
         if not wanted:
-            raise BadRequest("A member of a group names at least one topic")
+            raise BadRequest("a member of a group must name at least one topic")
         if member_id is None:
             member_id = self._new_id(client)
         if member_id not in self._members and len(self._members) >= MEMBERS_MAX:

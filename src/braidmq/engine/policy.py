@@ -45,12 +45,14 @@ Webhook = Annotated[
 def check_webhook(url: str) -> None:
     """Raises ValueError for what nothing can be posted to."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError("a webhook is a URL, with what is not ASCII or a space escaped")
+        raise ValueError("a webhook must be a URL with spaces and non-ASCII characters escaped")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError("a webhook is an http:// or https:// URL")
+        raise ValueError("a webhook must be an http:// or https:// URL")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a webhook takes no user and password: whoever sees the topic sees them")
+        raise ValueError(
+            "a webhook can't have a user and password: everyone who sees the topic would see them"
+        )
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,7 +232,9 @@ def occurs(pattern: str, name: str) -> bool:
         return compiled(pattern).search(name)
     except BadPattern as error:
         # An earlier BraidMQ took it.
-        logger.error("a template matches nothing", extra={"reason": str(error)})
+        logger.error(
+            "a template is ignored: its pattern is not valid any more", extra={"reason": str(error)}
+        )
         return False
 
 
@@ -297,7 +301,7 @@ def _check_numbers(settings: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _check_numbers(value)
         elif isinstance(value, int) and abs(value) > NUMBER_MAX:
-            raise IllegalPolicy(f"illegal topic settings: {name} is beyond {NUMBER_MAX}")
+            raise IllegalPolicy(f"illegal topic settings: {name} can be at most {NUMBER_MAX}")
 
 
 def make_policy(*layers: dict[str, Any]) -> TopicPolicy:

@@ -89,5 +89,5 @@ def _holder(receipt: Receipt, view: PartitionView, consumers: dict[int, Consumer
                 return owner
     raise StaleReceipt(
         f"offset {receipt.offset} of {receipt.topic}/{receipt.partition}: "
-        f"delivery {receipt.attempts} is over"
+        f"delivery {receipt.attempts} has ended"
     )

@@ -133,8 +133,8 @@ class References:
         if held:
             target = rule.exchange if rule.exchange is not None else rule.topic
             logger.warning(
-                "dead letters go to the default topic: who named their target has lost the right"
-                " to it. Give it back, or set the target again as another user",
+                "dead letters go to the default topic: the user who set their target lost"
+                " the permission on it. Grant it again, or set the target as another user",
                 extra={
                     "namespace": topic.namespace,
                     "topic": topic.name,

@@ -181,7 +181,7 @@ class Topic:
         """Raises UnknownPartition."""
         if not 0 <= number < len(self.partitions):
             raise UnknownPartition(
-                f"topic {self.name!r} has {len(self.partitions)} partitions, and no {number}"
+                f"topic {self.name!r} has no partition {number}, only {len(self.partitions)}"
             )
         return self.partitions[number]
 

@@ -183,7 +183,7 @@ def kinds_of(policy: Policy) -> list[TemplateKind]:
 def check(policy: Policy) -> None:
     definition = policy.definition
     if policy.apply_to not in get_args(ApplyTo):
-        raise _illegal(policy, f"apply-to {policy.apply_to!r} is none of {', '.join(KINDS)}")
+        raise _illegal(policy, f"apply-to {policy.apply_to!r} is not one of {', '.join(KINDS)}")
     if not definition:
         raise _illegal(policy, "its definition is empty")
     unknown = sorted(definition.keys() - CHECKS.keys())
@@ -191,7 +191,7 @@ def check(policy: Policy) -> None:
         raise _illegal(policy, f"{_listed(unknown)} not recognised as policy settings")
     for key, value in definition.items():
         if not CHECKS[key](value):
-            raise _illegal(policy, f"{value!r} is no valid {key}")
+            raise _illegal(policy, f"{value!r} is not a valid {key}")
     _check_mirroring(policy)
 
 

@@ -50,7 +50,7 @@ class Link:
         except OSError as error:
             raise LoadFailed(f"connection lost: {error}") from error
         if not got:
-            raise LoadFailed("the broker closed the connection without a word")
+            raise LoadFailed("the broker closed the connection without giving a reason")
         return _receive_buffer, kept + got
 
     def _keep(self, first: int, stop: int) -> None:

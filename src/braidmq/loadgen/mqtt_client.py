@@ -35,7 +35,7 @@ _PacketT = TypeVar("_PacketT", bound=Packet)
 
 class BadMqttAddress(SetupError):
     code = "bad-address"
-    remedy = "As mqtt://user:password@host:1883"
+    remedy = "Use a URL such as mqtt://user:password@host:1883"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ def parse_mqtt_address(url: str) -> MqttAddress:
     try:
         port = parts.port
     except ValueError:
-        raise BadMqttAddress(f"{parts.netloc.rpartition('@')[2]} has no port of a broker") from None
+        raise BadMqttAddress(f"{parts.netloc.rpartition('@')[2]} has no valid port") from None
     if parts.scheme != "mqtt" or not parts.hostname:
-        raise BadMqttAddress(f"{parts.scheme}://{parts.hostname or ''} is no address for MQTT")
+        raise BadMqttAddress(f"{parts.scheme}://{parts.hostname or ''} is not an MQTT URL")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     return MqttAddress(parts.hostname, port or PORT, user, password)

@@ -52,7 +52,7 @@ class StorageFailed(StorageError):
     after a failed fdatasync the kernel may drop the dirty pages and report success next time."""
 
     code = "storage-failed"
-    remedy = "Nothing is confirmed from here on. Mend the disk, then restart the node"
+    remedy = "Nothing more is confirmed. Repair the disk, then restart the node"
 
 
 class CorruptData(StorageError):

@@ -1,9 +1,9 @@
-"""Regular expressions that people give us, searched for in names that other people choose.
+"""Regular expressions from administrators, searched for in names that clients choose.
 
-Python's ``re`` tries one way after the other: there are patterns of a few characters, and names to
-go with them, for which that takes longer than anybody lives. Here all ways are gone at once. What
-matters of a match is only where it can end, so a part of a pattern is a function from the positions
-where it may begin to those where it may end, and a set of positions is one integer:
+Python's ``re`` backtracks: some patterns of a few characters take exponential time on some names.
+Here all alternatives advance together. Only where a match can end matters, so a part of a pattern
+is a function from the positions where it may begin to those where it may end, and a set of
+positions is one integer:
 
     name       a  a  b  a          pattern  a+b
     positions  0  1  2  3  4       begin anywhere   11111
@@ -319,7 +319,7 @@ def _build(parsed: Sequence[tuple[Any, Any]], flags: int, depth: int = 0) -> _No
 
 def _build_one(op: Any, value: Any, flags: int, depth: int) -> _Node:
     if op in _REFUSED:
-        raise BadPattern(f"a pattern can't have {_REFUSED[op]}: it could take for ever to match")
+        raise BadPattern(f"a pattern can't have {_REFUSED[op]}: it could take forever to match")
     if op is ops.LITERAL:
         return _character(_escaped(value), flags)
     if op is ops.NOT_LITERAL:
@@ -363,7 +363,7 @@ class Pattern:
             raise BadPattern(f"{text!r} is not a pattern: {error}") from error
         if self._node.cost > COST_MAX:
             raise BadPattern(
-                f"the pattern {text!r} has repeats within repeats that could take for ever to match"
+                f"the pattern {text!r} has repeats within repeats that could take forever to match"
             )
         self.text = text
         anchored = bool(parsed) and parsed[0] == (ops.AT, ops.AT_BEGINNING)

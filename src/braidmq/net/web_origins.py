@@ -65,8 +65,8 @@ class WebCallers:
         same = bool(hosts) and urlsplit(origin.lower()).hostname == host_of(hosts[0])
         if not (same or origin_allowed(origin, self._origins)):
             raise OriginNotAllowed(
-                f"pages of {origin[:255]!r} may not use this node",
-                remedy="Add it to `http.allowed_origins`, if they should",
+                f"pages from {origin[:255]!r} may not use this node",
+                remedy="Add it to `http.allowed_origins`, if they should be allowed to",
             )
 
     def host_allowed(self, host: str, local_address: str) -> bool:

@@ -143,7 +143,7 @@ def find(name: str) -> Path:
         return shipped
     raise NotFound(
         f"there is no file {name!r}",
-        remedy=f"Or one of those that come with BraidMQ: {', '.join(shipped_names())}",
+        remedy=f"Give a path, or one that comes with BraidMQ: {', '.join(shipped_names())}",
     )
 
 
@@ -154,7 +154,7 @@ def load(path: Path, values: Mapping[str, str] | None = None) -> Definition:
     except msgspec.DecodeError as error:
         raise BadPipeline(f"{path}: {error}") from None
     except UnicodeDecodeError:
-        raise BadPipeline(f"{path}: not text in UTF-8") from None
+        raise BadPipeline(f"{path}: not valid UTF-8") from None
     try:
         filled = _filled(raw, dict(values or {}))
         found = msgspec.convert(filled, Definition)
@@ -167,7 +167,7 @@ def load(path: Path, values: Mapping[str, str] | None = None) -> Definition:
 def _filled(raw: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
     parameters = raw.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise BadPipeline("parameters is a table of names and values")
+        raise BadPipeline("parameters must be a table of names and values")
     if strangers := sorted(set(given) - set(parameters)):
         known = ", ".join(sorted(parameters)) or "none"
         raise BadPipeline(f"there is no parameter {strangers[0]!r}; there are: {known}")
@@ -187,7 +187,7 @@ def _filled(raw: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
 
 def _value(name: str, values: Mapping[str, str]) -> str:
     if name not in values:
-        raise BadPipeline(f"${{{name}}} is no parameter")
+        raise BadPipeline(f"${{{name}}} is not a parameter")
     if not values[name]:
         raise BadPipeline(f"parameter {name!r} needs a value: --set {name}=…")
     return values[name]
@@ -200,10 +200,10 @@ def check(definition: Definition) -> None:
     """Raises BadPipeline."""
     if definition.trigger not in (AVAILABLE_NOW, ONCE) and not definition.interval:
         raise BadPipeline(
-            f"trigger {definition.trigger!r}: {AVAILABLE_NOW}, {ONCE}, or how often, as 10s"
+            f"trigger {definition.trigger!r} is not {AVAILABLE_NOW}, {ONCE} or a time such as 10s"
         )
     if not definition.sources or not definition.sinks:
-        raise BadPipeline("a pipeline has at least one [[source]] and one [[sink]]")
+        raise BadPipeline("a pipeline needs at least one [[source]] and one [[sink]]")
     known: list[str] = []
     for source in definition.sources:
         _one_of(f"source {source.name!r}", source, SOURCE_KINDS)
@@ -219,38 +219,38 @@ def check(definition: Definition) -> None:
 
 def _new(name: str, known: list[str], what: str = "view") -> None:
     if name in known:
-        raise BadPipeline(f"there are two {what}s {name!r}")
+        raise BadPipeline(f"two {what}s are named {name!r}")
     known.append(name)
 
 
 def _one_of(what: str, part: Any, kinds: Iterable[str]) -> None:
     if sum(bool(getattr(part, kind)) for kind in kinds) != 1:
-        raise BadPipeline(f"{what} has one of {', '.join(kinds)}")
+        raise BadPipeline(f"{what} needs exactly one of {', '.join(kinds)}")
 
 
 def _check_step(step: StepSpec, known: list[str]) -> None:
     what = f"step {step.name!r}"
     if bool(step.sql) == bool(step.python):
-        raise BadPipeline(f"{what} has one of sql and python")
+        raise BadPipeline(f"{what} needs exactly one of sql and python")
     if step.sql and step.inputs:
-        raise BadPipeline(f"{what}: inputs are for python; SQL names the views itself")
+        raise BadPipeline(f"{what}: inputs are only for python; SQL names the views itself")
     if step.python and not PYTHON.fullmatch(step.python):
-        raise BadPipeline(f"{what}: python is module:function, or file.py:function")
+        raise BadPipeline(f"{what}: python must be module:function or file.py:function")
     for name in step.inputs:
         if name not in known:
-            raise BadPipeline(f"{what} takes {name!r}, which is no source or step before it")
+            raise BadPipeline(f"{what} takes {name!r}, which is not an earlier source or step")
 
 
 def _check_sink(definition: Definition, sink: SinkSpec, known: list[str]) -> None:
     what = f"sink {sink.label!r}"
     _one_of(what, sink, SINK_KINDS)
     if sink.source not in known:
-        raise BadPipeline(f"{what} is from {sink.source!r}, which is no source or step")
+        raise BadPipeline(f"{what} is from {sink.source!r}, which is not a source or step")
     if sink.mode not in ("append", "overwrite"):
-        raise BadPipeline(f"{what}: mode is append or overwrite")
+        raise BadPipeline(f"{what}: mode must be append or overwrite")
     if sink.mode == "overwrite" and (sink.topic or definition.streams):
-        raise BadPipeline(f"{what}: only a lake is overwritten, and not by a stream")
+        raise BadPipeline(f"{what}: only a lake can be overwritten, and not by a stream")
     if sink.report and definition.streams:
-        raise BadPipeline(f"{what}: a report is of what is there once: trigger = {ONCE!r}")
+        raise BadPipeline(f"{what}: a report needs trigger = {ONCE!r}")
     if sink.chart and sink.chart.count(",") != 1:
-        raise BadPipeline(f"{what}: chart is two columns, as reason,messages")
+        raise BadPipeline(f"{what}: chart must be two columns, such as reason,messages")

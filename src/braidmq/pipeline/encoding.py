@@ -43,7 +43,7 @@ def check_columns(names: Iterable[str], options: SinkOptions) -> None:
     found = list(names)
     if strangers := [name for name in found if name not in (*TAKEN, *NOT_WRITTEN)]:
         raise BadOption(
-            f"a message has no {strangers[0]!r}",
+            f"messages have no column {strangers[0]!r}",
             remedy=f"Columns are {', '.join(TAKEN)}; put the rest into value, with to_json say",
         )
     if "value" not in found:
@@ -146,7 +146,7 @@ def _bytes(batch: pa.RecordBatch, name: str) -> Buffers:
     try:
         return _buffers(column.cast(pa.binary()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise BadOption(f"{name} is {column.type}, and has to be STRING or BINARY") from None
+        raise BadOption(f"{name} is {column.type}, but must be STRING or BINARY") from None
 
 
 def _milliseconds(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -154,7 +154,7 @@ def _milliseconds(batch: pa.RecordBatch, name: str) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
     elif not pa.types.is_null(column.type):
-        raise BadOption(f"{name} is {column.type}, and has to be TIMESTAMP")
+        raise BadOption(f"{name} is {column.type}, but must be TIMESTAMP")
     return pc.fill_null(column.cast(pa.int64()), 0)
 
 
@@ -172,7 +172,7 @@ def _priorities(batch: pa.RecordBatch) -> Buffers:
     found = pc.fill_null(batch.column("priority").cast(pa.int64()), 0)
     bounds = pc.min_max(found).as_py()
     if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] <= 255:
-        raise BadOption("priority is a number from 0 to 255")
+        raise BadOption("priority must be a number from 0 to 255")
     return _buffers(found)
 
 
@@ -187,7 +187,7 @@ def _headers(column: pa.Array) -> dict[str, Buffers]:
         names, values = entries.field("key"), entries.field("value")
     else:
         raise BadOption(
-            f"headers is {column.type}, and has to be a MAP, or an ARRAY of STRUCT<key, value>"
+            f"headers is {column.type}, but must be a MAP, or an ARRAY of STRUCT<key, value>"
         )
     lists = column.buffers()
     return {

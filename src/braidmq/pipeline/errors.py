@@ -12,7 +12,7 @@ class BadOption(BadRequest):
 
 class BrokerUnreachable(SetupError):
     code = "broker-unreachable"
-    remedy = "Start it with `braid serve`, or mend the option url"
+    remedy = "Start it with `braid serve`, or correct the option url"
 
 
 class DataLoss(BraidError):

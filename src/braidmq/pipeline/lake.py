@@ -1,8 +1,7 @@
 """A lake of Parquet files with a Delta log: ``format("braid_lake")``, without a jar.
 
-Executors write files that nobody knows of; the driver's commit adds them to the table in one Delta
-commit, which also carries how far the application has come. A batch done again finds that there
-and adds nothing.
+Executors write files that the table does not list yet; the driver adds them in one Delta commit,
+which also records the application's last batch. A repeated batch finds it there and adds nothing.
 """
 
 import posixpath
@@ -67,11 +66,14 @@ _READERS: Readers = {
 def parse_lake_options(given: Mapping[str, str]) -> LakeOptions:
     options = LakeOptions(**read_options(given, _READERS))
     if not options.path:
-        raise BadOption("the option path is needed", remedy="Where the lake is, or shall be")
+        raise BadOption(
+            "the option path is needed",
+            remedy="Give the place of the lake; it is created if it does not exist",
+        )
     if "://" not in options.path and not options.path.startswith("/"):
         raise BadOption(
             f"path: {options.path!r} is relative",
-            remedy="Executors work in other directories: begin it with / or a scheme",
+            remedy="Executors work in other directories: begin the path with / or a scheme",
         )
     return options
 

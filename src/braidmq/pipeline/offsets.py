@@ -33,7 +33,7 @@ def from_json(document: dict[str, Any]) -> Offsets:
     if version != VERSION:
         raise BadOption(
             f"the checkpoint has offsets of version {version!r}, this BraidMQ reads {VERSION}",
-            remedy="Go on with the BraidMQ that wrote it, or begin with a new checkpoint",
+            remedy="Use the version of BraidMQ that wrote it, or start with a new checkpoint",
         )
     return {
         topic: {int(number): at for number, at in partitions.items()}

@@ -108,25 +108,30 @@ def text(name: str, value: str) -> str:
 def _names(name: str, value: str) -> tuple[str, ...]:
     found = tuple(each.strip() for each in value.split(","))
     if not all(found) or len(set(found)) < len(found):
-        raise BadOption(f"{name}: {value!r} is no list of different names", remedy="As key,value")
+        raise BadOption(
+            f"{name}: {value!r} is not a list of distinct names",
+            remedy="Use a list such as key,value",
+        )
     return found
 
 
 def _url(name: str, value: str) -> str:
     if not value.startswith(("http://", "https://")):
-        raise BadOption(f"{name}: {value!r} is no address", remedy="As http://127.0.0.1:8080")
+        raise BadOption(
+            f"{name}: {value!r} is not a URL", remedy="Use a URL such as http://127.0.0.1:8080"
+        )
     return value.rstrip("/")
 
 
 def boolean(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {value!r}")
+        raise BadOption(f"{name} must be true or false, not {value!r}")
     return value.lower() == "true"
 
 
 def positive(name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise BadOption(f"{name} is a number above 0, not {value!r}")
+        raise BadOption(f"{name} must be a number above 0, not {value!r}")
     return int(value)
 
 
@@ -148,7 +153,8 @@ def _time(name: str, value: str) -> int:
         at = datetime.fromisoformat(value)
     except ValueError:
         raise BadOption(
-            f"{name}: {value!r} is no time", remedy="As 2026-01-31T08:00:00Z, or milliseconds"
+            f"{name}: {value!r} is not a time",
+            remedy="Use a time such as 2026-01-31T08:00:00Z, or milliseconds",
         ) from None
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -164,14 +170,14 @@ def _place(name: str, value: str) -> Place:
             remedy='earliest, latest, or as {"orders": {"0": 1200, "1": -2}}',
         ) from None
     if any(offset < EARLIEST for offsets in found.values() for offset in offsets.values()):
-        raise BadOption(f"{name}: offsets are -2 (earliest), -1 (latest) or 0 and above")
+        raise BadOption(f"{name}: offsets must be -2 (earliest), -1 (latest) or 0 and above")
     return found
 
 
 def one_of(*words: str) -> Reader:
     def read(name: str, value: str) -> str:
         if value.lower() not in words:
-            raise BadOption(f"{name} is one of {', '.join(words)}, not {value!r}")
+            raise BadOption(f"{name} must be one of {', '.join(words)}, not {value!r}")
         return value.lower()
 
     return read

@@ -60,7 +60,9 @@ def find_topics(broker: Broker, options: SourceOptions) -> list[str]:
     try:
         pattern = re.compile(options.topic_pattern)
     except re.error as error:
-        raise BadOption(f"topicPattern {options.topic_pattern!r} is wrong: {error}") from None
+        raise BadOption(
+            f"topicPattern {options.topic_pattern!r} is not a valid pattern: {error}"
+        ) from None
     found: list[str] = []
     after = ""
     while True:

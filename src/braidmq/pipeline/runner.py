@@ -294,7 +294,7 @@ class Streams:
             if OURS.search(str(error)) or tries > self._definition.retries:
                 return False
             self._tries[sink.label] = (tries, batch)
-            logger.warning("sink %s failed and begins again: %s", sink.label, _said(error))
+            logger.warning("sink %s failed and is restarted: %s", sink.label, _said(error))
             self._queries[sink.label] = self._start(sink)
         return True
 
@@ -303,7 +303,9 @@ class Streams:
         frame = self._views[sink.source]
         writer = frame.writeStream if frame.isStreaming else None
         if writer is None:
-            raise BadPipeline(f"sink {sink.label!r} is of no topic: give it a pipeline of its own")
+            raise BadPipeline(
+                f"sink {sink.label!r} does not read from a topic: put it in a pipeline of its own"
+            )
         checkpoint = f"{self._definition.checkpoint_dir}/{sink.label}"
         writer = _with(writer.format(runner._format(sink)), runner._sink_options(sink))
         writer = writer.queryName(f"{self._definition.name}: {sink.label}")

@@ -38,15 +38,15 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises BadOption, naming the option as users write it."""
     options = SinkOptions(**read_options(given, _READERS))
     if options.batch is not None and not options.application:
-        raise BadOption("a batchId counts within an applicationId", remedy="Give both")
+        raise BadOption("batchId and applicationId must be given together", remedy="Give both")
     if options.request_bytes > REQUEST_BYTES_MAX:
-        raise BadOption(f"requestBytes is at most {REQUEST_BYTES_MAX}")
+        raise BadOption(f"requestBytes can be at most {REQUEST_BYTES_MAX}")
     return options
 
 
 def number(name: str, value: str) -> int:
     if not value.isdecimal():
-        raise BadOption(f"{name} is a number from 0 on, not {value!r}")
+        raise BadOption(f"{name} must be 0 or above, not {value!r}")
     return int(value)
 
 

@@ -93,7 +93,8 @@ class BraidDataSource(DataSource):
         if self._options.format:
             raise BadOption(
                 f"format {self._options.format!r} needs a schema",
-                remedy='As .schema("id BIGINT, name STRING, _offset BIGINT, _corrupt BINARY")',
+                remedy='Give one such as .schema("id BIGINT, name STRING, _offset BIGINT,'
+                ' _corrupt BINARY")',
             )
         return chosen(self._options)
 
@@ -105,12 +106,14 @@ class BraidDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if self._options.table:
-            raise BadOption("a table of the broker's state is no stream", remedy="Use spark.read")
+            raise BadOption(
+                "a table of the broker's state can't be read as a stream", remedy="Use spark.read"
+            )
         return StreamReader(self._options, self._typed(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise BadOption("a topic is only appended to", remedy='Use .mode("append")')
+            raise BadOption("a topic can only be appended to", remedy='Use .mode("append")')
         return BatchWriter(self._sink_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
@@ -138,7 +141,7 @@ def chosen(options: SourceOptions) -> StructType:
     """The columns of messages, or those that are wanted: Spark does not leave any out itself."""
     if strangers := [each for each in options.columns if each not in MESSAGES.names]:
         raise BadOption(
-            f"a message has no column {strangers[0]!r}",
+            f"messages have no column {strangers[0]!r}",
             remedy=f"There are: {', '.join(MESSAGES.names)}",
         )
     return StructType([MESSAGES[each] for each in options.columns]) if options.columns else MESSAGES

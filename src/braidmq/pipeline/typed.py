@@ -141,7 +141,7 @@ def _fitting(value: decimal.Decimal, kind: spark.DecimalType) -> decimal.Decimal
     try:
         return value.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exact)
     except decimal.DecimalException:
-        raise ValueError(f"{value} is no {kind.simpleString()}") from None
+        raise ValueError(f"{value} is not a {kind.simpleString()}") from None
 
 
 def _for_each(plain: Plain) -> Plain:
@@ -177,8 +177,7 @@ class TypedRows:
         for field in typed:
             if not field.nullable:
                 raise BadOption(
-                    f"column {field.name!r} can't be without a value: rows that don't decode have"
-                    " none",
+                    f"column {field.name!r} must be nullable: rows that don't decode have none",
                     remedy="Leave out NOT NULL",
                 )
         self._typed = [field.name for field in typed]
@@ -194,7 +193,8 @@ class TypedRows:
             )
             if not fits:
                 raise BadOption(
-                    f"the schema has a column {name!r} that messages don't have, or not so",
+                    f"the schema has a column {name!r} that messages don't have, or have with"
+                    " another type",
                     remedy="Of a message's own columns there are"
                     f" {', '.join((*OWN, CORRUPT))}; their types are in docs/spark.md",
                 )

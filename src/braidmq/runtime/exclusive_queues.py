@@ -6,7 +6,7 @@ from braidmq.model.errors import AccessRefused
 
 class ExclusiveQueue(AccessRefused):
     code = "exclusive-queue"
-    remedy = "Its connection alone may read or delete it, and it goes with that"
+    remedy = "Only that connection can read or delete it; it is deleted when the connection closes"
 
 
 def require_shared(topic: Topic | None) -> None:

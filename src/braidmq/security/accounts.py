@@ -260,7 +260,7 @@ class Accounts:
     ) -> Lsn:
         check_user_name(name)
         if name in self._users:
-            raise Conflict(f"there is a user {name!r} already")
+            raise Conflict(f"user {name!r} already exists")
         return self._keep_user(name, UserRecord(_hashed(password), _tag_list(tags)))
 
     def update_user(
@@ -373,7 +373,7 @@ class Accounts:
     ) -> Lsn:
         check_namespace_name(name)
         if name in self._namespaces:
-            raise Conflict(f"there is a namespace {name!r} already")
+            raise Conflict(f"namespace {name!r} already exists")
         return self._keep_namespace(name, NamespaceRecord(max_connections, max_queues))
 
     def set_limits(self, name: str, limits: dict[str, int | None]) -> Lsn:

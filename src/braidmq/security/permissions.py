@@ -1,4 +1,4 @@
-"""Patterns as RabbitMQ reads them, and the answers they gave.
+"""Permission patterns with RabbitMQ's meaning, and a cache of their answers.
 
 RabbitMQ runs ``re:run(Name, Pattern)``: the pattern is searched for anywhere in the name, and
 anchors are the administrator's business. Only the empty pattern is special: it grants nothing.
@@ -6,7 +6,7 @@ anchors are the administrator's business. Only the empty pattern is special: it 
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from braidmq.model.errors import AccessRefused
 from braidmq.model.ids import PRIVATE_PREFIX
@@ -136,7 +136,7 @@ class Grants:
         """Raises AccessRefused."""
         if not self.may_some(verb):
             raise AccessRefused(
-                f"user {self.user!r} may {verb} nothing in namespace {self.namespace!r}"
+                f"user {self.user!r} has no {verb} permission in namespace {self.namespace!r}"
             )
 
     def need_configure(self, name: str) -> None:
@@ -153,6 +153,15 @@ class Grants:
         """Raises AccessRefused."""
         if not self.may_read(name):
             raise self._refusal("read from", name)
+
+    def refusal_of_all(self, verbs: Sequence[Verb], name: str | None) -> AccessRefused:
+        """Where any of them would have been enough; None: on any name."""
+        if name is None:
+            return AccessRefused(
+                f"user {self.user!r} has no permission in namespace {self.namespace!r}"
+            )
+        *others, last = (_TO[verb] for verb in verbs)
+        return self._refusal(f"{', '.join(others)} or {last}" if others else last, name)
 
     def _refresh(self) -> None:
         generation = self._generation()
@@ -175,5 +184,8 @@ def _grants(pattern: str, name: str) -> bool:
         return compiled(pattern).search(name)
     except BadPattern as error:
         # An earlier BraidMQ took it.
-        logger.error("a permission grants nothing", extra={"reason": str(error)})
+        logger.error(
+            "a permission is ignored: its pattern is not valid any more",
+            extra={"reason": str(error)},
+        )
         return False

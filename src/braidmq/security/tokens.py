@@ -72,7 +72,9 @@ class Tokens:
         if expires_ms is not None and expires_ms <= now_ms:
             raise BadRequest("a token can't expire before it is made")
         if len(description) > DESCRIPTION_CHARACTERS_MAX:
-            raise BadRequest(f"a description has at most {DESCRIPTION_CHARACTERS_MAX} characters")
+            raise BadRequest(
+                f"a description can have at most {DESCRIPTION_CHARACTERS_MAX} characters"
+            )
         if sum(each.user == user for each in self._records.values()) >= TOKENS_OF_A_USER_MAX:
             raise BadRequest(
                 f"user {user!r} has {TOKENS_OF_A_USER_MAX} tokens", remedy="Revoke some first"
@@ -90,7 +92,7 @@ class Tokens:
         record = self._records.get(token_id)
         known = record is not None and hmac.compare_digest(_digest(secret), record.digest)
         if not known or prefix != PREFIX or record is None:
-            raise NotAuthenticated("the token is not, or no longer, known here")
+            raise NotAuthenticated("the token is unknown, or was revoked")
         if record.expires_ms is not None and record.expires_ms <= now_ms:
             raise NotAuthenticated("the token has expired", remedy="Issue a new one")
         if record.user in self._accounts.loopback_only and not loopback:

@@ -45,7 +45,7 @@ def check_header(path: str, start: Buffer, number: int) -> None:
     if version > VERSION:
         raise ForeignFile(
             f"{path} has body file version {version}, this BraidMQ reads {VERSION}",
-            remedy="It was written by a newer BraidMQ: use that one",
+            remedy="It was written by a newer version of BraidMQ: use that version",
         )
     checksum = CHECKSUM.unpack(start[HEADER.size : START])[0]
     if checksum != crc32c(start[: HEADER.size]) or found != number:

@@ -109,7 +109,7 @@ def _check_format(disk: Disk) -> None:
     if found.format > FORMAT:
         raise ForeignFile(
             f"{FORMAT_FILE} says format {found.format}, this BraidMQ reads {FORMAT}",
-            remedy="It was written by a newer BraidMQ: use that one",
+            remedy="It was written by a newer version of BraidMQ: use that version",
         )
 
 

@@ -576,7 +576,7 @@ def _apply_file(
                 raise ForeignFile(
                     f"{path}: the entry at byte {start} is of kind {kind}, version {version}, "
                     f"which this BraidMQ does not know",
-                    remedy="It was written by a newer BraidMQ: use that one",
+                    remedy="It was written by a newer version of BraidMQ: use that version",
                 )
             if kind == Kind.ROLL:
                 (recovered.following,) = ROLL.unpack(view[meta_start:meta_end])
@@ -655,6 +655,6 @@ def check_file_header(path: str, view: memoryview, epoch: int) -> int:
     if magic == FILE_MAGIC and version > FILE_VERSION and checksum == crc32c(fields):
         raise ForeignFile(
             f"{path} has journal version {version}, this BraidMQ reads {FILE_VERSION}",
-            remedy="It was written by a newer BraidMQ: use that one",
+            remedy="It was written by a newer version of BraidMQ: use that version",
         )
     raise CorruptData(path, 0, "the file header does not match its checksum and name")

@@ -95,7 +95,7 @@ def read_header(file: File) -> SegmentHeader:
     if version > VERSION:
         raise ForeignFile(
             f"{file.path} has segment version {version}, this BraidMQ reads {VERSION}",
-            remedy="It was written by a newer BraidMQ: use that one",
+            remedy="It was written by a newer version of BraidMQ: use that version",
         )
     text = file.read(label_length, len(start)) if label_length <= length else b""
     if CHECKSUM.unpack(start[HEADER.size :])[0] != crc32c(text, crc32c(start[: HEADER.size])):

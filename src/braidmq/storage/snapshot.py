@@ -91,7 +91,7 @@ def decode(path: str, data: bytes) -> Snapshot:
     if magic != MAGIC or version > VERSION:
         raise ForeignFile(
             f"{path} has snapshot version {version}, this BraidMQ reads {VERSION}",
-            remedy="It was written by a newer BraidMQ: use that one",
+            remedy="It was written by a newer version of BraidMQ: use that version",
         )
     try:
         state = msgspec.msgpack.decode(body, type=State)

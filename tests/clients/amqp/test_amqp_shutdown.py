@@ -223,7 +223,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, name: str, second: sign
         node.wait_for_log("draining")
         node.process.send_signal(second)
         assert node.process.wait(WAIT_S) == 128 + second
-        node.wait_for_line("stopped at once")
+        node.wait_for_line("stopped immediately")
     with live_node(tmp_path / "data") as node, connect(node) as connection:
         found = connection.channel().queue_declare(name, passive=True)
         assert found.method.message_count == 1

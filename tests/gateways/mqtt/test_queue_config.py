@@ -30,7 +30,7 @@ def test_what_is_no_duration(text: str) -> None:
     "payload", [b"[]", b"{", b"\xff", b'{"name": "\xe9"}', b'{"nmae": "q"}', b'{"name":' * 9999]
 )
 def test_what_is_no_configuration(payload: bytes) -> None:
-    with pytest.raises(BadRequest, match="no configuration of a queue"):
+    with pytest.raises(BadRequest, match="the configuration of the queue is invalid"):
         read(payload)
 
 

@@ -318,7 +318,7 @@ class Admin:
 
     def _require_own(self, call: Call, user: str) -> None:
         if user != call.user.name and not call.user.is_administrator:
-            raise AccessRefused(f"user {call.user.name!r} may see to its own tokens only")
+            raise AccessRefused(f"user {call.user.name!r} may manage only its own tokens")
 
     async def _kept(self, lsn: Lsn, status: int) -> Answer:
         await self._commit(lsn)

@@ -232,7 +232,7 @@ class Bulk:
     def _keys(self, segment: Segment) -> bytes:
         disk = self._context.engine().store.disk
         if not disk.exists(segment.keys_path):
-            raise UnknownSegment(f"segment {segment.path} has no filter of keys")
+            raise UnknownSegment(f"segment {segment.path} has no key filter")
         file = disk.open(segment.keys_path)
         try:
             return file.read(file.size(), 0)
@@ -330,7 +330,7 @@ def requested(header: str | None, size: int) -> tuple[int, int, int]:
     start = int(found[1])
     stop = min(int(found[2]) + 1, size) if found[2] else size
     if start >= size or stop <= start:
-        raise BadRequest(f"there are {size} bytes, and none from {start} on")
+        raise BadRequest(f"the file has {size} bytes: there is nothing from byte {start} on")
     return start, stop, 206
 
 

@@ -85,5 +85,5 @@ def checked(body: bytes) -> RecordBatch:
     except BadRecord as error:
         raise BadRecords(str(error)) from None
     if batch.size != len(body) or not batch.count:
-        raise BadRecords(f"{len(body)} bytes are not whole records")
+        raise BadRecords(f"{len(body)} bytes are not a whole number of records")
     return batch

@@ -286,7 +286,7 @@ class Exchanges:
         try:
             arguments = msgspec.json.decode(query.arguments, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise BadRequest(f"the arguments are no JSON object: {error}") from None
+            raise BadRequest(f"the arguments are not a JSON object: {error}") from None
         require_short(query.routing_key)
         self._context.engine().exchanges.unbind(
             query.namespace,
@@ -355,7 +355,7 @@ class Exchanges:
             refused += range(first + accepted, stop)
             names |= dict.fromkeys(topic.name for topic in topics)
         if len(refused) == batch.count:
-            raise TopicFull("a topic on the way has as many messages as it takes")
+            raise TopicFull("a topic that the message is routed to is full")
         return Routed(batch.count - len(refused), sorted(names), unrouted, refused)
 
     def _runs(
@@ -389,7 +389,7 @@ class Exchanges:
 
 def require_short(routing_key: str) -> None:
     if len(routing_key.encode()) > SHORT_STRING_BYTES_MAX:
-        raise BadRequest(f"a routing key has at most {SHORT_STRING_BYTES_MAX} bytes")
+        raise BadRequest(f"a routing key can have at most {SHORT_STRING_BYTES_MAX} bytes")
 
 
 def real_name(exchange: str) -> str:

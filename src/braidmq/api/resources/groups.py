@@ -276,7 +276,7 @@ class Groups:
             grants.need_read(each.topic.name)
         found = self._coordinated(query.namespace, group, subscriptions)
         if any(is_served(each) for each in subscriptions):
-            raise WrongMode(f"group {group!r} has consumers", remedy="Let them go first")
+            raise WrongMode(f"group {group!r} has consumers", remedy="Stop them first")
         if found is not None:
             engine.groups.forget(query.namespace, group)
         for each in subscriptions:

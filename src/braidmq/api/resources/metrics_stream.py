@@ -49,7 +49,7 @@ class MetricsStream:
         """Until the listener goes, or the node does."""
         query = query_from(socket, StreamQuery)
         if len(self._listeners) >= LISTENERS_MAX:
-            raise TooManyListeners(f"{LISTENERS_MAX} listen already")
+            raise TooManyListeners(f"{LISTENERS_MAX} clients are already listening")
         await socket.accept()
         over = asyncio.Event()
         self._listeners.add(over)

@@ -207,7 +207,7 @@ class Publishing:
                 topic.partition(number)
             require_fits(topic, batch)
         if len(batches) > 1 and origin is not None and origin.sequence >= 0:
-            raise BadRequest("messages with a sequence go to one partition, or none is named")
+            raise BadRequest("messages with a sequence must all name the same partition, or none")
         before = sum(each.log.next_offset for each in topic.partitions)
         placed: list[tuple[int, int, int]] = []
         refused: list[int] = []
@@ -238,8 +238,8 @@ def require_fits(topic: Topic, batch: RecordBatch) -> None:
     """Asked before anything is published: afterwards half of it would be."""
     if batch.value_bytes_max > topic.policy.message_bytes_max:
         raise MessageTooLarge(
-            f"a message of {batch.value_bytes_max} bytes, topic {topic.name!r} takes at most "
-            f"{topic.policy.message_bytes_max}"
+            f"a message of {batch.value_bytes_max} bytes is too large: topic {topic.name!r} takes"
+            f" at most {topic.policy.message_bytes_max}"
         )
 
 

@@ -295,7 +295,7 @@ class Answers:
         held = engine.receipts.redeem(receipt, namespace)
         holder = engine.transactions.held_by(held[0])
         if holder is not None and holder is not transaction:
-            raise StaleReceipt(f"the message of receipt {receipt!r} is a transaction's")
+            raise StaleReceipt(f"the message of receipt {receipt!r} belongs to a transaction")
         return held
 
     def _perform(self, held: list[Held], verb: Verb) -> None:

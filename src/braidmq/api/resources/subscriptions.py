@@ -274,8 +274,8 @@ class Subscriptions:
         found = self._context.subscription(call, topic, subscription)
         if found.mode is Mode.ASSIGNED:
             raise WrongMode(
-                f"subscription {subscription!r} of topic {topic!r} is a group's",
-                remedy="Join the group, and poll as a member of it",
+                f"subscription {subscription!r} of topic {topic!r} belongs to a group",
+                remedy="Join the group and poll as one of its members",
             )
 
         def take() -> list[Message]:

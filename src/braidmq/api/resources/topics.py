@@ -155,8 +155,8 @@ class Topics:
             refuse_if_only_new(call.request, f"topic {topic!r}")
             if known.settings != body.settings:
                 raise TopicExists(
-                    f"there is a topic {topic!r} with other settings",
-                    remedy="PATCH it to change them",
+                    f"topic {topic!r} already exists with other settings",
+                    remedy="Use PATCH to change them",
                 )
             engine.references.adopt(known, call.user.name)
             return Answer(self._described(known, call), 200)
@@ -175,7 +175,7 @@ class Topics:
         context = self._context
         limit = reached_queue_limit(context.access.accounts, context.node_loop.view, namespace)
         if limit is not None:
-            raise LimitReached(f"namespace {namespace!r} has as many topics as it may: {limit}")
+            raise LimitReached(f"namespace {namespace!r} has reached its limit of {limit} topics")
 
     @operation(
         "PATCH",

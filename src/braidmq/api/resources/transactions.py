@@ -160,7 +160,7 @@ class Transactions:
         """
         coordinator, now_ms = self._coordinator(), self._context.now_ms
         if (body.producer_id is UNSET) != (body.producer_epoch is UNSET):
-            raise BadRequest("a producer has an id and an epoch")
+            raise BadRequest("a producer needs both an id and an epoch")
         producer = None
         if body.producer_id is not UNSET and body.producer_epoch is not UNSET:
             producer = coordinator.producer(

@@ -18,7 +18,7 @@ FILTER_LEVELS_MAX = 128
 def check_filter(pattern: bytes) -> None:
     """Raises InvalidFilter unless the wildcards are where MQTT has them (MQTT 4.7.1)."""
     if not pattern:
-        raise InvalidFilter("a filter has at least one character")
+        raise InvalidFilter("a filter must have at least one character")
     levels = pattern.count(SEPARATOR) + 1
     if levels > FILTER_LEVELS_MAX:
         raise InvalidFilter(f"{levels} levels in a filter; at most {FILTER_LEVELS_MAX}")

@@ -183,10 +183,10 @@ class Coordinator:
         self._require_producers_owner(owner, producer)
         if epoch < producer.epoch:
             raise ProducerFenced(
-                f"producer {number} is at epoch {producer.epoch}; {epoch} may write no more"
+                f"producer {number} is at epoch {producer.epoch}: epoch {epoch} can no longer write"
             )
         if epoch > producer.epoch:
-            raise UnknownProducer(f"producer {number} has not come to epoch {epoch}")
+            raise UnknownProducer(f"producer {number} has not reached epoch {epoch}")
         producer.last_seen_ms = now_ms
         return producer
 
@@ -240,7 +240,7 @@ class Coordinator:
         Raises TransactionCommitted for one that is over and went well.
         """
         if max(timeout_ms, session_ms) > DURATION_MS_MAX:
-            raise BadRequest(f"a transaction takes at most {DURATION_MS_MAX} ms")
+            raise BadRequest(f"a transaction can take at most {DURATION_MS_MAX} ms")
         ledger, key = self._ledger, (namespace, name)
         if name and key in ledger.by_name:
             transaction = ledger.by_name[key]
@@ -292,7 +292,7 @@ class Coordinator:
         if application.epoch < last[0]:
             raise StaleApplication(
                 f"application {application.name!r} is at epoch {last[0]}, "
-                f"and {application.epoch} is over"
+                f"and epoch {application.epoch} has ended"
             )
         raise TransactionCommitted(
             f"application {application.name!r} has committed {last[1]} already, "
@@ -362,9 +362,9 @@ class Coordinator:
             return
         known = self._ledger.producers.get(author.id)
         if known is None:
-            raise UnknownProducer(f"producer {author.id} is forgotten")
+            raise UnknownProducer(f"producer {author.id} has expired")
         if known is not author:
-            raise ProducerFenced(f"producer {author.id} was opened by another since")
+            raise ProducerFenced(f"producer {author.id} was opened by another client since")
         author.last_seen_ms = now_ms
 
     def branch(self, transaction: Transaction, name: str = "") -> Branch:
@@ -374,7 +374,7 @@ class Coordinator:
         if found is None:
             index = len(transaction.branches)
             if index >= BRANCHES_MAX:
-                raise TooManyBranches(f"a transaction has at most {BRANCHES_MAX} branches")
+                raise TooManyBranches(f"a transaction can have at most {BRANCHES_MAX} branches")
             self._note(BranchAdded(transaction.number, index, name))
             found = transaction.branches[name]
         return found
@@ -408,7 +408,8 @@ class Coordinator:
             there = view.state.attempt_runs(start, stop, consumer.id)
             if sum(high - low for low, high, _ in there) < stop - start:
                 raise NotInFlight(
-                    f"{view.log.label}: not all from {start} to {stop - 1} are at this consumer"
+                    f"{view.log.label}: offsets {start} to {stop - 1} are not all in flight"
+                    " at this consumer"
                 )
         return sum(self.acknowledge(transaction, *run) for run in runs)
 
@@ -429,7 +430,8 @@ class Coordinator:
         ranges, count, size = view.state.hand_over(start, stop, consumer.id, holder.id)
         if not count:
             raise NotInFlight(
-                f"{view.log.label}: nothing from {start} to {stop - 1} is at this consumer"
+                f"{view.log.label}: none of offsets {start} to {stop - 1} is in flight"
+                " at this consumer"
             )
         self._settlement.give_back(consumer, count, size)
         holder.took(count, size)
@@ -728,8 +730,8 @@ class Coordinator:
 def _require_number(name: str, wanted: int, found: int) -> None:
     if wanted not in (0, found):
         raise UnknownTransaction(
-            f"another transaction {name!r} was begun since, which is not this one",
-            remedy="Do its work again in a new one, unless its effects are there",
+            f"this transaction {name!r} is over, and another of its name was begun",
+            remedy="Repeat its work in a new one, unless its effects are visible",
         )
 
 

@@ -34,7 +34,7 @@ class TransactionAborted(Conflict):
     """It is over, and nothing it did is visible."""
 
     code = "transaction-aborted"
-    remedy = "Do its work again in a new one"
+    remedy = "Repeat its work in a new transaction"
 
 
 class NotYourTransaction(Conflict):
@@ -55,7 +55,7 @@ class StaleApplication(Conflict):
     """The application has a newer epoch, or has committed something later already."""
 
     code = "stale-application"
-    remedy = "A newer run of this application is there: stop this one"
+    remedy = "A newer run of this application has taken over: stop this one"
 
 
 class NotInFlight(Conflict):

@@ -25,7 +25,7 @@ def group_subscription(
     """The subscription of the group a consumer names, made if there is none."""
     name = arguments["x-group"]
     if not isinstance(name, str) or not name or name.split(".")[0] == SUBSCRIPTION:
-        raise precondition_failed(f"invalid arg 'x-group': {name!r} is no name of a group")
+        raise precondition_failed(f"invalid arg 'x-group': {name!r} is not a valid group name")
     found = topic.subscriptions.get(name)
     wanted = _mode(arguments)
     if found is None:

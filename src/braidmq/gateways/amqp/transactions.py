@@ -261,7 +261,7 @@ def end(channel: "Channel", method: TxEnd) -> None:
 
 def _listed(branches: object) -> list[object]:
     if not isinstance(branches, list):
-        raise precondition_failed("tx.end: branches is no list of names")
+        raise precondition_failed("tx.end: branches must be a list of names")
     return branches
 
 
@@ -292,7 +292,7 @@ def left(channel: "Channel") -> None:
 
 def _check_numbers(*numbers: int) -> None:
     if max(numbers) > NUMBER_MAX:
-        raise precondition_failed(f"numbers are below {NUMBER_MAX}")
+        raise precondition_failed(f"numbers must be below {NUMBER_MAX}")
 
 
 def _require_plain(channel: "Channel") -> None:

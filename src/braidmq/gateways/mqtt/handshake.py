@@ -45,7 +45,7 @@ class Handshake:
         given = packet.properties
         if given.authentication_method is not None:
             raise MqttError(
-                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are known here"
+                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are supported"
             )
         connection.with_reasons = given.request_problem_information != 0
         connection.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
@@ -107,7 +107,7 @@ class Handshake:
         user, namespace = found.name, namespace or ROOT_NAMESPACE
         connection.user, connection.namespace = user, namespace
         if not gateway.accounts.can_enter(user, namespace):
-            raise AccessRefused(f"user {user!r} may not enter {namespace!r}")
+            raise AccessRefused(f"user {user!r} has no permission on namespace {namespace!r}")
         gateway.admit(connection, namespace)
         connection.grants = gateway.accounts.grants(user, namespace)
         if packet.will is not None:

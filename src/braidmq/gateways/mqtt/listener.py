@@ -120,7 +120,8 @@ class MqttGateway(Gateway[MqttConnection]):
         limit = self.accounts.namespace(namespace).max_connections
         if not self.node_loop.admission.enter(connection, namespace, limit):
             raise MqttError(
-                Reason.QUOTA_EXCEEDED, f"{namespace!r} has {limit} connections and takes no more"
+                Reason.QUOTA_EXCEEDED,
+                f"{namespace!r} has {limit} connections, and may not have more",
             )
 
     def beat(self, now: float) -> None:

@@ -53,7 +53,8 @@ class Publisher:
             return
         if is_reserved(topic):
             raise MqttError(
-                Reason.TOPIC_NAME_INVALID, f"nobody can publish to {topic!r}: it is the broker's"
+                Reason.TOPIC_NAME_INVALID,
+                f"clients can't publish to {topic!r}: it belongs to the broker",
             )
         self._connection.grants.need_write(topic)
 

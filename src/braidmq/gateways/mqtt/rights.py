@@ -1,5 +1,5 @@
-"""What each MQTT packet needs. ``publisher.py``, ``subscriber.py``, ``queues.py`` and ``admin.py``
-ask for it; what is not named here is about the client's own session."""
+"""What each MQTT packet needs. ``publisher.py``, ``subscriber.py`` and ``queues/`` check it;
+what is not listed here concerns only the client's own session."""
 
 from typing import NamedTuple
 

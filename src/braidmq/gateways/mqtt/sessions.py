@@ -100,7 +100,7 @@ class Sessions:
         if found is not None and found.user != user and not self._settings.foreign_client_ids:
             if found.user:
                 raise MqttError(
-                    Reason.NOT_AUTHORIZED, f"the client id {client_id!r} is another user's"
+                    Reason.NOT_AUTHORIZED, f"the client id {client_id!r} belongs to another user"
                 )
             found.grants = self._router.accounts.grants(user, namespace)  # nobody's so far
         return found
@@ -236,7 +236,7 @@ class Sessions:
         self.save(session)
         ended = ", ".join((*filters, *queues))
         logger.info(
-            "subscriptions ended: their user may not read that any more",
+            "subscriptions ended: the user is no longer allowed to read them",
             extra={
                 "namespace": session.namespace,
                 "client": session.client_id,

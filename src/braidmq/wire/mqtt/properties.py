@@ -179,7 +179,7 @@ def _read(reader: Reader, packet: int) -> Properties:
             twice = row.field in values
             values[row.field] = value
         if twice:
-            raise ProtocolError(f"property {row.field} stands there twice")
+            raise ProtocolError(f"property {row.field} appears twice")
     for field in SEVERAL & values.keys():
         values[field] = tuple(values[field])
     if "authentication_data" in values and "authentication_method" not in values:
@@ -231,7 +231,7 @@ def encode_properties(properties: Properties, packet: int) -> bytes:
             raise ValueError(f"property {row.field} does not belong in this packet")
         several = isinstance(value, tuple)
         if several and len(value) > 1 and not may_repeat(row.field, packet):
-            raise ValueError(f"property {row.field} may stand once in this packet")
+            raise ValueError(f"property {row.field} may appear only once in this packet")
         head = bytes((row.id,))
         out += [head + _WRITERS[row.type](each) for each in (value if several else (value,))]
     return b"".join(out)

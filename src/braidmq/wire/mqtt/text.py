@@ -83,7 +83,7 @@ class Reader:
             if byte < 0x80:
                 if index and not byte:
                     # MQTT-1.5.5-1
-                    raise MalformedPacket("a variable integer is longer than need be")
+                    raise MalformedPacket("a variable integer is not in its shortest form")
                 return value
         raise MalformedPacket("a variable integer of more than four bytes")
 

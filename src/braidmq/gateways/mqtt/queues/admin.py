@@ -111,7 +111,7 @@ class Admin:
             raise BadRequest("a queue needs a name")
         address = _address(config.name)
         if address.dead:
-            raise BadRequest(f"{config.name!r} comes with its queue")
+            raise BadRequest(f"{config.name!r} can't be created: it is created with its queue")
         connection.grants.need_configure(address.name)
         settings, size = queue_config.settings_of(config), queue_config.batch_size_of(config)
         engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
@@ -252,7 +252,7 @@ class Admin:
 def _address(name: str) -> Address:
     address = parse(name if is_queue(name) else QUEUE + name)
     if address.verb:
-        raise BadRequest(f"{name!r} is no name of a queue")
+        raise BadRequest(f"{name!r} is not a valid queue name")
     return address
 
 

@@ -74,11 +74,15 @@ class QueueClient:
         topic = request.filter if shared is None else shared.filter
         address = parse(topic, Reason.TOPIC_FILTER_INVALID)
         if address.verb:
-            raise MqttError(Reason.TOPIC_FILTER_INVALID, f"{topic!r}: answers are for publishing")
+            raise MqttError(
+                Reason.TOPIC_FILTER_INVALID, f"{topic!r}: this topic can only be published to"
+            )
         session, limit = connection.session, connection.settings.subscriptions_max
         used = len(session.subscriptions) + len(session.queues)
         if request.filter not in session.queues and used >= limit:
-            raise MqttError(Reason.QUOTA_EXCEEDED, "as many subscriptions as a session may have")
+            raise MqttError(
+                Reason.QUOTA_EXCEEDED, "the session has reached its limit of subscriptions"
+            )
         record = self._record(request, shared, given)
         try:
             self._group(address, record.group)
@@ -102,7 +106,8 @@ class QueueClient:
         mode = said.get(ACK_MODE, EXPLICIT if connection.speaks_v5 else BY_PUBACK)
         if mode not in (EXPLICIT, BY_PUBACK):
             raise MqttError(
-                Reason.UNSPECIFIED_ERROR, f"ack-mode is {mode!r}, not {EXPLICIT} or {BY_PUBACK}"
+                Reason.UNSPECIFIED_ERROR,
+                f"ack-mode must be {EXPLICIT} or {BY_PUBACK}, not {mode!r}",
             )
         if shared is not None:
             group = shared.group
@@ -267,7 +272,7 @@ class QueueClient:
         if late and qos:
             raise MqttError(
                 Reason.IMPLEMENTATION_SPECIFIC_ERROR,
-                f"not open here, answered for or timed out: {', '.join(late)}",
+                f"not in flight here, already answered or timed out: {', '.join(late)}",
             )
 
     def _find(self, address: Address, message_id: str, group: str | None) -> Sent | None:

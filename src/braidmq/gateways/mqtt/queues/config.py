@@ -74,7 +74,7 @@ def read(payload: bytes) -> QueueConfig:
     try:
         return _decode(payload or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"this is no configuration of a queue: {error}") from None
+        raise BadRequest(f"the configuration of the queue is invalid: {error}") from None
 
 
 FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -178,7 +178,9 @@ def _at(policy: TopicPolicy, place: tuple[str, ...]) -> Any:
 
 def milliseconds(text: Duration) -> int:
     if not text or DURATION.sub("", text):
-        raise BadRequest(f"{text!r} is no duration", remedy="Say 500ms, 30s, 5m, 3h, 7d or 1h30m")
+        raise BadRequest(
+            f"{text!r} is not a duration", remedy="Use 500ms, 30s, 5m, 3h, 7d or 1h30m"
+        )
     return sum(int(number) * UNITS_MS[unit] for number, unit in DURATION.findall(text))
 
 

@@ -49,9 +49,9 @@ def parse(topic: str, problem: Reason = Reason.TOPIC_NAME_INVALID) -> Address:
     if dead:
         name = name.removeprefix(DEAD)
     if "+" in name or "#" in name:
-        raise MqttError(problem, f"{topic!r}: a queue is subscribed to by its name, no wildcards")
+        raise MqttError(problem, f"{topic!r}: queues are subscribed to by name, without wildcards")
     if not name or whole == QUEUE[:-1] or any(each[:1] == "$" for each in name.split("/")):
-        raise MqttError(problem, f"{topic!r} is no name of a queue")
+        raise MqttError(problem, f"{topic!r} is not a valid queue name")
     try:
         check_name(name, "queue name")
     except BadRequest as error:

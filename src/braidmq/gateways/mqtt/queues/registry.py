@@ -72,7 +72,7 @@ class Queues:
         """A namespace may limit its topics."""
         limit = reached_queue_limit(self._accounts, self._node_loop.view, namespace)
         if limit is not None:
-            raise TooManyQueues(f"namespace {namespace!r} has as many topics as it may: {limit}")
+            raise TooManyQueues(f"namespace {namespace!r} has reached its limit of {limit} topics")
 
     def group(self, topic: Topic, name: str) -> Subscription:
         """The subscription of a group, made if there is none."""
@@ -86,7 +86,8 @@ class Queues:
         if found.mode is Mode.ASSIGNED:
             raise MqttError(
                 Reason.UNSPECIFIED_ERROR,
-                f"group {name!r} of {topic.name!r} hands out whole partitions: it is not for MQTT",
+                f"group {name!r} of {topic.name!r} assigns whole partitions,"
+                " which MQTT clients can't use",
             )
         return found
 
@@ -96,7 +97,7 @@ class Queues:
         """Raises MqttError unless the user may publish there. The queue is there afterwards."""
         address = parse(topic)
         if address.dead or address.verb:
-            raise MqttError(Reason.TOPIC_NAME_INVALID, f"{topic!r} is not to be published to")
+            raise MqttError(Reason.TOPIC_NAME_INVALID, f"{topic!r} can't be published to")
         try:
             grants.need_write(address.name)
             self.open(namespace, address, grants)
