@@ -72,7 +72,9 @@ def take_and_ack(engine: Engine) -> int:
     count = 0
     while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
-            count += engine.settling.ack(each.consumer, each.view, each.start, each.end)
+            count += engine.settling.ack(
+                each.consumer, each.view, each.start_offset, each.end_offset
+            )
     return count
 
 
@@ -367,7 +369,9 @@ def drain(engine: Engine, consumer: Consumer, count: int) -> int:
     drained = 0
     while drained < count and (deliveries := engine.dispatching.pull(consumer, 4096, now_ms=NOW)):
         for each in deliveries:
-            drained += engine.settling.ack(each.consumer, each.view, each.start, each.end)
+            drained += engine.settling.ack(
+                each.consumer, each.view, each.start_offset, each.end_offset
+            )
         engine.store.commit()
         checkpoint_if_wanted(engine)
     return drained
@@ -471,7 +475,7 @@ def requeue_scattered(count: int) -> float:
         engine.settling.requeue(consumer, view, offset, offset + 1, now_ms=NOW)
     taken = 0
     while found := engine.dispatching.pull(consumer, 4096, now_ms=NOW):
-        taken += sum(each.stop - each.first for each in found)
+        taken += sum(each.stop_index - each.first_index for each in found)
     elapsed = time.perf_counter() - started
     assert taken == count, taken
     return elapsed

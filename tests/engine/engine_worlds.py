@@ -53,7 +53,7 @@ def flat(deliveries: Iterable[Delivery]) -> list[Got]:
     return [
         Got(each.consumer, each.view, each.batch.record(index), each.attempts)
         for each in deliveries
-        for index in range(each.first, each.stop)
+        for index in range(each.first_index, each.stop_index)
     ]
 
 

@@ -117,9 +117,9 @@ def acknowledge_some(engine: Engine, found: Populated) -> None:
     consumer = engine.consumers.attach(subscription, now_ms=NOW, credits=roomy(7), passive=True)
     for each in engine.dispatching.pull(consumer, 7, now_ms=NOW):
         found.acknowledged |= {
-            each.batch.record(at).value or b"" for at in range(each.first, each.stop)
+            each.batch.record(at).value or b"" for at in range(each.first_index, each.stop_index)
         }
-        engine.settling.ack(consumer, each.view, each.start, each.end)
+        engine.settling.ack(consumer, each.view, each.start_offset, each.end_offset)
     engine.store.commit()
 
 
@@ -238,7 +238,10 @@ def consume(engine: Engine, topic: Topic) -> list[bytes]:
     found: list[bytes] = []
     while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
-            found += [each.batch.record(at).value or b"" for at in range(each.first, each.stop)]
+            found += [
+                each.batch.record(at).value or b""
+                for at in range(each.first_index, each.stop_index)
+            ]
     engine.consumers.detach(consumer, now_ms=NOW)
     return found
 
@@ -432,7 +435,10 @@ def consume_of(engine: Engine, topic: Topic, name: str) -> list[bytes]:
     found: list[bytes] = []
     while deliveries := engine.dispatching.dispatch(NOW):
         for each in deliveries:
-            found += [each.batch.record(at).value or b"" for at in range(each.first, each.stop)]
+            found += [
+                each.batch.record(at).value or b""
+                for at in range(each.first_index, each.stop_index)
+            ]
     engine.consumers.detach(consumer, now_ms=NOW)
     return found
 

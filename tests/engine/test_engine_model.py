@@ -247,7 +247,7 @@ class EngineWorld:
             consumer, view = delivery.consumer, self.ours(delivery.view)
             papers = [] if consumer.auto_ack else receipts.receipts_of(delivery)
             until = self.now_ms + consumer.visibility_ms if consumer.visibility_ms else 0
-            for at, index in enumerate(range(delivery.first, delivery.stop)):
+            for at, index in enumerate(range(delivery.first_index, delivery.stop_index)):
                 record = delivery.batch.record(index)
                 cell = self.model.deliver(
                     view, record.offset, consumer.id, delivery.attempts, until, self.now_ms
@@ -586,7 +586,7 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         consumer = world.consumers[pick % len(world.consumers)]
         deliveries = world.engine.dispatching.pull(consumer, limit, now_ms=world.now_ms)
-        assert sum(each.stop - each.first for each in deliveries) <= limit
+        assert sum(each.stop_index - each.first_index for each in deliveries) <= limit
         assert all(each.consumer is consumer for each in deliveries)
         world.delivered(deliveries)
         world.observe()
@@ -912,7 +912,7 @@ class CrashMachine(RuleBasedStateMachine):
     def dispatch(self) -> None:
         for delivery in self.engine.dispatching.dispatch(self.now_ms):
             view = delivery.view
-            for index in range(delivery.first, delivery.stop):
+            for index in range(delivery.first_index, delivery.stop_index):
                 record = delivery.batch.record(index)
                 where = (view.partition.topic.name, view.subscription.name, record.value)
                 assert where not in self.settled, "settled, and here again"
@@ -1034,7 +1034,7 @@ def values_of(deliveries: list[Delivery]) -> list[bytes | None]:
     return [
         each.batch.record(index).value
         for each in deliveries
-        for index in range(each.first, each.stop)
+        for index in range(each.first_index, each.stop_index)
     ]
 
 

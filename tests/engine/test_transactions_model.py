@@ -360,7 +360,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def deliver(self) -> None:
         for delivery in self.engine.dispatching.dispatch(self.now_ms):
-            for index in range(delivery.first, delivery.stop):
+            for index in range(delivery.first_index, delivery.stop_index):
                 value = delivery.batch.record(index).value
                 assert value is not None
                 assert value not in self.in_flight

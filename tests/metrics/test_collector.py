@@ -53,11 +53,15 @@ def test_counts_are_what_was_done(engine: Engine) -> None:
     publish(engine, topic, 10)
     consumer = engine.consumers.attach(subscription, now_ms=1000)
     view = subscription.views[0]
-    assert sum(each.stop - each.first for each in engine.dispatching.dispatch(1004)) == 10
+    assert (
+        sum(each.stop_index - each.first_index for each in engine.dispatching.dispatch(1004)) == 10
+    )
     engine.settling.ack(consumer, view, 0, 4)
     engine.settling.reject(consumer, view, 4, 6, now_ms=1004)
     engine.settling.nack(consumer, view, 6, 9, now_ms=1004)
-    assert sum(each.stop - each.first for each in engine.dispatching.dispatch(1005)) == 3
+    assert (
+        sum(each.stop_index - each.first_index for each in engine.dispatching.dispatch(1005)) == 3
+    )
     engine.settling.nack(consumer, view, 6, 7, now_ms=1005)  # its second attempt was its last
 
     values = scraped(engine)

@@ -59,7 +59,7 @@ async def test_a_disk_block_lifts_when_everything_is_acknowledged() -> None:
         consumer = engine.consumers.attach(subscription, now_ms=broker.now_ms(), passive=True)
         while found := engine.dispatching.pull(consumer, 1000, now_ms=broker.now_ms()):
             for each in found:
-                engine.settling.ack(consumer, each.view, each.start, each.end)
+                engine.settling.ack(consumer, each.view, each.start_offset, each.end_offset)
         broker.schedule_turn()
         # Nobody publishes, nobody restarts: only time passes.
         while await levels.get() is not Level.NORMAL:

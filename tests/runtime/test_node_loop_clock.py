@@ -84,7 +84,7 @@ async def test_a_date_comes_with_the_wall_clock(broker: NodeLoop) -> None:
     publish(broker, topic, broker.wall_ms() + DAY_MS, DATED_DUE)
     broker.clock.by_ms = DAY_MS  # type: ignore[attr-defined]
     delivery = await asyncio.wait_for(inbox.came, PATIENCE_S)
-    assert delivery.batch.record(delivery.first).value == b"x"
+    assert delivery.batch.record(delivery.first_index).value == b"x"
     # And what is published from now on is stamped by it.
     publish(broker, topic, 0)
     (run,) = broker.engine().reading.read(topic, 0, 1)

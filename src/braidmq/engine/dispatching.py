@@ -569,4 +569,4 @@ def _is_unbroken(run: Run) -> bool:
 
 
 def _size(delivery: Delivery) -> int:
-    return delivery.batch.value_bytes_between(delivery.first, delivery.stop)
+    return delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)

@@ -61,7 +61,7 @@ def parse(text: str) -> Receipt:
 def receipts_of(delivery: Delivery) -> list[Receipt]:
     view = delivery.view
     found = []
-    for index in range(delivery.first, delivery.stop):
+    for index in range(delivery.first_index, delivery.stop_index):
         offset = delivery.batch.offset_at(index)
         entry = view.state.look(offset)
         nonce = entry[3] if entry is not None else 0

@@ -634,28 +634,37 @@ class PartitionView:
 
 
 class Delivery:
-    """A run of messages on its way to a consumer: records ``first`` … ``stop - 1`` of a batch,
-    with offsets ``start`` … ``end - 1``."""
+    """A run of messages on its way to a consumer: records ``first_index`` …
+    ``stop_index - 1`` of a batch, with offsets ``start_offset`` … ``end_offset - 1``."""
 
-    __slots__ = ("attempts", "batch", "consumer", "end", "first", "start", "stop", "view")
+    __slots__ = (
+        "attempts",
+        "batch",
+        "consumer",
+        "end_offset",
+        "first_index",
+        "start_offset",
+        "stop_index",
+        "view",
+    )
 
     def __init__(
         self,
         consumer: Consumer,
         view: PartitionView,
         batch: RecordBatch,
-        first: int,
-        stop: int,
+        first_index: int,
+        stop_index: int,
         attempts: int,
-        start: int,
-        end: int,
+        start_offset: int,
+        end_offset: int,
     ) -> None:
         self.consumer = consumer
         self.view = view
         self.batch = batch
-        self.first = first
-        self.stop = stop
+        self.first_index = first_index
+        self.stop_index = stop_index
         self.attempts = attempts
         """Deliveries of these messages, this one included: above 1 they are redelivered."""
-        self.start = start
-        self.end = end
+        self.start_offset = start_offset
+        self.end_offset = end_offset

@@ -355,7 +355,7 @@ def taken(deliveries: list[Delivery]) -> list[Message]:
         )
         for delivery in deliveries
         for index, receipt in zip(
-            range(delivery.first, delivery.stop), receipts_of(delivery), strict=True
+            range(delivery.first_index, delivery.stop_index), receipts_of(delivery), strict=True
         )
     ]
 

@@ -86,7 +86,7 @@ class Consumers:
 
     def deliver(self, target: AmqpConsumer, delivery: Delivery) -> None:
         first_tag = self._next_tag
-        count = delivery.stop - delivery.first
+        count = delivery.stop_index - delivery.first_index
         self._next_tag += count
         if not target.no_ack:
             self.unacked.add(
@@ -95,19 +95,19 @@ class Consumers:
                     first_tag + count - 1,
                     delivery.consumer,
                     delivery.view,
-                    delivery.start,
+                    delivery.start_offset,
                     self._node_loop.now_ms(),
                 )
             )
         frame_max = self._connection.frame_max
         if not (target.by_offset or self._is_annotated(delivery)) and all_amqp(
-            delivery.batch, delivery.first, delivery.stop
+            delivery.batch, delivery.first_index, delivery.stop_index
         ):
             self._sender.send(
                 render_deliveries(
                     delivery.batch,
-                    delivery.first,
-                    delivery.stop,
+                    delivery.first_index,
+                    delivery.stop_index,
                     self.number,
                     target.tag_bytes,
                     first_tag,
@@ -116,10 +116,14 @@ class Consumers:
                 )
             )
             return
-        for index in range(delivery.first, delivery.stop):
+        for index in range(delivery.first_index, delivery.stop_index):
             exchange, key, raw, body = self._parts(delivery, index, told_offset=target.by_offset)
             method = BasicDeliver(
-                target.tag, first_tag + index - delivery.first, delivery.attempts > 1, exchange, key
+                target.tag,
+                first_tag + index - delivery.first_index,
+                delivery.attempts > 1,
+                exchange,
+                key,
             )
             self._sender.send(render_content(self.number, encode(method), raw, body, frame_max))
 
@@ -161,9 +165,9 @@ class Consumers:
         tag = self._next_tag
         self._next_tag += 1
         if not no_ack:
-            run = UnackedRun(tag, tag, getter, delivery.view, delivery.start, now_ms)
+            run = UnackedRun(tag, tag, getter, delivery.view, delivery.start_offset, now_ms)
             self.unacked.add(run)
-        exchange, key, raw, body = self._parts(delivery, delivery.first, got=True)
+        exchange, key, raw, body = self._parts(delivery, delivery.first_index, got=True)
         method = BasicGetOk(tag, delivery.attempts > 1, exchange, key, subscription.ready)
         return render_content(self.number, encode(method), raw, body, self._connection.frame_max)
 

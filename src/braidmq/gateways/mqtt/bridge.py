@@ -94,7 +94,7 @@ class Bridge:
     def deliver(self, delivery: Delivery) -> None:
         """Publish first and acknowledge then: the journal has them in this order, too."""
         now_ms = self._node_loop.now_ms()
-        for index in range(delivery.first, delivery.stop):
+        for index in range(delivery.first_index, delivery.stop_index):
             topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
             arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
             try:
@@ -102,7 +102,7 @@ class Bridge:
             except MqttError:
                 self._router.counters.dropped += 1  # nobody would be helped by trying it again
         self._node_loop.engine().settling.ack(
-            delivery.consumer, delivery.view, delivery.start, delivery.end
+            delivery.consumer, delivery.view, delivery.start_offset, delivery.end_offset
         )
 
 

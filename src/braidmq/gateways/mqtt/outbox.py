@@ -331,9 +331,9 @@ class Outbox:
     def deliver(self, delivery: Delivery) -> None:
         if self._port is None or delivery.consumer is not self._consumer:
             return
-        assert delivery.end <= delivery.view.state.settled.floor + ID_MAX
-        batch, first = delivery.batch, delivery.first
-        for stop, form, flags, topic in delivery_runs(batch, first, delivery.stop):
+        assert delivery.end_offset <= delivery.view.state.settled.floor + ID_MAX
+        batch, first = delivery.batch, delivery.first_index
+        for stop, form, flags, topic in delivery_runs(batch, first, delivery.stop_index):
             if form != MQTT:
                 self._deliver_translated(delivery, first, stop)
             elif self._are_held(batch.offset_at(first), stop - first):

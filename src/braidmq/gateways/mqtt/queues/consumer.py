@@ -105,7 +105,7 @@ class QueueConsumer:
             return
         if len(self.open) > 2 * self._limit:
             self._forget_lost()
-        for index in range(delivery.first, delivery.stop):
+        for index in range(delivery.first_index, delivery.stop_index):
             self._deliver_one(delivery, delivery.batch.record(index))
 
     def _deliver_one(self, delivery: Delivery, record: Record) -> None:
