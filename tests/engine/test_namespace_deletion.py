@@ -45,3 +45,20 @@ def test_what_was_made_since_in_a_namespace_of_that_name_stays(stop_after: int) 
     world.reopen()
     assert [topic.name for topic in world.engine.state.topics_of(NS)] == ["t2"]
     assert len(world.engine.store.logs) == 2
+
+
+def test_groups_and_leases_go_with_their_namespace() -> None:
+    world = World()
+    prepare(world)
+    topic = world.engine.state.topic(NS, "t0")
+    for namespace, name in ((NS, "t1"), (OTHER, "kept")):
+        world.engine.groups.join(namespace, "g", None, "c", [name], now_ms=world.now_ms)
+    world.engine.leases.hold(
+        NS, "l", {topic.partitions[0]: 0}, now_ms=world.now_ms, ttl_ms=1_000_000
+    )
+    world.engine.namespaces.delete(NS, now_ms=world.now_ms)
+    for _ in range(2):
+        assert not world.engine.groups.groups(NS)
+        assert not world.engine.leases.list(NS)
+        assert [group.name for group in world.engine.groups.groups(OTHER)] == ["g"]
+        world.reopen()

@@ -96,7 +96,7 @@ class Engine:
         self.retention = Retention(
             state, timers, hooks, settlement, self.reading, appending, self.offsets, now_ms
         )
-        self.leases = Leases(state, timers, self.retention)
+        self.leases = Leases(state, timers, hooks, self.retention)
         # Who publishes and who consumes.
         self.transactions = Coordinator(
             state,

@@ -85,6 +85,7 @@ class GroupCoordinator:
         timers.register(TimerKind.GROUP, self._expire)
         hooks.partitions_added.append(self._resized)
         hooks.topic_deleted.append(self._topic_deleted)
+        hooks.namespace_deleted.append(self._namespace_deleted)
         self._groups: dict[tuple[str, str], _Coordinated] = {}
         self._by_number: dict[int, _Coordinated] = {}
 
@@ -342,9 +343,19 @@ class GroupCoordinator:
         found = self._found(namespace, name)
         if found.group.member_ids:
             raise WrongMode(f"group {name!r} has members", remedy="Let them leave first")
-        del self._groups[namespace, name]
-        del self._by_number[found.number]
-        self._state.store.change([(GROUPS, found.key, None)])
+        self._forget([found])
+
+    def _namespace_deleted(self, namespace: str, _now_ms: int) -> None:
+        """Their members' consumers go with the topics."""
+        self._forget([each for each in self._groups.values() if each.namespace == namespace])
+
+    def _forget(self, groups: Sequence[_Coordinated]) -> None:
+        for found in groups:
+            self._state.wheel.cancel(found.timer)
+            del self._groups[found.namespace, found.group.name]
+            del self._by_number[found.number]
+        if groups:
+            self._state.store.change([(GROUPS, found.key, None) for found in groups])
 
     # --- doing it ---
 

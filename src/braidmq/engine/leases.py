@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from braidmq.engine.errors import UnknownLease
+from braidmq.engine.hooks import Hooks
 from braidmq.engine.retention import Retention
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.timers import Timers
@@ -58,13 +59,16 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, state: EngineState, timers: Timers, retention: Retention) -> None:
+    def __init__(
+        self, state: EngineState, timers: Timers, hooks: Hooks, retention: Retention
+    ) -> None:
         self._state = state
         self._retention = retention
         self._leases: dict[tuple[str, str], Lease] = {}
         self._by_number: dict[int, Lease] = {}
         self._next_number = 1
         timers.register(TimerKind.LEASE, self._expire)
+        hooks.namespace_deleted.append(self._namespace_deleted)
 
     def restore(self, now_ms: int) -> None:
         for _, value in self._state.store.catalogue.items(LEASES):
@@ -161,6 +165,10 @@ class Leases:
         del self._by_number[lease.number]
         self._state.store.change([(LEASES, _key(lease), None)])
         self._unpin(lease.positions, now_ms)
+
+    def _namespace_deleted(self, namespace: str, now_ms: int) -> None:
+        for lease in self.list(namespace):
+            self.end(lease, now_ms)
 
     def _expire(self, number: int, _a: int, _b: int, now_ms: int) -> None:
         """Its timer has come: it is over, or was renewed meanwhile."""
