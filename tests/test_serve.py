@@ -448,7 +448,7 @@ def test_sessions_are_back_before_the_loop_runs_whatever_listens() -> None:
     node = Node(Config(listeners=msgspec.convert(OFF, ListenerSettings)), engine, clock)
     loop = asyncio.new_event_loop()
     assembled = node.assemble(loop)
-    assert assembled.listeners == []
+    assert assembled.service.listeners == []
     kept = engine.store.catalogue.get(SESSIONS, "/\0meter")
     assert kept is not None
     record = msgspec.msgpack.decode(kept, type=SessionRecord)

@@ -19,7 +19,7 @@ async def test_a_poll_that_gives_up_takes_nothing_any_more() -> None:
     """A message that comes at that very moment stays for the next one. A group's member whose poll
     took it and did not answer with it would commit beyond it: it were lost."""
     engine = SimpleNamespace(dispatching=SimpleNamespace(watch=lambda subscription: None))
-    broker = SimpleNamespace(loop=asyncio.get_running_loop(), listeners=[], engine=engine)
+    broker = SimpleNamespace(loop=asyncio.get_running_loop(), listeners=[], engine=lambda: engine)
     waiting = Waiting(cast(NodeLoop, broker))
     taken: list[Message] = []
     tries = 0

@@ -78,5 +78,5 @@ def test_dead_letters_and_delayed_page_by_page(topics, monkeypatch):
 def test_a_table_of_a_topic_that_is_not_there_and_no_stream_of_one(topics):
     with pytest.raises(NotFound):
         table(topics, "lag", topic="missing")
-    with pytest.raises(BadOption, match="no stream"):
+    with pytest.raises(BadOption, match="can't be read as a stream"):
         topics.source(table="lag").streamReader(None)

@@ -13,7 +13,6 @@ What can't be read back is not said by entries: records that were never journale
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.batch import RecordBatch
@@ -43,9 +42,6 @@ from braidmq.storage.quarantine import QUARANTINE, Damage
 from braidmq.storage.segment import OpenFiles, Segment
 from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 OnDamage = Callable[[PartitionLog, Damage], None]
 
 
@@ -70,7 +66,8 @@ class StoreState:
         self.obsolete: list[Segment] = []
         """Segments that nobody wants: the next checkpoint removes them."""
         self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
-        self._acknowledging: dict[SubscriptionId, dict[PartitionId, None]] = {}
+        self._acknowledging: dict[SubscriptionId, tuple[PartitionId, ...]] = {}
+        """Mostly one: a tuple takes a quarter of the memory of a dict, and topics are many."""
         self.by_kind = {kind: each for each in participants for kind in each.kinds}
         self._files = files
         self._index_interval = index_interval
@@ -265,18 +262,27 @@ class StoreState:
     def _add_offsets(
         self, subscription: SubscriptionId, partition: PartitionId, offsets: OffsetSet
     ) -> None:
+        if (subscription, partition) not in self.acknowledged:
+            self._subscribers.setdefault(partition, {})[subscription] = None
+            known = self._acknowledging.get(subscription, ())
+            self._acknowledging[subscription] = (*known, partition)
         self.acknowledged[subscription, partition] = offsets
-        self._subscribers.setdefault(partition, {})[subscription] = None
-        self._acknowledging.setdefault(subscription, {})[partition] = None
 
     def forget_offsets(self, subscription: SubscriptionId, partition: PartitionId) -> None:
-        if self.acknowledged.pop((subscription, partition), None) is not None:
-            _remove(self._subscribers, partition, subscription)
-            _remove(self._acknowledging, subscription, partition)
+        self._forget_offsets(subscription, partition)
+        if self._acknowledging.get(subscription) == (partition,):
+            del self._acknowledging[subscription]
 
     def forget_subscription(self, subscription: SubscriptionId) -> None:
-        for partition in list(self._acknowledging.get(subscription, ())):
-            self.forget_offsets(subscription, partition)
+        for partition in self._acknowledging.pop(subscription, ()):
+            self._forget_offsets(subscription, partition)
+
+    def _forget_offsets(self, subscription: SubscriptionId, partition: PartitionId) -> None:
+        if self.acknowledged.pop((subscription, partition), None) is not None:
+            subscribers = self._subscribers[partition]
+            del subscribers[subscription]
+            if not subscribers:
+                del self._subscribers[partition]
 
     # --- snapshots ---
 
@@ -340,13 +346,6 @@ class StoreState:
 
     def segments(self) -> list[Segment]:
         return [each for log in self.logs.values() for each in log.segments]
-
-
-def _remove(index: dict[K, dict[V, None]], key: K, value: V) -> None:
-    held = index[key]
-    del held[value]
-    if not held:
-        del index[key]
 
 
 _APPLY: dict[Kind, Callable[[StoreState, Entry], None]] = {

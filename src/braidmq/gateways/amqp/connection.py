@@ -309,6 +309,9 @@ class AmqpConnection(PermissionChecks):
 
     def handle(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
+        if kind != EVENT_PUBLISH:
+            # What it published before has its answer before this one's, even if this is the end.
+            self.node_loop.flush_batch()
         if kind == EVENT_ERROR:
             raise ConnectionError_(ReplyCode(event[1]), event[2], logged=without_octets(event[2]))
         channel_number = event[2] if kind == EVENT_FRAME else event[1]
@@ -442,7 +445,7 @@ class AmqpConnection(PermissionChecks):
             return
         if isinstance(method, ChannelClose):
             del self.channels[number]
-            steps = close_channel(channel, partial(self._channel_closed, channel))
+            steps = close_channel(channel, self._closed_channels)
             if steps is not None:
                 self.input.do(steps)
             return
@@ -451,10 +454,6 @@ class AmqpConnection(PermissionChecks):
             self._contents[number] = Content(method)
             return
         self._commands.run(channel, method)
-
-    def _channel_closed(self, channel: Channel) -> None:
-        channel.output.reply(ChannelCloseOk())
-        self._closed_channels.part(channel.number, channel.output)
 
     def _open_channel(self, number: int) -> None:
         if number in self.channels:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from braidmq.gateways.amqp.output import ClosedChannels
 from braidmq.runtime.sliced_work import Steps
+from braidmq.wire.amqp.methods import ChannelCloseOk
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.channel import Channel
@@ -39,28 +41,33 @@ def _all(
         node_loop.let_go(then)
 
 
-def close_channel(channel: "Channel", answer: Callable[[], None]) -> Steps | None:
+def close_channel(channel: "Channel", closed: ClosedChannels) -> Steps | None:
     """The client closes it, and is answered when all is given back. What is left of that if it has
     to be done in slices: what comes behind it has to wait."""
     channel.node_loop.flush_batch()  # what it published comes before its end
     is_long = len(channel.consumers.by_tag) > CONSUMERS_AT_ONCE
     ending = channel.node_loop.letting_go(channel.ending(left=True))
     if is_long and channel.connection.input.is_handling:
-        return _closing(channel.node_loop, ending, answer)
+        return _closing(channel, ending, closed)
     _exhaust(ending)
-    answer()
+    _answer(channel, closed)
     return None
 
 
-def _closing(node_loop: "NodeLoop", ending: Steps, answer: Callable[[], None]) -> Iterator[None]:
+def _closing(channel: "Channel", ending: Steps, closed: ClosedChannels) -> Iterator[None]:
     try:
         for _ in ending:
             yield
     except GeneratorExit:
         # The connection is over: nobody waits for the rest.
-        node_loop.work_in_background(ending, "giving back what a channel had")
+        channel.node_loop.work_in_background(ending, "giving back what a channel had")
         raise
-    answer()
+    _answer(channel, closed)
+
+
+def _answer(channel: "Channel", closed: ClosedChannels) -> None:
+    channel.output.reply(ChannelCloseOk())
+    closed.part(channel.number, channel.output)
 
 
 def _exhaust(steps: Steps) -> None:

@@ -321,6 +321,9 @@ class MqttConnection:
 
     def handle(self, event: tuple[Any, ...], view: memoryview) -> None:
         kind = event[0]
+        if kind != EVENT_PUBLISH:
+            # What it published before has its answer before this one's, even if this is the end.
+            self.node_loop.flush_batch()
         if kind == EVENT_PUBLISH:
             run = event[1]
             arrival = Arrival.of_run(run, view, self.version, self.node_loop.now_ms())
