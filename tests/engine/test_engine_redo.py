@@ -80,7 +80,7 @@ class RedoneTransactions(TransactionMachine):
     @precondition(lambda self: hasattr(self, "engine"))
     @rule()
     def redo(self) -> None:
-        self.synced = len(self.events)
+        self.sync()
         check_redone(self.engine, self.disk, self.now_ms)
 
     def teardown(self) -> None:

@@ -3,6 +3,9 @@
 The model is the history itself: every call that is one journal entry is one event, and what there
 is to see follows from the events. A crash may lose events from the end, but only unsynced ones, and
 none from the middle: after it the engine must show what some prefix of the history gives.
+
+Retention and compaction are no events: the engine comes to them when it thinks it is time. What
+they took is checked for what they may take.
 """
 
 import itertools
@@ -16,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.policy import QUEUE_SETTINGS
-from braidmq.engine.topics import Consumer, Credit, PartitionView
+from braidmq.engine.topics import Consumer, Credit, PartitionView, TopicPartition
 from braidmq.engine.transactions.errors import (
     OutOfOrderSequence,
     ProducerFenced,
@@ -35,9 +38,12 @@ SMALL = StorageSettings(
 HERE = "n"
 TIMEOUT_MS = 60_000
 SESSION_MS = 30_000
+TICK_MS = 10
+"""Timers may be late by less than this: the times of a history are multiples of it."""
+SHORT = 6
 TOPICS: dict[str, dict[str, Any]] = {
     "log": {"partitions": 2},
-    "short": {"partitions": 1, "retention": {"messages": 6}},
+    "short": {"partitions": 1, "retention": {"messages": SHORT}},
     "keyed": {
         "partitions": 1,
         "compaction": {"enabled": True, "lag_ms": 0, "interval_ms": 1},
@@ -92,18 +98,12 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Cut:
-    place: Place
-    start: int
-
-
-@dataclass(frozen=True)
 class Opened:
     producer: int
     epoch: int
 
 
-Event = Wrote | Began | Held | Acked | Ended | Cut | Opened
+Event = Wrote | Began | Held | Acked | Ended | Opened
 
 
 @dataclass
@@ -137,8 +137,6 @@ class Scene:
                 del self.open[name]
                 self.ended[name] = committed
                 self._decide(name, committed, winners)
-            case Cut(place, start):
-                self.records[place] = [each for each in self.records[place] if each[0] >= start]
             case Opened(producer, epoch):
                 self.epochs[producer] = epoch
 
@@ -192,6 +190,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.now_ms = 1_700_000_000_000
         self.events: list[Event] = []
         self.synced = 0
+        self.synced_start = 0
+        """Of ``short``: what was gone by then does not come back."""
         self.numbers = itertools.count()
         self.names = itertools.count()
         self.times: dict[str, tuple[int, int]] = {}
@@ -347,7 +347,7 @@ class TransactionMachine(RuleBasedStateMachine):
         with pytest.raises(TransactionAborted):
             self.engine.transactions.end(HERE, name, commit=True, now_ms=self.now_ms)
 
-    @rule(ms=st.sampled_from([1, 1000, 20_000, 31_000, 61_000]))
+    @rule(ms=st.sampled_from([TICK_MS, 1000, 20_000, 31_000, 61_000]))
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         self.engine.advance(self.now_ms)
@@ -440,19 +440,29 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def sync(self) -> None:
         self.engine.store.commit()
-        self.synced = len(self.events)
+        self.all_is_synced()
 
     @rule()
     def checkpoint(self) -> None:
         self.engine.store.checkpoint()
+        self.all_is_synced()
+
+    def all_is_synced(self) -> None:
         self.synced = len(self.events)
+        self.synced_start = self.short().log.start_offset
+
+    def short(self) -> TopicPartition:
+        return self.engine.state.topic(HERE, "short").partitions[0]
+
+    def start_max(self) -> int:
+        """Where retention may cut ``short``: the last messages stay, and what is not decided."""
+        short = self.short()
+        return max(min(short.log.next_offset - SHORT, short.stable_offset), 0)
 
     @rule()
     def retain_and_compact(self) -> None:
         self.engine.retention.enforce(self.engine.state.topic(HERE, "short"), self.now_ms)
-        partition = self.engine.state.topic(HERE, "short").partitions[0]
-        assert partition.log.start_offset <= partition.stable_offset
-        self.happened(Cut(("short", 0), partition.log.start_offset))
+        assert self.short().log.start_offset == self.start_max()
         self.engine.retention.compact(self.engine.state.topic(HERE, "keyed"), self.now_ms)
 
     @rule(choice=crashes)
@@ -521,6 +531,9 @@ class TransactionMachine(RuleBasedStateMachine):
             for uncommitted in (False, True):
                 seen = self.read(place, uncommitted=uncommitted)
                 expected = scene.visible(place, uncommitted=uncommitted)
+                if place[0] == "short":
+                    start = self.short().log.start_offset
+                    expected = [each for each in expected if each[0] >= start]
                 if place[0] == "keyed":
                     seen, expected = _latest(seen), _latest(expected)
                 if place[0] == "queue":
@@ -529,6 +542,9 @@ class TransactionMachine(RuleBasedStateMachine):
                     expected = [each for each in expected if each[1] not in scene.settled]
                 if seen != expected:
                     found.append((place, uncommitted, seen, expected))
+        start, start_max = self.short().log.start_offset, self.start_max()
+        if not self.synced_start <= start <= start_max:
+            found.append(("retention", self.synced_start, start, start_max))
         open_now = {each.begun.name for each in self.engine.transactions.transactions(HERE)}
         if open_now != set(scene.open):
             found.append(("open", open_now, set(scene.open)))
@@ -575,3 +591,46 @@ TestTransactions.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+# --- what random histories come to seldom ---
+
+
+def machine() -> TransactionMachine:
+    found = TransactionMachine()
+    found.begin_everything()
+    return found
+
+
+def test_retention_comes_by_itself_when_time_passes() -> None:
+    history = machine()
+    history.publish_plainly(("short", 0), SHORT + 1)
+    history.time_passes(TICK_MS)
+    assert history.short().log.start_offset == 1
+    history.all_is_as_it_happened()
+    history.teardown()
+
+
+def test_retention_leaves_what_is_not_decided() -> None:
+    history = machine()
+    history.publish_in_transaction(0, ("short", 0), SHORT, "", again=False)
+    history.publish_plainly(("short", 0), 2)
+    history.time_passes(TICK_MS)
+    assert history.short().log.start_offset == 0
+    history.abort(0)
+    history.time_passes(TICK_MS)
+    assert history.short().log.start_offset == 3
+    history.all_is_as_it_happened()
+    history.teardown()
+
+
+def test_a_transaction_is_aborted_within_a_tick_of_its_time() -> None:
+    history = machine()
+    history.time_passes(1)
+    history.begin()
+    history.time_passes(SESSION_MS - TICK_MS)
+    history.all_is_as_it_happened()
+    history.time_passes(2 * TICK_MS - 1)
+    assert not history.times
+    history.all_is_as_it_happened()
+    history.teardown()
