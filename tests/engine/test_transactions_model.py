@@ -30,7 +30,7 @@ from braidmq.engine.transactions.ledger import Producer, Transaction
 from braidmq.engine.transactions.publishing import Origin
 from braidmq.record.batch import RecordBatch
 from braidmq.storage.settings import StorageSettings
-from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll, Random
+from braidmq.testing.faulty_disk import CrashChoice, CutAt, FaultyDisk, KeepAll, LoseAll, Random
 
 SMALL = StorageSettings(
     segment_bytes_max=1024, index_interval_bytes=128, journal_file_bytes=16384, tail_bytes_max=0
@@ -56,7 +56,10 @@ Place = tuple[str, int]
 picks = st.integers(0, 1 << 16)
 places = st.sampled_from([*PLACES, ("queue", 0), ("queue", 0)])
 crashes = st.one_of(
-    st.just(LoseAll()), st.just(KeepAll()), st.builds(Random, st.integers(0, 1 << 32))
+    st.just(LoseAll()),
+    st.just(KeepAll()),
+    st.builds(CutAt, st.integers(0, 1024)),
+    st.builds(Random, st.integers(0, 1 << 32)),
 )
 
 
@@ -351,9 +354,16 @@ class TransactionMachine(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         self.engine.advance(self.now_ms)
-        for name, (began, seen) in sorted(self.times.items(), key=lambda each: each[1]):
-            if self.now_ms >= min(began + TIMEOUT_MS, seen + SESSION_MS):
-                self.ended(name, committed=False)
+        due = {
+            name
+            for name, (began, seen) in self.times.items()
+            if self.now_ms >= min(began + TIMEOUT_MS, seen + SESSION_MS)
+        }
+        # Which of them comes first is the engine's affair, but a crash may leave just that one.
+        order = [name for _, name in self.engine.transactions._ledger.outcomes if name in due]
+        assert set(order) == due
+        for name in order:
+            self.ended(name, committed=False)
 
     # --- the queue ---
 
@@ -465,9 +475,16 @@ class TransactionMachine(RuleBasedStateMachine):
         assert self.short().log.start_offset == self.start_max()
         self.engine.retention.compact(self.engine.state.topic(HERE, "keyed"), self.now_ms)
 
-    @rule(choice=crashes)
-    def crash(self, choice: Any) -> None:
-        self.disk = self.disk.crash(choice)
+    def crash_while_syncing(self, choice: CrashChoice) -> FaultyDisk:
+        """What is left when power goes before what was written is on the disk."""
+        left: list[FaultyDisk] = []
+        self.disk.slow_sync = lambda: left.append(self.disk.crash(choice))
+        self.engine.store.commit()
+        return left[0] if left else self.disk.crash(choice)
+
+    @rule(choice=crashes, syncing=st.booleans())
+    def crash(self, choice: CrashChoice, syncing: bool) -> None:
+        self.disk = self.crash_while_syncing(choice) if syncing else self.disk.crash(choice)
         self.engine = Engine.open(self.disk, self.now_ms, SMALL)
         self.attach()
         self.deliver()
@@ -634,3 +651,24 @@ def test_a_transaction_is_aborted_within_a_tick_of_its_time() -> None:
     assert not history.times
     history.all_is_as_it_happened()
     history.teardown()
+
+
+def test_a_crash_leaves_the_later_of_two_transactions_open() -> None:
+    """The one that is due first is aborted first, and was begun last here."""
+    left = set()
+    for kept_bytes in range(0, 512, 16):
+        history = machine()
+        history.begin()
+        history.time_passes(20_000)
+        history.begin()
+        history.transaction(0)
+        history.time_passes(20_000)
+        history.transaction(0)
+        history.sync()
+        history.time_passes(20_000)
+        assert not history.times
+        history.crash(CutAt(kept_bytes), syncing=True)
+        left.add(tuple(sorted(history.times)))
+        history.all_is_as_it_happened()
+        history.teardown()
+    assert left == {("t0", "t1"), ("t0",), ()}
