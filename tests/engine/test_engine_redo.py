@@ -147,6 +147,23 @@ def test_what_a_transaction_has_in_a_topic_goes_with_it() -> None:
     check_world(world)
 
 
+def test_an_aborted_transaction_is_left_out_once_an_older_one_is_decided() -> None:
+    world = World(FaultyDisk())
+    log, transactions = world.topic("log"), world.engine.transactions
+    view = world.engine.subscriptions.subscribe(log, "s", now_ms=world.now_ms).views[0]
+    older, newer = (transactions.begin(NS, name, now_ms=world.now_ms)[0] for name in ("t", "u"))
+    for transaction in (older, newer):
+        origin = Origin(transactions.branch(transaction), 0)
+        world.engine.publishing.publish(
+            log, world.batch(b"x"), now_ms=world.now_ms, partition=0, origin=origin
+        )
+    transactions.abort(newer, now_ms=world.now_ms)
+    check_world(world)
+    transactions.commit(older, now_ms=world.now_ms)
+    check_world(world)
+    assert view.state.settled.ranges_above_floor() == [(1, 4)]
+
+
 # --- the ledger, entry by entry ---
 
 PARTITIONS = [PartitionId(1), PartitionId(2)]

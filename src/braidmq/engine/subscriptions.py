@@ -95,14 +95,16 @@ class Subscriptions:
         *,
         journaled: bool = True,
     ) -> None:
-        """What was cancelled is delivered to nobody, whenever they come."""
+        """What was cancelled is delivered to nobody, whenever they come. What is behind the end of
+        what they see is left out when they are told of it."""
         store, cancelled = self._state.store, self._state.cancelled(partition)
         if cancelled is None:
             return
+        end = partition.log.next_offset if subscription.uncommitted else partition.stable_offset
         ranges = [
-            (max(start, settled.floor), stop)
+            (max(start, settled.floor), min(stop, end))
             for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
-            if stop > settled.floor
+            if max(start, settled.floor) < min(stop, end)
         ]
         if ranges and journaled and subscription.durable:
             store.acknowledge(subscription.id, partition.log.id, ranges)
