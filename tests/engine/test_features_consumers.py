@@ -59,7 +59,7 @@ def test_a_crowd_of_queues_is_served_in_several_goes_and_keeps_its_limits() -> N
     assert (len(first), len(second)) == (DELIVERIES_MAX, 10)
     assert [each.consumer for each in first + second] == consumers
     # Nobody lost what its consumer could take, because others came first.
-    assert {each.stop - each.first for each in first + second} == {2}
+    assert {each.stop_index - each.first_index for each in first + second} == {2}
 
 
 @pytest.mark.parametrize("pushed", [False, True])
