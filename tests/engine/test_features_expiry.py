@@ -245,3 +245,23 @@ def test_shortening_the_idle_time_takes_effect() -> None:
     world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
     world.advance(MINUTE + 10)
     assert topic.deleted
+
+
+@pytest.mark.parametrize("dead_letter", [False, True])
+@pytest.mark.parametrize("ordering", ["strict", "partition"])
+def test_what_was_behind_one_that_expires_is_handed_out(ordering: str, dead_letter: bool) -> None:
+    """Where order is promised it waited for the retry of the other, and nothing else happens."""
+    world = World()
+    dead = {"topic": "{topic}.dlq", "expired": dead_letter}
+    topic = world.topic(ordering=ordering, dead_letter=dead)
+    consumer = world.consumer(topic)
+    world.publish(topic, b"first", expires_at_ms=world.now_ms + TTL)
+    (got,) = world.dispatch()
+    world.engine.settling.nack(
+        consumer, topic.subscriptions["s"].views[0], got.offset, got.offset + 1,
+        now_ms=world.now_ms, delay_ms=10 * TTL,
+    )  # fmt: skip
+    world.publish(topic, b"second")
+    assert world.dispatch() == []
+    world.advance(2 * TTL)
+    assert values(world.dispatch()) == [b"second"]

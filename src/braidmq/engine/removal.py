@@ -175,6 +175,9 @@ class Removal:
             topic = out.view.partition.topic
             self._state.totals.of(topic.namespace).dropped[reason] += out.count
             self._settlement.settle(out.view, ranges)
+        if out.view.partition.topic.policy.ordering != "none":
+            # One of them may have waited for its retry, and others behind it for their turn.
+            self._state.mark_dirty(out.view.subscription)
 
     # --- limits ---
 
