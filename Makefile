@@ -17,13 +17,16 @@ SOURCES := setup.py compiled.txt \
 
 .PHONY: \
   bench-amqp \
+  bench-celery \
   bench-client \
   bench-connections \
   bench-engine \
+  bench-groups \
   bench-http \
   bench-mqtt \
   bench-spark \
   bench-storage \
+  bench-tls \
   bench-transactions \
   churn \
   clean \
@@ -70,8 +73,9 @@ $(INSTALLED): pyproject.toml | $(BUILT)
 serve: $(INSTALLED)
 	@$(BIN)/braid serve
 
+# One worker more than cores: a third of their time tests wait, for timers, disks and nodes that start and stop.
 test: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 # Against a live RabbitMQ and Mosquitto, all there is; CI runs the quick part. Needs root the first time.
 compare: setup
@@ -96,8 +100,19 @@ bench-amqp: setup
 bench-mqtt: setup
 	$(BIN)/python -m bench.mqtt
 
+# Needs root the first time.
+bench-celery: setup
+	$(BIN)/python -m bench.celery_workers
+
+# Beside plain connections, and beside RabbitMQ and Mosquitto over TLS. Needs root the first time.
+bench-tls: setup
+	$(BIN)/python -m bench.tls
+
 bench-client: setup
 	$(BIN)/python -m bench.client
+
+bench-groups: setup
+	$(BIN)/python -m bench.groups
 
 bench-transactions: setup
 	$(BIN)/python -m bench.transactions
@@ -120,10 +135,13 @@ qos2-kills: setup
 damage: setup
 	DAMAGE_CASES=$(or $(CASES),500) DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s -q tests/engine/test_damage.py
 
-# Needs golang-go and golang-github-rabbitmq-amqp091-go-dev: the tests of that library, and our cases of it and amqplib.
+# Needs golang-go and golang-github-rabbitmq-amqp091-go-dev: the tests of that library, of kombu, py-amqp and Celery, and our
+# cases of it, of amqplib, of Celery from 5.3 on, and of clients that outlive ten kills of the node.
 foreign: setup
 	$(BIN)/python -m bench.foreign --rounds $(or $(TIMES),3)
-	$(BIN)/python -m pytest -q tests/clients/go tests/clients/node/test_amqplib.py
+	$(BIN)/python -m bench.foreign_python
+	CELERY_VERSIONS=all SURVIVED_KILLS=10 $(BIN)/python -m pytest -q tests/clients/go tests/clients/node/test_amqplib.py \
+	  tests/clients/amqp/test_celery_delays.py tests/clients/amqp/test_surviving_kills.py
 
 # After a change to the HTTP API.
 openapi: setup
@@ -146,7 +164,10 @@ pipeline-demo: setup
 	$(BIN)/python scripts/pipeline_demo.py
 
 spark-crash: setup
-	$(BIN)/python scripts/spark_crash.py --messages 200000 --kills 20 --master 'local-cluster[2,1,1024]'
+	for sink in topic lake; do \
+	  $(BIN)/python scripts/spark_crash.py --sink $$sink --kills 20 --pause 1 --every 0.5 \
+	    --master 'local-cluster[2,1,1024]' || exit; \
+	done
 
 # Kills and power cuts under traffic of every protocol: docs/RELIABILITY.md.
 ROUNDS ?= 50
@@ -164,6 +185,7 @@ soak: setup
 bench-spark: setup
 	$(BIN)/python -m bench.spark
 	$(BIN)/python -m bench.spark_sink
+	$(BIN)/python -m bench.spark_lake
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

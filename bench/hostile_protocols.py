@@ -525,7 +525,7 @@ def http_listings(ports: Ports, seconds: float) -> None:
 
 def http_unread(ports: Ports, seconds: float) -> None:
     """Requests in a row on one connection, whose answers are not read."""
-    data = http_head("GET", "/v1/openapi.json") * 50
+    data = http_head("GET", "/openapi.json") * 50
     flood([tcp(ports["http_port"]) for _ in range(CROWD)], lambda _: data, seconds, reads=False)
 
 

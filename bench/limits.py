@@ -14,11 +14,10 @@ from braidmq.engine.engine import Engine
 from braidmq.engine.errors import TopicFull
 from braidmq.engine.routing.bindings import topic as topic_destination
 from braidmq.engine.topics import Topic
-from braidmq.gateways.translation import amqp_envelope
 from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import MemoryDisk
 from braidmq.wire.amqp.properties import Properties
-from braidmq.wire.envelopes import AMQP
+from braidmq.wire.envelopes import AMQP, amqp_envelope
 
 NOW = 1_700_000_000_000
 NS = "bench"

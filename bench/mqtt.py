@@ -69,7 +69,9 @@ PROMISES = {
 
 
 @contextmanager
-def mosquitto(root: Path, *, storage: str = IN_MEMORY) -> Iterator[str]:
+def mosquitto(
+    root: Path, *, storage: str = IN_MEMORY, url: str = "mqtt://127.0.0.1:{port}"
+) -> Iterator[str]:
     install(MOSQUITTO, "mosquitto")
     root.mkdir(parents=True)
     (port,) = free_ports(1)
@@ -80,7 +82,7 @@ def mosquitto(root: Path, *, storage: str = IN_MEMORY) -> Iterator[str]:
     process = subprocess.Popen(
         [str(MOSQUITTO), "-c", str(config)], stdout=log, stderr=log, start_new_session=True
     )
-    url = f"mqtt://127.0.0.1:{port}"
+    url = url.format(port=port)
     try:
         _wait_until_up(url, process)
         yield url

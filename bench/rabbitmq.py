@@ -45,12 +45,13 @@ def rabbitmq(root: Path) -> Iterator[str]:
 
 
 @contextmanager
-def rabbitmq_node(root: Path) -> Iterator[Rabbitmq]:
+def rabbitmq_node(root: Path, config: str = "") -> Iterator[Rabbitmq]:
     """A node of its own: name, ports, cookie, data, and a port mapper that ends with it."""
     install(RABBITMQ, "rabbitmq-server")
     port, distribution, mapper = free_ports(3)
     (root / "home").mkdir(parents=True)
     (root / "plugins").write_text("[].\n")
+    (root / "rabbitmq.conf").write_text(config)
     settings = {
         "HOME": root / "home",
         "ERL_EPMD_PORT": mapper,
@@ -60,7 +61,7 @@ def rabbitmq_node(root: Path) -> Iterator[Rabbitmq]:
         "RABBITMQ_DIST_PORT": distribution,
         "RABBITMQ_MNESIA_BASE": root / "mnesia",
         "RABBITMQ_LOG_BASE": root / "log",
-        "RABBITMQ_CONFIG_FILE": root / "none",
+        "RABBITMQ_CONFIG_FILE": root / "rabbitmq.conf",
         "RABBITMQ_ENABLED_PLUGINS_FILE": root / "plugins",
         "RABBITMQ_PID_FILE": root / "pid",
     }

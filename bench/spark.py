@@ -35,6 +35,12 @@ from braidmq.pipeline.source import BatchReader
 from braidmq.record.batch import RecordBatch
 from braidmq.storage.disk import RealDisk
 from braidmq.testing.live import LiveNode, live_node
+from braidmq.wire.amqp.properties import Properties as AmqpProperties
+from braidmq.wire.envelopes import AMQP, MQTT, NATIVE, amqp_envelope, encode_headers
+from braidmq.wire.mqtt.constants import Kind
+from braidmq.wire.mqtt.properties import Properties as MqttProperties
+from braidmq.wire.mqtt.properties import encode_properties as encode_mqtt_properties
+from braidmq.wire.mqtt.text import write_string
 
 TOPIC = "bench"
 PARTITIONS = 2
@@ -52,6 +58,77 @@ def fill(root: Path, topics: dict[str, int]) -> None:
             batch, now_ms = RecordBatch(), START_MS + number
             batch.extend_values([b"x" * VALUE_BYTES] * BATCH, now_ms)
             engine.publishing.publish(topic, batch, now_ms=now_ms, partition=number % PARTITIONS)
+            if engine.store.wants_checkpoint():
+                engine.store.checkpoint()
+    engine.store.checkpoint()
+    engine.close()
+
+
+NUMBER = b"00000000"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TEXTS = {"attempt": "5", "paid": "true", "tenant": "acme", "traceparent": TRACE}
+
+ENVELOPES = {
+    "native": (
+        NATIVE,
+        encode_headers(
+            {
+                name: value.encode()
+                for name, value in {
+                    "content-type": "application/json",
+                    "message-id": NUMBER.decode(),
+                    **TEXTS,
+                }.items()
+            }
+        ),
+    ),
+    "amqp": (
+        AMQP,
+        amqp_envelope(
+            b"",
+            b"orders",
+            AmqpProperties(
+                content_type="application/json",
+                delivery_mode=2,
+                message_id=NUMBER.decode(),
+                headers={"attempt": 5, "paid": True, "tenant": "acme", "traceparent": TRACE},
+            ),
+        ),
+    ),
+    "mqtt": (
+        MQTT,
+        b"\1"
+        + write_string("orders/new")
+        + encode_mqtt_properties(
+            MqttProperties(
+                content_type="application/json",
+                user_properties=(("message-id", NUMBER.decode()), *TEXTS.items()),
+            ),
+            Kind.PUBLISH,
+        ),
+    ),
+}
+"""The same six headers in each protocol; the number is another in every message."""
+
+
+def fill_with_headers(root: Path, rows: int) -> None:
+    """A topic for each protocol, all in segments."""
+    engine = Engine.open(RealDisk(root), START_MS)
+    for name, (envelope_format, envelope) in ENVELOPES.items():
+        settings = {"partitions": PARTITIONS}
+        topic = engine.topics.create("/", name, settings, now_ms=START_MS)
+        for number in range(rows // BATCH):
+            batch = RecordBatch()
+            for at in range(BATCH):
+                batch.append(
+                    b"x" * VALUE_BYTES,
+                    key=b"%d" % at,
+                    envelope=envelope.replace(NUMBER, b"%08d" % (number * BATCH + at)),
+                    envelope_format=envelope_format,
+                    timestamp_ms=START_MS,
+                )
+            partition = number % PARTITIONS
+            engine.publishing.publish(topic, batch, now_ms=START_MS, partition=partition)
             if engine.store.wants_checkpoint():
                 engine.store.checkpoint()
     engine.store.checkpoint()
@@ -101,6 +178,15 @@ class Bench:
             for name, value in options.items():
                 reader = reader.option(name, str(value))
             return timed(lambda: reader.load().write.format("noop").mode("overwrite").save())
+
+        return run
+
+    def count(self, form: str, **options: object) -> Callable[[], float]:
+        def run() -> float:
+            reader = self.spark.read.format(form)
+            for name, value in options.items():
+                reader = reader.option(name, str(value))
+            return timed(lambda: reader.load().count())
 
         return run
 
@@ -187,7 +273,29 @@ def reading(context: Context) -> Iterator[Measure]:
             "limit": bench.batch("toy", rows=rows, splits=splits, **few),
         }
         samples = alternate(cases, context.rounds(7))
-        yield rate("the same, keys and values alone", rows, samples, 0.7, guide="2 000 000")
+        yield rate("the same, keys and values alone", rows, samples, 0.9, guide="2 000 000")
+        cases = {"count": bench.count("braid", **bench.topic(), columns="offset"), "all": ours}
+        samples = alternate(cases, context.rounds(7))
+        yield rate("count of a topic, no value decoded", rows, samples, 2, "reading all columns")
+
+
+def headers(context: Context) -> Iterator[Measure]:
+    rows = context.size(1_000_000, 50_000)
+    data = context.directory()
+    fill_with_headers(data, rows)
+    with (
+        live_node(data, amqp_port=0, mqtt_port=0, ws_port=0) as node,
+        spark_session(context.directory()) as spark,
+    ):
+        bench = Bench(spark, node, context.directory())
+        cases = {name: bench.batch("braid", **bench.topic(name)) for name in ENVELOPES}
+        for each in cases.values():
+            each()
+        samples = alternate(cases, context.rounds(7))
+        for name in ("amqp", "mqtt"):
+            pair = {name: samples[name], "native": samples["native"]}
+            title = f"batch read of {name.upper()} messages with six headers, all columns"
+            yield rate(title, rows, pair, 0.7, "the same as native headers")
 
 
 def tuples(context: Context) -> Iterator[Measure]:
@@ -258,9 +366,22 @@ def window(context: Context) -> Iterator[Measure]:
     )
 
 
+def sizes_of(rows: int) -> dict[str, int]:
+    return {f"x{factor}": rows * factor for factor in (1, 4, 16)}
+
+
+def grown(name: str, samples: dict[str, list[float]]) -> Measure:
+    """Of sizes_of(): time for a row that is added. What it costs whatever the size is no part."""
+    marginal = [
+        (big - middle) / 12 / ((middle - small) / 3)
+        for small, middle, big in zip(*samples.values(), strict=True)
+    ]
+    took_s, ratio = percentile(samples["x16"], 50), percentile(marginal, 50)
+    return Measure(name, took_s, "s", at_most(1.15), ratio, against="from 1× to 4×")
+
+
 def growth(context: Context) -> Iterator[Measure]:
-    rows = context.size(500_000, 50_000)
-    sizes = {f"x{factor}": rows * factor for factor in (1, 4, 16)}
+    sizes = sizes_of(context.size(500_000, 50_000))
     with world(context, sizes) as bench:
         cases = {name: bench.batch("braid", **bench.topic(name)) for name in sizes}
         peaks: dict[str, int] = {}
@@ -269,19 +390,7 @@ def growth(context: Context) -> Iterator[Measure]:
                 case()
             peaks[name] = peak[0]
         samples = alternate(cases, context.rounds(5))
-        # What a query costs whatever its size is no part of growth.
-        marginal = [
-            (big - middle) / 12 / ((middle - small) / 3)
-            for small, middle, big in zip(*samples.values(), strict=True)
-        ]
-        yield Measure(
-            "time for a row, from 4× to 16× the data",
-            percentile(samples["x16"], 50),
-            "s",
-            at_most(1.15),
-            percentile(marginal, 50),
-            against="from 1× to 4×",
-        )
+        yield grown("time for a row, from 4× to 16× the data", samples)
         yield Measure(
             "memory of Spark and its workers at 16×",
             peaks["x16"] / 2**20,
@@ -331,6 +440,7 @@ def resident_below(root: int) -> int:
 
 BENCHMARKS: dict[str, Benchmark] = {
     "reading": reading,
+    "headers": headers,
     "tuples": tuples,
     "streaming": streaming,
     "window": window,

@@ -1,8 +1,8 @@
 """The exactly-once sink against a toy that takes Arrow batches and throws them away.
 
 Both sides write the same rows, which a toy source has in memory, as one batch of a stream. Ours is
-done when the transaction is committed on disk. Only keys and values: what Spark does with more
-columns would hide what the sink does.
+done when the transaction is committed on disk, staged and copied. Only keys and values, and headers
+in rows of their own: what Spark does with more columns would hide what the sink does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +33,11 @@ from bench.spark_toys import VALUE_BYTES
 from braidmq.loadgen.broker_process import BrokerProcess
 
 SPLITS = 2
+HEADERS = (
+    "array(named_struct('key', 'content-type', 'value', binary('application/json')),"
+    " named_struct('key', 'tenant', 'value', binary('acme')),"
+    " named_struct('key', 'attempt', 'value', binary('1'))) AS headers"
+)
 
 
 class DiscardWriter(DataSourceStreamArrowWriter):
@@ -60,10 +65,10 @@ class Discard(DataSource):
         return DiscardWriter()
 
 
-def written(bench: Bench, rows: int, sink: str, **options: str) -> Callable[[], float]:
+def written(bench: Bench, rows: int, sink: str, *more: str, **options: str) -> Callable[[], float]:
     def run() -> float:
         reader = bench.spark.readStream.format("toy").option("rows", rows).option("splits", SPLITS)
-        frame = reader.load().select("key", "value")
+        frame = reader.load().selectExpr("key", "value", *more)
         bench.runs += 1
         writer = frame.writeStream.format(sink).options(**options).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(bench.root / f"s{bench.runs}"))
@@ -91,22 +96,30 @@ def writing(context: Context) -> Iterator[Measure]:
             "once": watched,
             "least": written(bench, rows, "braid", delivery="at_least_once", **target),
             "limit": written(bench, rows, "discard"),
+            "once with headers": written(bench, rows, "braid", HEADERS, **target),
+            "limit with headers": written(bench, rows, "discard", HEADERS),
         }
         for each in cases.values():
             each()
         samples = alternate(cases, context.rounds(5))
         rates = {name: [rows / each for each in took] for name, took in samples.items()}
-        for name, text, bar in (
-            ("once", "exactly-once sink", at_least(0.6)),
-            ("least", "at-least-once sink", None),
+        for name, limit, text, bar in (
+            ("once", "limit", "exactly-once sink", at_least(0.6)),
+            (
+                "once with headers",
+                "limit with headers",
+                "exactly-once sink, three headers",
+                at_least(0.6),
+            ),
+            ("least", "limit", "at-least-once sink", None),
         ):
             yield Measure(
                 f"{text}, {VALUE_BYTES} B values",
                 percentile(rates[name], 50),
                 "rows/s",
                 bar,
-                paired_ratio(rates[name], rates["limit"]),
-                percentile(rates["limit"], 50),
+                paired_ratio(rates[name], rates[limit]),
+                percentile(rates[limit], 50),
                 "a sink that discards",
             )
         yield Measure("the broker's CPU for a row", percentile(cpu_us, 50), "µs")

@@ -5,8 +5,10 @@ and one CRC32C in C. bench/README.md says what each bar compares.
 """
 
 import gc
+import json
 import mmap
 import os
+import random
 import select
 import statistics
 import time
@@ -710,6 +712,97 @@ def many_topics(context: Context) -> Iterator[Measure]:
     store.close()
 
 
+# --- compression ---
+
+
+def order(number: int) -> bytes:
+    """What services send each other: names that repeat, values that seldom do."""
+    rng = random.Random(number)
+    return json.dumps(
+        {
+            "order_id": f"{rng.getrandbits(64):016x}",
+            "customer": rng.randrange(100_000),
+            "status": rng.choice(["created", "paid", "shipped", "delivered"]),
+            "created_at": TIMESTAMP_MS + number * 37,
+            "items": [
+                {"sku": f"SKU-{rng.randrange(5000):05d}", "price": rng.randrange(99_999) / 100}
+                for _ in range(rng.randint(1, 4))
+            ],
+        }
+    ).encode()
+
+
+def compression(context: Context) -> Iterator[Measure]:
+    count = context.size(100_000, 10_000)
+    values = [order(number) for number in range(count)]
+    plain = compressed_pass(context, values, compressed=False)
+    packed = compressed_pass(context, values, compressed=True)
+    mean = sum(map(len, values)) / count
+    yield Measure(
+        f"bytes in segments, {count:,} JSON messages of {mean:.0f} bytes, zstd",
+        packed.size / count,
+        "bytes a message",
+        ratio=packed.size / plain.size,
+        baseline=plain.size / count,
+        against="none",
+    )
+    for what, before, after in (
+        ("Checkpoint.carry_out", plain.write, packed.write),
+        ("reading all of it", plain.read, packed.read),
+        ("reading one message that nobody read before", plain.seek, packed.seek),
+    ):
+        yield Measure(
+            f"{what}, zstd",
+            after * 1e6,
+            "µs a message",
+            ratio=after / before,
+            baseline=before * 1e6,
+            against="none",
+        )
+
+
+class Compressed(NamedTuple):
+    size: int
+    write: float
+    read: float
+    seek: float
+
+
+def compressed_pass(context: Context, values: list[bytes], *, compressed: bool) -> Compressed:
+    store = Store.open(RealDisk(context.directory()), StorageSettings(tail_bytes_max=0))
+    log = store.create_partition("t")
+    log.compressed = compressed
+    for first in range(0, len(values), 100):
+        batch = RecordBatch()
+        batch.extend_values(values[first : first + 100], TIMESTAMP_MS)
+        store.append(batch, [log])
+    checkpoint = store.begin_checkpoint()
+    store.commit()
+    write = timed(lambda: checkpoint.carry_out(store.disk, store.journal, store.settings))
+    store.finish_checkpoint(checkpoint)
+    log.evict()
+    reads = [timed(lambda: read_through(log)) for _ in range(context.rounds(5))]
+    offsets = [(at * 7919) % len(values) for at in range(200)]
+    log.read(0, 1)
+
+    def seek() -> None:
+        for offset in offsets:
+            log.read(offset, 1)
+
+    seeks = timed(seek) / len(offsets)
+    size = sum(each.size for each in log.segments)
+    store.close()
+    count = len(values)
+    return Compressed(size, write / count, statistics.median(reads) / count, seeks)
+
+
+def read_through(log: PartitionLog) -> None:
+    at = 0
+    while runs := log.read(at, MIB):
+        run = runs[-1]
+        at = run.batch.offset_at(run.stop - 1) + 1
+
+
 if __name__ == "__main__":
     main(
         "storage",
@@ -721,5 +814,6 @@ if __name__ == "__main__":
             "cold-segment": cold_segment,
             "partitions": partitions,
             "many-topics": many_topics,
+            "compression": compression,
         },
     )

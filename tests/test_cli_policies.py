@@ -56,9 +56,9 @@ def test_policies_hold_for_what_is_there_and_survive_a_kill(tmp_path: Path) -> N
         assert httpx.get(path).status_code == 401
         with connected(node) as connection:
             assert connection.channel().basic_get("tasks", auto_ack=True)[2] == b"d"
-        done(braid(url, "policies", "delete", "short"))
+        done(braid(url, "policies", "delete", "--yes", "short"))
         assert listed(url, "policies") == []
-        assert "no policy" in complaint(braid(url, "policies", "delete", "short"), 5)
+        assert "no policy" in complaint(braid(url, "policies", "delete", "--yes", "short"), 5)
         assert "JSON" in complaint(braid(url, "policies", "set", "a", "b", "{"), 2)
         assert "max-lenght" in complaint(
             braid(url, "policies", "set", "a", "b", '{"max-lenght": 1}'), 1

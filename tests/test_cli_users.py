@@ -21,6 +21,8 @@ def braid(url: str, *arguments: str, stdin: str = "", **environment: str) -> Don
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BRAID_")}
     # A proxy for the web must not be asked for a node.
     proxied = {"http_proxy": "http://127.0.0.1:9", "COLUMNS": "200"}
+    # Contexts of whoever runs the tests are none of ours.
+    proxied["XDG_CONFIG_HOME"] = "/nonexistent"
     return subprocess.run(
         [sys.executable, "-m", "braidmq.cli", *arguments],
         env={**clean, **proxied, "BRAID_URL": url, **environment},
@@ -60,7 +62,9 @@ def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
         done(braid(url, "users", "add", "ann", "secret", "--tag", "administrator"))
         done(braid(url, "namespaces", "add", "sh/op", "--max-queues", "7"))
         done(braid(url, "permissions", "set", "ann", "^a", "", "[b-d]$", "-n", "sh/op"))
-        done(braid(url, "users", "delete", "guest", "--user", "ann", "--password", "secret"))
+        done(
+            braid(url, "users", "delete", "--yes", "guest", "--user", "ann", "--password", "secret")
+        )
         first.kill()
     with live_node(tmp_path, **ONLY_HTTP) as second:
         url = second.http_url
@@ -70,8 +74,8 @@ def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
             {"namespace": "sh/op", "user": "ann", "configure": "^a", "write": "", "read": "[b-d]$"}
         ]
         assert listed(url, "namespaces", *ann) == [
-            {"name": "/", "max_connections": None, "max_queues": None},
-            {"name": "sh/op", "max_connections": None, "max_queues": 7},
+            {"name": "/", "max_connections": None, "max_queues": None, "storage": "disk"},
+            {"name": "sh/op", "max_connections": None, "max_queues": 7, "storage": "disk"},
         ]
         complaint(braid(url, "users", "list"), 4)
         assert second.stop() == 0
@@ -94,7 +98,7 @@ def test_a_users_life(node: LiveNode) -> None:
     done(braid(url, "users", "tags", "bob"))
     line = complaint(braid(url, "users", "list", "--user", "bob", stdin="second\n"), 4)
     assert line == "braid: error: user 'bob' is not an administrator"
-    done(braid(url, "users", "delete", "bob"))
+    done(braid(url, "users", "delete", "--yes", "bob"))
 
 
 def test_permissions_and_namespaces(node: LiveNode) -> None:
@@ -104,26 +108,26 @@ def test_permissions_and_namespaces(node: LiveNode) -> None:
     done(braid(url, "permissions", "set", "guest", "", "^[a-z]+$", ".*", "-n", "shop"))
     table = done(braid(url, "permissions", "list", "--namespace", "shop")).splitlines()
     assert table[1].split() == ["shop", "guest", "^[a-z]+$", ".*"]
-    assert ["shop", "-", "-"] in [
+    assert ["shop", "disk", "-", "-"] in [
         row.split() for row in done(braid(url, "namespaces", "list")).splitlines()
     ]
-    done(braid(url, "permissions", "clear", "guest", "-n", "shop"))
+    done(braid(url, "permissions", "clear", "--yes", "guest", "-n", "shop"))
     assert listed(url, "permissions", "-n", "shop") == []
-    done(braid(url, "namespaces", "delete", "shop"))
+    done(braid(url, "namespaces", "delete", "--yes", "shop"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (("users", "add", "guest", "x"), 6, "user 'guest' already exists"),
-        (("users", "delete", "nobody"), 5, "there is no user 'nobody'"),
+        (("users", "delete", "--yes", "nobody"), 5, "there is no user 'nobody'"),
         (("users", "password", "nobody", "x"), 5, "there is no user 'nobody'"),
         (("users", "add", "a:b", "x"), 1, "colon"),
         (("users", "add", "ann"), 2, "New password of ann: missing"),
         (("users", "list", "--password", "wrong"), 4, "the user name or the password is wrong"),
         (("permissions", "set", "guest", "(", "", ""), 1, "is not a pattern"),
-        (("permissions", "clear", "guest", "-n", "no"), 5, "has no permission"),
-        (("namespaces", "delete", "/"), 6, "can't be deleted"),
+        (("permissions", "clear", "--yes", "guest", "-n", "no"), 5, "has no permission"),
+        (("namespaces", "delete", "--yes", "/"), 6, "can't be deleted"),
         (("namespaces", "limits", "no", "--max-queues", "1"), 5, "there is no namespace 'no'"),
         (("users", "list", "--url", "ftp://x"), 2, "ftp://x is not the URL of a node"),
     ],

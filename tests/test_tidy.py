@@ -145,6 +145,7 @@ def test_every_kernel_has_its_types_beside_it() -> None:
 WINDOWS = {
     "crc32c_portable",  # what processors without the instruction get
     "directory_size",
+    "find_header",  # what compaction finds, for its oracle
     "in_flight_bytes",
     "is_ready",
     "kafka_hash",  # for Kafka's own vectors
@@ -289,7 +290,8 @@ def test_nothing_is_left_for_later_in_a_comment() -> None:
 
 def test_only_the_command_line_prints() -> None:
     quiet = [path for path in sources() if PACKAGE / "cli" not in path.parents]
-    assert not [named(path) for path in quiet if PRINT.search(path.read_text())]
+    texts = {path: DOCSTRING.sub("", path.read_text()) for path in quiet}  # examples print
+    assert not [named(path) for path in quiet if PRINT.search(texts[path])]
 
 
 def test_compiled_modules_are_not_older_than_their_source() -> None:

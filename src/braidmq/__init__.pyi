@@ -29,6 +29,12 @@ from braidmq.client import (
     Broker as Broker,
 )
 from braidmq.client import (
+    CallFailed as CallFailed,
+)
+from braidmq.client import (
+    CallTimedOut as CallTimedOut,
+)
+from braidmq.client import (
     ChannelClosed as ChannelClosed,
 )
 from braidmq.client import (
@@ -36,6 +42,9 @@ from braidmq.client import (
 )
 from braidmq.client import (
     Closed as Closed,
+)
+from braidmq.client import (
+    Confirm as Confirm,
 )
 from braidmq.client import (
     Conflict as Conflict,
@@ -51,6 +60,9 @@ from braidmq.client import (
 )
 from braidmq.client import (
     ConsumerCancelled as ConsumerCancelled,
+)
+from braidmq.client import (
+    DeliveryTimedOut as DeliveryTimedOut,
 )
 from braidmq.client import (
     Failure as Failure,
@@ -77,7 +89,13 @@ from braidmq.client import (
     NotYourTransaction as NotYourTransaction,
 )
 from braidmq.client import (
+    OtherInstance as OtherInstance,
+)
+from braidmq.client import (
     OutOfOrderSequence as OutOfOrderSequence,
+)
+from braidmq.client import (
+    Place as Place,
 )
 from braidmq.client import (
     Producer as Producer,
@@ -93,6 +111,9 @@ from braidmq.client import (
 )
 from braidmq.client import (
     PublishRefused as PublishRefused,
+)
+from braidmq.client import (
+    Queue as Queue,
 )
 from braidmq.client import (
     StaleApplication as StaleApplication,
@@ -125,10 +146,16 @@ from braidmq.client import (
     TransactionCommitted as TransactionCommitted,
 )
 from braidmq.client import (
+    TransactionCommitting as TransactionCommitting,
+)
+from braidmq.client import (
     TransactionError as TransactionError,
 )
 from braidmq.client import (
     UnknownBranch as UnknownBranch,
+)
+from braidmq.client import (
+    UnknownPartition as UnknownPartition,
 )
 from braidmq.client import (
     UnknownProducer as UnknownProducer,
@@ -153,3 +180,4 @@ from braidmq.client import (
 )
 
 __version__: str
+__all__: list[str]

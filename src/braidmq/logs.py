@@ -13,7 +13,8 @@ import select
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import IO, Annotated, Any, Literal, Protocol
+from time import monotonic
+from typing import IO, Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +29,15 @@ UNREAD_MS = 200
 
 TRACE = logging.getLogger("braidmq.trace")
 """What was asked for by name, connection by connection: it is shown whatever the level."""
+
+
+CHANGES = logging.getLogger("braidmq.changes")
+
+
+def log_change(protocol: str, operation: str, changed: str, **facts: object) -> None:
+    """Who changed what, once it is done, whatever it came over: ``about`` says who and from where.
+    Never the body of a request: it may be a password."""
+    CHANGES.info(operation, extra={"protocol": protocol, "object": changed, **facts})
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,6 +72,43 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     found = dict(subject.log_fields()) if subject is not None else {}
     found |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
     return found
+
+
+WINDOW_S: Final = 10.0
+LINES_MAX: Final = 10
+"""Logged singly in one window; then they are only counted."""
+
+
+class FewLines:
+    """Lines that strangers cause, as many as a person can read.
+
+    They may be thousands a second, and the log must not grow with them. Within each window the
+    first few are logged one by one, the rest as a number when the window is over.
+    """
+
+    def __init__(self, logger: logging.Logger, rest: str) -> None:
+        """``rest``: what is said of those that were only counted."""
+        self._logger = logger
+        self._rest = rest
+        self._window_s = -WINDOW_S
+        self._lines = 0
+        self._unsaid = 0
+
+    def say(self, what: str, facts: dict[str, object]) -> None:
+        now_s = monotonic()
+        if now_s >= self._window_s + WINDOW_S:
+            self._say_rest()
+            self._window_s, self._lines = now_s, 0
+        if self._lines >= LINES_MAX:
+            self._unsaid += 1
+            return
+        self._lines += 1
+        self._logger.warning(what, extra=facts)
+
+    def _say_rest(self) -> None:
+        if self._unsaid:
+            self._logger.warning(self._rest, extra={"count": self._unsaid})
+            self._unsaid = 0
 
 
 def _time_of(record: logging.LogRecord) -> str:

@@ -25,12 +25,16 @@ from braidmq.config import Config
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
+from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import SetupError, StorageError
 from braidmq.model.limits import MIB
 from braidmq.net.listeners import Listener
 from braidmq.net.settings import ListenerSpec
+from braidmq.net.tls_certificates import Certificates
+from braidmq.net.tls_contexts import BadTls
+from braidmq.net.tls_handshakes import TlsPort, refuse_tls
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
@@ -60,6 +64,7 @@ class Node:
         self._clock = clock
         self.accounts = Accounts(engine.store, dev=config.node.dev)
         engine.references.enforce(self.accounts.allows)
+        engine.schedules.enforce(self.accounts.allows)
         self.accounts.watch(self._on_account_change)
         self.logins = Logins(self.accounts)
         self.tokens = Tokens(engine.store, self.accounts)
@@ -73,7 +78,12 @@ class Node:
         clock = SystemClock()
         try:
             engine = Engine.open(
-                disk, clock.now_ms(), config.storage, config.limits, RecoveryProgress()
+                disk,
+                clock.now_ms(),
+                config.storage,
+                config.limits,
+                RecoveryProgress(),
+                upkeep=config.retention,
             )
             return cls(config, engine, clock)
         except OSError as error:
@@ -83,6 +93,7 @@ class Node:
         """Everything that clients reach, not yet open to them."""
         config = self._config
         specs = config.listeners.specs()
+        certificates = Certificates(node_loop.loop, specs, config.tls)
         listeners: list[Listener] = []
         amqp = AmqpGateway(
             node_loop, self.accounts, self.logins, config.amqp, config.limits.unconfirmed
@@ -92,11 +103,13 @@ class Node:
         metrics = Metrics(
             self._engine,
             {"amqp": amqp, "mqtt": mqtt},
+            node_loop.now_ms,
             config.metrics,
             lambda: node_loop.pipelines.list(None, node_loop.now_ms()),
             alerts.counts,
             self.accounts.failed_logins.counts,
             listeners,
+            certificates,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -115,15 +128,18 @@ class Node:
             data_dir,
             web,
             listeners,
+            config.http,
+            MqttLists(mqtt),
         )
-        make: dict[str, Callable[[ListenerSpec], Listener]] = {
+        make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
             "mqtt": mqtt.listener,
             "ws": mqtt.websocket_listener,
-            "http": partial(HttpListener, app=http),
+            "http": partial(HttpListener, app=http, poller=node_loop.poller),
         }
-        listeners += [make[each.protocol](each) for each in specs]
-        return Service(listeners, [amqp, mqtt])
+        node_loop.poller.on_tls = refuse_tls
+        listeners += [make[each.protocol](each, certificates.port(each)) for each in specs]
+        return Service(listeners, [amqp, mqtt], certificates)
 
     def _on_account_change(self, change: AccountChange) -> None:
         """What names other objects holds while whoever set it has the right to them."""
@@ -149,7 +165,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        node_loop = NodeLoop(self._engine, self._clock, loop)
+        node_loop = NodeLoop(self._engine, self._clock, loop, usage=self._config.usage)
         try:
             alerts = Alerts(self._config.alerts)
             node_loop.listeners.append(alerts.hear)
@@ -159,15 +175,14 @@ class Node:
             raise
 
     async def run(self, assembled: "Assembled") -> None:
-        """Serve until SIGTERM, SIGINT or SIGHUP; another one does not wait for the first."""
+        """Serve until SIGTERM or SIGINT; another one does not wait for the first. SIGHUP has what
+        can change meanwhile read again."""
         node_loop, alerts, service = assembled
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is under nohup
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _on_signal, number, stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload, service)
         self._listeners = service.listeners
         try:
             async for listener in service.start():
@@ -184,6 +199,11 @@ class Node:
             await alerts.stop(max(over_s - loop.time(), 0))
             node_loop.stop()
 
+    def _reload(self, service: "Service") -> None:
+        logger.info("reloading", extra={"signal": signal.SIGHUP.name})
+        with suppress(BadTls):  # it is in the log
+            service.certificates.reload()
+
     def failure(self) -> StorageError | None:
         return self._store.failure()
 
@@ -196,8 +216,9 @@ class Node:
         for note in found.notes:
             say(f"storage {note}")
         say(
-            f"storage recovered {found.records} records in {found.partitions} partitions"
-            f" from {self._config.node.data_dir} ({found.elapsed_ms:.0f} ms)"
+            f"storage replayed {_grouped(found.records)} journal records,"
+            f" {_grouped(found.partitions)} partitions, {_grouped(found.messages)} messages"
+            f" in {self._config.node.data_dir} ({found.elapsed_ms:.0f} ms)"
         )
 
 
@@ -217,8 +238,14 @@ class Gateway(Protocol):
 class Service:
     """The listeners of a node and the gateways behind them."""
 
-    def __init__(self, listeners: Sequence[Listener], gateways: Sequence[Gateway]) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        gateways: Sequence[Gateway],
+        certificates: Certificates,
+    ) -> None:
         self.listeners = listeners
+        self.certificates = certificates
         self._gateways = gateways
         self._started: list[Listener] = []
 
@@ -228,10 +255,12 @@ class Service:
             await listener.start()
             self._started.append(listener)
             yield listener
+        self.certificates.start()
 
     async def stop(self, deadline_s: float) -> None:
         """All at once: each has the whole time, and together they take no longer. Listeners come
         first, so that nobody is let in by one gateway while another says goodbye."""
+        self.certificates.stop()
         await asyncio.gather(*(each.stop(deadline_s) for each in (*self._started, *self._gateways)))
 
 
@@ -255,8 +284,6 @@ class RecoveryProgress:
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     if stop.is_set():
-        if number is signal.SIGHUP:
-            return  # a terminal that is closed says so twice, by its shell too
         # What was confirmed is on disk already; whoever asks twice does not want to wait.
         say("stopped immediately")
         os._exit(128 + number)
@@ -287,6 +314,10 @@ def serve(config: Config) -> None:
     if (failure := node.failure()) is not None:
         raise failure  # a supervisor must learn that this was no ordinary stop
     say("stopped")
+
+
+def _grouped(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
 
 
 def _allow_many_files() -> None:

@@ -1,5 +1,5 @@
 """Spark looks for packages named ``pyspark_…``: ``format("braid_lake")`` needs no more."""
 
-from braidmq.pipeline.lake import LakeDataSource as DefaultSource
+from braidmq.pipeline.lake.source import LakeDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -26,6 +26,17 @@ class Api:
         assert response.is_success, response.text
         return response.json() if response.content else None
 
+    def pages(self, path: str, **query: Any) -> Iterator[Any]:
+        """The bodies of all pages of a list."""
+        cursor = ""
+        while True:
+            response = self.call("GET", path, params={**query, "cursor": cursor})
+            assert response.is_success, response.text
+            yield response.json()
+            cursor = response.headers.get("braid-next", "")
+            if not cursor:
+                return
+
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
         if body is not None:
             more["json"] = body
@@ -49,7 +60,7 @@ class Api:
 
     def receive(self, topic: str, subscription: str, **body: Any) -> list[dict[str, Any]]:
         path = f"/v1/topics/{topic}/subscriptions/{subscription}/receive"
-        messages: list[dict[str, Any]] = self.ok("POST", path, body)["messages"]
+        messages: list[dict[str, Any]] = self.ok("POST", path, {"wait_ms": 0, **body})["messages"]
         return messages
 
 

@@ -126,6 +126,28 @@ async def test_users_from_first_to_last(
     assert len(commits.lsns) == 5
 
 
+async def test_a_namespace_in_memory_is_so_for_good(
+    client: httpx.AsyncClient, store: Store
+) -> None:
+    made = await client.put("/v1/namespaces/m", json={"storage": "memory", "max_queues": 5})
+    assert made.status_code == 201
+    assert (await client.get("/v1/namespaces/m")).json()["storage"] == "memory"
+    assert (await client.put("/v1/namespaces/d")).status_code == 201
+    assert (await client.get("/v1/namespaces/d")).json()["storage"] == "disk"
+    assert Accounts(store).namespace("m").storage == "memory"
+    changed = await client.put("/v1/namespaces/m", json={"storage": "memory", "max_queues": 6})
+    assert changed.status_code == 200
+    for name, storage in (("m", "disk"), ("d", "memory")):
+        refused = await client.put(f"/v1/namespaces/{name}", json={"storage": storage})
+        assert_problem(refused, 409, "storage-is-fixed")
+    assert_problem(
+        await client.put("/v1/namespaces/x", json={"storage": "ssd"}), 400, "bad-request"
+    )
+    assert (await client.delete("/v1/namespaces/m")).status_code == 204
+    assert (await client.put("/v1/namespaces/m")).status_code == 201
+    assert (await client.get("/v1/namespaces/m")).json()["storage"] == "disk"
+
+
 async def test_namespaces_and_permissions_with_names_that_need_encoding(
     client: httpx.AsyncClient, accounts: Accounts
 ) -> None:
@@ -133,7 +155,7 @@ async def test_namespaces_and_permissions_with_names_that_need_encoding(
     limits = {"max_connections": 5, "max_queues": None}
     assert (await client.put("/v1/namespaces/sh%2Fop", json=limits)).status_code == 201
     got = await client.get("/v1/namespaces/sh%2Fop")
-    assert got.json() == {"name": "sh/op", "max_connections": 5, "max_queues": None}
+    assert got.json() == {"name": "sh/op", **limits, "storage": "disk"}
     await client.put("/v1/namespaces/sh%2Fop/limits", json={"max_queues": 3})
     assert accounts.namespace("sh/op").max_connections == 5
     assert accounts.namespace("sh/op").max_queues == 3

@@ -16,6 +16,7 @@ from braidmq.testing.hosted import CommitGate, HostedNode, hosted_node
 WAIT_S = 20.0
 
 KEEPS_NOTHING = {
+    "describeLogs": "it reads: its names are too many for a URL",
     "closeConnection": "connections are not kept",
     "closeChannel": "nor are channels",
     "beginTrace": "nor is what is traced",
@@ -81,8 +82,8 @@ def with_receipts(verb: str, **more: Any) -> Given:
     return lambda world: ("POST", f"/v1/receipts/{verb}", {"receipts": [world.receipt()], **more})
 
 
-def with_dead_letter(method: str, path: str) -> Given:
-    return lambda world: (method, path.format(offset=world.dead_letter()), None)
+def with_dead_letter(method: str, path: str, body: Any = None) -> Given:
+    return lambda world: (method, path.format(offset=world.dead_letter()), body)
 
 
 def delayed(world: World) -> Write:
@@ -135,6 +136,8 @@ NAMESPACE: Write = ("PUT", "/v1/namespaces/n", {})
 POLICY: Write = ("PUT", "/v1/policies/%2F/p", {"pattern": "^x", "definition": {"max-length": 9}})
 TEMPLATE: Write = ("PUT", "/v1/templates/m", {"pattern": "^x", "settings": {"ttl_ms": 9000}})
 REPORT: Write = ("PUT", "/v1/pipelines/i", {"run": "1", "state": "running", "started_ms": 1})
+SCHEDULE: Write = ("PUT", "/v1/topics/t/schedules/c", {"value": "x", "cron": "0 0 1 1 *"})
+PAUSE: Write = ("POST", "/v1/topics/t/schedules/c/pause", None)
 EXCHANGE: Write = ("PUT", "/v1/exchanges/x", {"kind": "topic"})
 
 WRITES: dict[str, Given] = {
@@ -180,6 +183,10 @@ WRITES: dict[str, Given] = {
     "extend": with_receipt("extend", {"visibility_ms": 60_000}),
     "nack": with_receipt("nack", {}),
     "reject": with_receipt("reject", {}),
+    "deleteSchedule": plain("DELETE", "/v1/topics/t/schedules/c", None, SCHEDULE),
+    "pauseSchedule": plain(*PAUSE, SCHEDULE),
+    "putSchedule": plain(*SCHEDULE),
+    "resumeSchedule": plain("POST", "/v1/topics/t/schedules/c/resume", None, SCHEDULE, PAUSE),
     "deleteTemplate": plain("DELETE", "/v1/templates/m", None, TEMPLATE),
     "putTemplate": plain(*TEMPLATE),
     "issueToken": plain("POST", "/v1/tokens", {"description": "d", "expires_in_ms": 60_000}),
@@ -189,6 +196,7 @@ WRITES: dict[str, Given] = {
     "createTopic": plain("PUT", "/v1/topics/new", {}),
     "purgeDeadLetters": with_dead_letter("DELETE", "/v1/topics/t/dead-letters"),
     "retryDeadLetters": with_dead_letter("POST", "/v1/topics/t/dead-letters/retry"),
+    "returnDeadLetters": with_dead_letter("POST", "/v1/dead-letters/return", {"topic": "t"}),
     "deleteDeadLetter": with_dead_letter("DELETE", "/v1/topics/t/dead-letters/{offset}"),
     "retryDeadLetter": with_dead_letter("POST", "/v1/topics/t/dead-letters/{offset}/retry"),
     "cancelDelayed": delayed,
@@ -235,7 +243,7 @@ def world(disk: CommitGate) -> Iterator[World]:
 
 
 def test_every_operation_that_writes_is_tried(world: World) -> None:
-    described = world.ok("GET", "/v1/openapi.json")
+    described = world.ok("GET", "/openapi.json")
     operations = {
         operation["operationId"]
         for path in described["paths"].values()

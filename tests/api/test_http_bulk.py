@@ -114,3 +114,37 @@ def test_committing_for_a_reader_with_a_place_of_its_own(api: Api) -> None:
     assert api.ok("GET", path)["lag"] == 2
     over = {"offsets": [{"partition": 0, "offset": 9}]}
     api.fails(400, "bad-position", "POST", f"{path}/commit", over)
+
+
+def test_logs_of_many_topics_in_one_answer(api: Api) -> None:
+    first, second = api.topic(partitions=2), api.topic(partitions=1)
+    api.publish(second, {"value": "a"})
+    found = api.ok("POST", "/v1/logs", {"topics": [first, second, "none", first]})
+    assert found["missing"] == ["none"]
+    assert found["logs"] == [api.ok("GET", f"/v1/topics/{each}/log") for each in (first, second)]
+    api.ok("PUT", "/v1/users/half", {"password": "secret-of-half"})
+    rights = {"configure": "", "write": "", "read": f"^{first}$"}
+    api.ok("PUT", "/v1/permissions/%2F/half", rights)
+    half = httpx.BasicAuth("half", "secret-of-half")
+    for topics, status in (([first], 200), ([first, second], 403), ([second], 403)):
+        body = {"topics": topics}
+        assert api.client.post("/v1/logs", json=body, auth=half).status_code == status
+
+
+def test_a_topic_that_is_created_again_has_another_log(api: Api) -> None:
+    topic = api.topic(partitions=1)
+    api.publish(topic, *({"value": "a"} for _ in range(3)))
+    before = api.ok("GET", f"/v1/topics/{topic}/log")["id"]
+    assert records(api, topic, start=0, end=3).headers["braid-log-id"] == before
+    api.ok("DELETE", f"/v1/topics/{topic}")
+    api.ok("PUT", f"/v1/topics/{topic}", {"settings": {"partitions": 1}})
+    api.publish(topic, *({"value": "b"} for _ in range(3)))
+    after = api.ok("GET", f"/v1/topics/{topic}/log")["id"]
+    assert after != before
+    path = f"/v1/topics/{topic}/subscriptions/g"
+    api.ok("PUT", path, {})
+    body = {"offsets": [{"partition": 0, "offset": 2}], "log": before}
+    api.fails(409, "another-log", "POST", f"{path}/commit", body)
+    assert api.ok("GET", path)["partitions"][0]["committed"] == 0
+    api.ok("POST", f"{path}/commit", body | {"log": after})
+    assert api.ok("GET", path)["partitions"][0]["committed"] == 2

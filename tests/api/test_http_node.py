@@ -129,7 +129,10 @@ def test_settings_of_a_topic(api: Api) -> None:
         9,
         1000,
     )
-    api.fails(400, "bad-partition-count", "PATCH", path, {"settings": {"partitions": 1}})
+    fewer = api.ok("PATCH", path, {"settings": {"partitions": 1}})
+    assert fewer["policy"]["partitions"] == 1
+    assert [each["partition"] for each in fewer["partitions"] if not each["closing"]] == [0]
+    api.fails(400, "illegal-policy", "PATCH", path, {"settings": {"partitions": 0}})
     api.fails(400, "illegal-policy", "PATCH", path, {"settings": {"partition": 1}})
     api.publish(topic, *({"value": "x"} for _ in range(4)))
     assert api.ok("POST", f"{path}/purge") == {"messages": 4}
@@ -253,7 +256,9 @@ async def inside(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
     tokens = Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)
     web = WebCallers(["node"])
-    app = make_api(broker, accounts, logins, tokens, health, Metrics(engine, {}), web=web)
+    app = make_api(
+        broker, accounts, logins, tokens, health, Metrics(engine, {}, lambda: 0), web=web
+    )
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node", auth=GUEST) as client:
         yield client

@@ -1,6 +1,8 @@
 """The OpenAPI document: current, and fit to be read."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from braidmq.api.assembly import RESOURCES, openapi_text
 from braidmq.api.endpoints import operations_of
 from braidmq.api.openapi import TAGS, describe, describing
+from braidmq.api.reference_page import page
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 document: dict[str, Any] = json.loads(openapi_text())
@@ -44,3 +47,52 @@ def test_every_operation_says_what_it_does_and_how_it_fails(operation: dict[str,
         assert response["description"]
         if int(status) >= 400 and operation["tags"] != ["health"]:
             assert list(response["content"]) == ["application/problem+json"]
+
+
+def integers_in(schema: dict[str, Any], place: str, seen: frozenset[str]) -> Iterator[Any]:
+    """Where a schema has integers, and each of them."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name not in seen:
+            yield from integers_in(document["components"]["schemas"][name], place, seen | {name})
+    if schema.get("type") == "integer":
+        yield place, schema
+    parts = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
+    parts += [schema[each] for each in ("items", "additionalProperties") if each in schema]
+    for each in parts:
+        if isinstance(each, dict):
+            yield from integers_in(each, place, seen)
+    for name, each in schema.get("properties", {}).items():
+        yield from integers_in(each, f"{place}.{name}", seen)
+
+
+@pytest.mark.parametrize("operation", operations)
+def test_numbers_that_are_sent_have_bounds(operation: dict[str, Any]) -> None:
+    """JSON has integers of any length, and nothing that keeps them has."""
+    sent = [(each["name"], each["schema"]) for each in operation["parameters"]]
+    bodies = operation.get("requestBody", {}).get("content", {}).values()
+    sent += [("body", each["schema"]) for each in bodies]
+    found = [one for place, schema in sent for one in integers_in(schema, place, frozenset())]
+    for place, each in found:
+        assert {"minimum", "exclusiveMinimum"} & each.keys(), place
+        assert "maximum" in each, place
+
+
+def test_pages_are_asked_for_in_one_way() -> None:
+    for operation in (each.values[0] for each in operations):
+        names = {each["name"] for each in operation["parameters"] if each["in"] == "query"}
+        assert not names & {"after", "before", "page", "next"}, operation["operationId"]
+        done = next(iter(operation["responses"].values()))
+        assert ("cursor" in names) == ("Braid-Next" in done.get("headers", {}))
+        assert "cursor" not in names or "limit" in names
+
+
+def test_the_reference_has_every_operation_and_needs_no_network() -> None:
+    text = page(document)
+    for operation in (each.values[0] for each in operations):
+        assert f'id="{operation["operationId"]}"' in text
+    for name in document["components"]["schemas"]:
+        assert f'id="schema-{name}"' in text
+    assert "<script" not in text
+    outside = re.findall(r'(?:href|src)="([^"#]+)"', text)
+    assert outside == ["/openapi.json"]

@@ -155,7 +155,7 @@ async def test_an_answer_that_is_read_slowly() -> None:
 async def test_what_is_no_request_is_a_problem() -> None:
     async with serving(Patient) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+        writer.write(b"\x17\x03\x01\x02\x00\x01\x00\r\n\r\n")
         head, _, body = (await answered(reader)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b'"code":"bad-request"' in body

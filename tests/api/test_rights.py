@@ -7,10 +7,10 @@ entry was written to the journal.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -21,10 +21,11 @@ from braidmq.api.assembly import RESOURCES, make_api
 from braidmq.api.endpoints import Operation, names_in, operations_of
 from braidmq.api.resources.health import Health
 from braidmq.engine.engine import Engine
+from braidmq.gateways.mqtt.lists import MqttFilter, MqttLists, MqttSessionInfo
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import SystemClock
 from braidmq.net.web_origins import WebCallers
-from braidmq.record.batch import RecordBatch
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.sessions import ChannelInfo, SessionInfo
 from braidmq.security.accounts import Accounts
@@ -128,6 +129,37 @@ class Connection:
         return True
 
     def trace(self, wanted: bool) -> None: ...
+
+
+class MqttSession(NamedTuple):
+    namespace: str
+    client_id: str
+    user: str
+
+
+class Mqtt(MqttLists):
+    """Stands for a gateway with one session, and a retained message for every topic."""
+
+    def __init__(self) -> None:
+        self.session = MqttSession("/", "theirs", OWNER.name)
+
+    def sessions(self, namespace: str) -> Any:
+        return [self.session]
+
+    def find(self, namespace: str, client_id: str) -> Any:
+        return self.session
+
+    def describe(self, session: Any) -> MqttSessionInfo:
+        return MqttSessionInfo(*session, True, "", 0, 0, 0, 0, 0)
+
+    def filters(self, session: Any) -> list[MqttFilter]:
+        return []
+
+    def retained_topics(self, namespace: str, pattern: str, after: str) -> Iterator[str | None]:
+        yield "target-retained"
+
+    def retained(self, namespace: str, topic: str, now_ms: int) -> Record | None:
+        return Record(0, 1, None, b"x")
 
 
 @dataclass
@@ -295,7 +327,10 @@ def request_for(*names: str) -> Callable[[Make], Make]:
     *("list_topics", "list_transactions", "list_leases", "list_subscriptions", "list_groups"),
     *("list_exchanges", "list_bindings", "list_templates", "list_policies", "list_pipelines"),
     *("list_users", "list_permissions", "list_namespaces", "list_tokens", "list_quarantined"),
-    "list_listeners",
+    *("list_sessions", "list_retained", "list_past_connections"),
+    *("list_listeners", "reliability_stats", "delay_stats", "priority_stats", "transaction_stats"),
+    *("list_usage", "export_usage", "list_all_dead_letters"),
+    *("list_schedules", "list_all_consumers"),
 )
 async def plain(w: World) -> Request:
     return Request()
@@ -303,7 +338,7 @@ async def plain(w: World) -> Request:
 
 @request_for(
     *("describe_topic", "delete_topic", "purge_topic", "describe_log", "list_delayed"),
-    *("list_subscriptions_of_topic", "list_dead_letters", "purge_dead_letters"),
+    *("list_consumers", "list_subscriptions_of_topic", "list_dead_letters", "purge_dead_letters"),
     "retry_dead_letters",
 )
 async def of_topic(w: World) -> Request:
@@ -387,6 +422,11 @@ async def times(w: World) -> Request:
     return Request({"topic": await w.filled()}, {"time_ms": 5})
 
 
+@request_for("describe_logs")
+async def logs(w: World) -> Request:
+    return Request({}, body={"topics": [await w.topic()]})
+
+
 @request_for("read_segment")
 async def segment(w: World) -> Request:
     return Request({"topic": await w.filled(), "name": "none"})
@@ -395,6 +435,23 @@ async def segment(w: World) -> Request:
 @request_for("read_records")
 async def read_records(w: World) -> Request:
     return Request({"topic": await w.filled(), "partition": 0}, {"start": 0, "end": 1})
+
+
+@request_for("put_schedule")
+async def new_schedule(w: World) -> Request:
+    return Request({"topic": await w.topic(), "name": "new"}, body={"every_ms": 3_600_000})
+
+
+@request_for("get_schedule", "pause_schedule", "resume_schedule", "delete_schedule")
+async def of_schedule(w: World) -> Request:
+    topic = await w.topic()
+    await w.ok("PUT", f"/v1/topics/{topic}/schedules/own", {"every_ms": 3_600_000})
+    return Request({"topic": topic, "name": "own"})
+
+
+@request_for("list_topic_schedules")
+async def topic_schedules(w: World) -> Request:
+    return Request({"topic": await w.topic()})
 
 
 @request_for("hold_lease")
@@ -465,11 +522,18 @@ async def joined(w: World) -> Request:
     return Request({"group": w.name()}, body={"topics": [await w.topic()]})
 
 
-@request_for("heartbeat", "sync", "poll")
+@request_for("heartbeat", "sync")
 async def of_member(w: World) -> Request:
     _, told = await w.member()
     segments = {"group": told["group"], "member": "mia"}
     return Request(segments, body={"generation": told["generation"]})
+
+
+@request_for("poll")
+async def polled(w: World) -> Request:
+    request = await of_member(w)
+    request.body["wait_ms"] = 0
+    return request
 
 
 @request_for("leave_group")
@@ -517,6 +581,11 @@ async def cancelled(w: World) -> Request:
 @request_for("describe_dead_letter", "retry_dead_letter", "delete_dead_letter")
 async def of_dead_letter(w: World) -> Request:
     return Request({"topic": await w.dead(), "offset": 0})
+
+
+@request_for("return_dead_letters")
+async def returned(w: World) -> Request:
+    return Request(body={"topic": await w.dead()})
 
 
 @request_for("describe_exchange", "delete_exchange")
@@ -572,7 +641,7 @@ async def new_policy(w: World) -> Request:
     return Request({"namespace": "/", "name": w.name()}, body=body)
 
 
-@request_for("describe_pipeline", "stop_pipeline", "forget_pipeline")
+@request_for("describe_pipeline", "list_pipeline_runs", "stop_pipeline", "forget_pipeline")
 async def of_pipeline(w: World) -> Request:
     return Request({"pipeline": await w.pipeline()})
 
@@ -589,6 +658,16 @@ async def reported(w: World) -> Request:
 )
 async def of_connection(w: World) -> Request:
     return Request({"connection": w.connection()})
+
+
+@request_for("list_filters")
+async def of_session(w: World) -> Request:
+    return Request({"session": w.name()})
+
+
+@request_for("describe_retained")
+async def of_retained(w: World) -> Request:
+    return Request({"topic": w.name()})
 
 
 @request_for("close_channel")
@@ -668,7 +747,8 @@ async def world() -> AsyncIterator[World]:
     logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
     health = Health(lambda: None, lambda: None)
     web = WebCallers(["node"])
-    app = make_api(broker, accounts, logins, tokens, health, Metrics(engine, {}), web=web)
+    metrics = Metrics(engine, {}, lambda: 0)
+    app = make_api(broker, accounts, logins, tokens, health, metrics, web=web, mqtt=Mqtt())
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         yield World(engine, broker, client)
@@ -742,6 +822,9 @@ LISTS = {
     "/v1/pipelines": lambda each: each["name"],
     "/v1/transactions": lambda each: each["name"],
     "/v1/connections": lambda each: each["id"],
+    "/v1/connections/history": lambda each: each["id"],
+    "/v1/mqtt/sessions": lambda each: each["client"],
+    "/v1/mqtt/retained": lambda each: each["topic"],
     "/v1/tokens": lambda each: each["user"],
 }
 
@@ -759,6 +842,7 @@ async def test_lists_have_nothing_of_others(world: World, kind: Kind) -> None:
     await world.pipeline()
     await world.transaction()
     await world.token()
+    world.broker.sessions.remove(world.connection(), "", 0)
     world.connection()
     for path, name_of in LISTS.items():
         mine = await world.send(kind, "GET", path)

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from braidmq.api import long_polls as waiting
+from braidmq.engine.policy import HOUR_MS
 from braidmq.testing.live import LiveNode, live_node
 
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "6"))
@@ -103,9 +103,10 @@ def aim(case: schemathesis.Case) -> None:
         for name, drawn in (case.path_parameters or {}).items():
             if name in THERE:
                 case.path_parameters[name] = there(name, str(drawn))
-    wait_ms = case.body.get("wait_ms") if isinstance(case.body, dict) else None
-    if isinstance(wait_ms, int) and WAIT_MS_MAX < wait_ms <= waiting.WAIT_MS_MAX:
-        case.body["wait_ms"] = WAIT_MS_MAX
+    if isinstance(case.body, dict) and case.path.endswith(("/receive", "/poll")):
+        wait_ms = case.body.get("wait_ms", HOUR_MS)
+        if isinstance(wait_ms, int) and WAIT_MS_MAX < wait_ms <= HOUR_MS:
+            case.body["wait_ms"] = WAIT_MS_MAX
 
 
 def is_negated(case: schemathesis.Case, where: ParameterLocation) -> bool:

@@ -8,10 +8,15 @@ from starlette.requests import Request
 
 from braidmq.api.long_polls import Waiting
 from braidmq.api.messages import Message
-from braidmq.engine.topics import Subscription
+from braidmq.engine.topics import Mode, Subscription
 from braidmq.runtime.node_loop import NodeLoop
 
-SUBSCRIPTION = cast(Subscription, object())
+
+class Shared:
+    mode, consumers = Mode.SHARED, ()
+
+
+SUBSCRIPTION = cast(Subscription, Shared())
 MESSAGE = cast(Message, object())
 
 
@@ -20,7 +25,7 @@ async def test_a_poll_that_gives_up_takes_nothing_any_more() -> None:
     took it and did not answer with it would commit beyond it: it were lost."""
     engine = SimpleNamespace(dispatching=SimpleNamespace(watch=lambda subscription: None))
     broker = SimpleNamespace(loop=asyncio.get_running_loop(), listeners=[], engine=lambda: engine)
-    waiting = Waiting(cast(NodeLoop, broker))
+    waiting = Waiting(cast(NodeLoop, broker), wait_ms=1)
     taken: list[Message] = []
     tries = 0
 

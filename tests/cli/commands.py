@@ -30,6 +30,8 @@ class Cli:
         patch.setenv("BRAID_URL", node.http_url)
         patch.setenv("BRAID_AMQP_PORT", str(node.ports["amqp_port"]))
         patch.setenv("COLUMNS", "200")
+        # Contexts of whoever runs the tests are none of ours.
+        patch.setenv("XDG_CONFIG_HOME", "/nonexistent")
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Outcome:
         out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()

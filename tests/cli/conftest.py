@@ -20,7 +20,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def node(data_dir: Path) -> Iterator[LiveNode]:
     """One node for all tests of a file. It must survive them, stop cleanly and never complain."""
-    with live_node(data_dir, mqtt_port=0, ws_port=0) as node:
+    with live_node(data_dir, ws_port=0) as node:
         yield node
         assert node.stop() == 0
         assert node.lines[-1] == "stopped"

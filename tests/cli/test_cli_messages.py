@@ -43,6 +43,38 @@ def test_what_a_message_says_of_itself(cli: Cli, topic: str) -> None:
     assert (taken["delivery_count"], taken["redelivered"]) == (1, False)
 
 
+def test_a_token_publishes_the_same_messages(cli: Cli, topic: str, tmp_path: Path) -> None:
+    token = ["--token", cli.ok("tokens", "create").strip()]
+    (tmp_path / "a").write_bytes(b"\0\n\xff")
+    said = ["--key", "k", "--header", "a=b", "--priority", "high", "--ttl", "1h"]
+    said += ["--content-type", "text/plain", "--partition", "0"]
+    for login in ([], token):
+        cli.ok("publish", topic, "one", "", "--file", str(tmp_path / "a"), *said, *login)
+        cli.ok("publish", topic, "late", "--deliver-at", "2099-01-01T12:00+00:00", *login)
+    stored = cli.lines("consume", topic)
+    for each in stored:
+        # Where it is differs, when it came, and AMQP's own exchange and key.
+        each["lives_ms"] = each.pop("expires_at_ms", each["timestamp_ms"]) - each["timestamp_ms"]
+        for name in ("offset", "timestamp_ms", "exchange", "routing_key"):
+            each.pop(name, None)
+    assert stored[0]["lives_ms"] == 3_600_000
+    assert stored[:3] == stored[4:7]
+    assert stored[3]["deliver_at_ms"] == stored[7]["deliver_at_ms"] == 4_070_952_000_000
+    lines = b"".join(b"%d\n" % number for number in range(1000))
+    assert cli.json("publish", topic, *token, stdin=lines)["published"] == 1000
+    assert cli.ok("consume", topic, "--last", "1000") == lines.decode()
+
+
+def test_what_a_token_can_not_publish_is_said(cli: Cli, topic: str) -> None:
+    token = ["--token", cli.ok("tokens", "create").strip()]
+    assert "no topic 'nothing'" in cli.fails(5, "publish", "nothing", "x", *token)
+    cli.ok("topics", "alter", topic, "--set", "max_messages=2")
+    cli.ok("consume", topic, "--group", "slow", "--wait", "0")
+    told = cli.fails(1, "publish", topic, "1", "2", "3", *token)
+    assert "is full. Consume from it" in told
+    assert cli.ok("consume", topic) == "1\n2\n"
+
+
 def test_a_group_goes_on_where_it_was(cli: Cli, topic: str) -> None:
     cli.ok("publish", topic, stdin=b"1\n2\n3\n4\n5\n")
     follow = ["consume", topic, "--group", "g", "--follow", "--count"]

@@ -33,15 +33,15 @@ def test_routing(cli: Cli, topic: str) -> None:
     cli.ok("publish", "orders.eu.new", "routed", "--exchange", "events")
     assert cli.ok("consume", topic) == "routed\n"
     assert "nobody gets" in cli.fails(1, "publish", "other", "x", "--exchange", "events")
-    cli.ok("bindings", "delete", "spare", "events", "--to-exchange", "--argument", "a.b=1")
+    cli.ok("bindings", "delete", "--yes", "spare", "events", "--to-exchange", "--argument", "a.b=1")
     assert cli.json("bindings", "list", "--source", "spare") == []
-    cli.fails(6, "exchanges", "delete", "events", "--if-unused")
-    cli.ok("exchanges", "delete", "events")
+    cli.fails(6, "exchanges", "delete", "--yes", "events", "--if-unused")
+    cli.ok("exchanges", "delete", "--yes", "events")
     assert "events" not in {each["name"] for each in cli.json("exchanges", "list")}
 
 
 def test_routing_mistakes(cli: Cli, topic: str) -> None:
-    cli.fails(5, "exchanges", "delete", "no-exchange")
+    cli.fails(5, "exchanges", "delete", "--yes", "no-exchange")
     cli.fails(5, "bindings", "create", "no-exchange", topic)
     cli.fails(6, "exchanges", "create", "amq.topic", "--kind", "fanout")
     assert "such as source=shop" in cli.fails(2, "exchanges", "create", "x", "--argument", "x")
@@ -57,10 +57,10 @@ def test_connections(cli: Cli) -> None:
         assert [row["id"], "amqp", "guest"] in [
             each[:3] for each in cli.rows("connections", "list")
         ]
-        cli.ok("connections", "close", row["id"])
+        cli.ok("connections", "close", "--yes", row["id"])
         with pytest.raises(braidmq.BraidError):
             broker.declare_queue("seen")
-    cli.fails(5, "connections", "close", row["id"])
+    cli.fails(5, "connections", "close", "--yes", row["id"])
 
 
 def test_tokens(cli: Cli) -> None:
@@ -71,9 +71,9 @@ def test_tokens(cli: Cli) -> None:
     (row,) = cli.json("tokens", "list")
     assert row["expires_ms"] - row["created_ms"] == 30 * 86_400_000
     assert cli.rows("tokens", "list")[1][:4] == [row["id"], "guest", "build", "server"]
-    cli.ok("tokens", "revoke", row["id"])
+    cli.ok("tokens", "revoke", "--yes", row["id"])
     assert httpx.get(at, headers=bearer).status_code == 401
-    cli.fails(5, "tokens", "revoke", row["id"])
+    cli.fails(5, "tokens", "revoke", "--yes", row["id"])
     cli.fails(5, "tokens", "create", "--for", "nobody")
     assert "such as 250ms" in cli.fails(2, "tokens", "create", "--expires", "never")
 
@@ -181,3 +181,21 @@ def test_clocks_apart(ahead_ms: int, verdict: str) -> None:
 )
 def test_pressure(level: str, verdict: str) -> None:
     assert pressure_finding({"pressure": level, "memory_bytes": 0}).verdict == verdict
+
+
+def test_stats(cli: Cli) -> None:
+    cli.ok("topics", "create", "urgent", "--partitions", "1", "--set", "priority=lanes")
+    cli.ok("publish", "urgent", "x", "--priority", "critical")
+    assert cli.ok("consume", "urgent", "--group", "workers") == "x\n"
+    rows = cli.rows("stats", "priorities", "urgent")
+    (critical,) = [row for row in rows if "critical" in row]
+    assert critical[:8] == ["urgent", "workers", "0", "critical", "50", "0", "0", "1"]
+    assert len(cli.json("stats", "priorities", "urgent")["partitions"][0]["lanes"]) == 5
+    assert cli.json("stats", "reliability")["acked"] >= 1
+    assert ["timed", "out", "0"] in cli.rows("stats", "reliability")
+    cli.ok("publish", "urgent", "y", "--delay", "1h")
+    ended = {"delivered": 0, "cancelled": 0, "expired": 0}
+    assert cli.json("stats", "delays")["topics"] == [{"topic": "urgent", "pending": 1} | ended]
+    assert "urgent 1" in cli.ok("stats", "delays")
+    assert cli.json("stats", "transactions")["open"] == 0
+    assert "committed" in cli.ok("stats", "transactions")

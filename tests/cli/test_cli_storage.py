@@ -170,7 +170,7 @@ def test_one_damaged_queue_and_the_way_out(damaged: Path) -> None:
         running.stop()
     with node(damaged) as again, commands(again) as cli:
         assert asked(again, "/health")[1]["status"] == "degraded"
-        said = cli.ok("storage", "skip", "orders", "0", "--yes")
+        said = cli.ok("storage", "skip", "--yes", "orders", "0")
         assert "1 records are lost" in said
         assert "the damaged file is now aside/segments/00000001-" in said
         assert asked(again, "/health")[1]["status"] == "ok"
@@ -195,7 +195,7 @@ def test_a_restored_file_and_a_deleted_topic(damaged: Path) -> None:
     path.write_bytes(content)
     with node(damaged) as running, commands(running) as cli:
         consume_until_closed(running, "orders")
-        cli.ok("topics", "delete", "orders")
+        cli.ok("topics", "delete", "--yes", "orders")
         assert asked(running, "/health")[1]["status"] == "ok"
         fill(running, "orders")
         assert count(running, "orders") == MESSAGES
@@ -261,7 +261,7 @@ def test_a_damaged_journal_is_skipped_by_a_command(
     with pytest.raises(AssertionError, match="can't be read"), node(tmp_path):
         pass
     with pytest.raises(SystemExit) as ended:
-        main(["storage", "skip-entry", "--data-dir", str(tmp_path / "data"), "--yes"])
+        main(["storage", "skip-entry", "--yes", "--data-dir", str(tmp_path / "data")])
     assert not ended.value.code
     said = capsys.readouterr().out
     assert "are lost" in said
@@ -286,7 +286,7 @@ def test_without_snapshots_nothing_is_removed_and_a_command_rebuilds(
         pass
     assert sorted(path.name for path in (tmp_path / "data" / "segments").iterdir()) == before
     with pytest.raises(SystemExit) as ended:
-        main(["storage", "rebuild", "--data-dir", str(tmp_path / "data"), "--yes"])
+        main(["storage", "rebuild", "--yes", "--data-dir", str(tmp_path / "data")])
     assert not ended.value.code
     assert f"/ orders: {MESSAGES} messages" in capsys.readouterr().out
     with node(tmp_path) as running:

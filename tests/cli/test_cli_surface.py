@@ -25,7 +25,9 @@ def commands(
 
 
 EVERY = list(commands(typer.main.get_group(app)))
-LOCAL = {("serve",), ("bench",), ("config",), ("pipeline", "new")} | {
+LOCAL = {("serve",), ("context",), ("bench",), ("config",), ("lake",)} | {
+    ("pipeline", "new"),
+    ("pipeline", "export"),
     ("storage", "skip-entry"),
     ("storage", "rebuild"),
 }
@@ -42,6 +44,9 @@ def test_help_has_an_example_and_explains_each_option(
 ) -> None:
     if path[0] != "config":
         assert f"braid {' '.join(path)}" in (command.help or "").partition("Example")[2]
+        for paragraph in (command.help or "").split("\n\n"):
+            # As wide as the terminal, not as the source.
+            assert all(each.startswith("Example: ") for each in paragraph.split("\n")[1:])
     for parameter in command.params:
         assert getattr(parameter, "help", None), parameter.name
 
@@ -49,14 +54,12 @@ def test_help_has_an_example_and_explains_each_option(
 def test_every_command_for_a_node_says_which_and_who() -> None:
     assert len(REMOTE) >= 40
     for path, command in REMOTE:
-        assert options(command) >= {"--url", "--user", "--password"}, path
+        assert options(command) >= {"--url", "--user", "--password", "--token", "--context"}, path
 
 
-def test_what_prints_things_prints_json_too() -> None:
-    printing = {"list", "show", "create", "count", "publish", "consume", "top", "doctor", "retry"}
+def test_every_command_for_a_node_prints_json_too_and_most_by_a_template() -> None:
     for path, command in REMOTE:
-        if path[-1] in printing:
-            assert "--json" in options(command), path
+        assert options(command) >= {"--json", "--format"}, path
 
 
 def braid(*arguments: str, **environment: str) -> str:

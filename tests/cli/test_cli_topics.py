@@ -20,16 +20,16 @@ def test_a_topic_from_its_making_to_its_end(cli: Cli) -> None:
         "overflow": "drop-head",
     }
     rows = cli.rows("topics", "show", "made")
-    assert ["ttl_ms", "60000", "here"] in rows
+    assert ["ttl_ms", "60000", "(1m)", "here"] in rows
     assert ["retry.attempts", "7", "here"] in rows
-    assert ["retry.base_ms", "1000"] in rows
-    assert ["1", "0", "0", "0"] in rows
+    assert ["retry.base_ms", "1000", "(1s)"] in rows
+    assert ["1", "0", "0", "0", "0", "B"] in rows
     hook = "https://hooks.example.com/x?key=1"
     cli.ok("topics", "alter", "made", "--set", f"dead_letter.alert_webhook={hook}")
     assert ["dead_letter.alert_webhook", hook, "here"] in cli.rows("topics", "show", "made")
     cli.ok("topics", "alter", "made", "--set", "dead_letter.alert_webhook=null")
     assert cli.json("topics", "show", "made")["policy"]["dead_letter"]["alert_webhook"] is None
-    cli.ok("topics", "delete", "made")
+    cli.ok("topics", "delete", "--yes", "made")
     assert "there is no topic 'made'" in cli.fails(5, "topics", "show", "made")
 
 
@@ -47,8 +47,8 @@ def test_listing(cli: Cli) -> None:
 def test_purging(cli: Cli, topic: str) -> None:
     cli.ok("consume", topic, "--group", "g", "--wait", "0")
     cli.ok("publish", topic, "1", "2", "3")
-    assert cli.ok("topics", "purge", topic) == f"purged 3 messages of {topic}\n"
-    assert cli.json("topics", "purge", topic) == {"messages": 0}
+    assert cli.ok("topics", "purge", "--yes", topic) == f"purged 3 messages of topic {topic!r}\n"
+    assert cli.json("topics", "purge", "--yes", topic) == {"messages": 0}
 
 
 def test_namespaces_are_apart(cli: Cli, topic: str) -> None:

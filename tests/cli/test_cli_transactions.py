@@ -20,7 +20,7 @@ def test_transactions_are_listed_and_ended(cli: Cli, topic: str) -> None:
     assert second["holds"][0]["behind"] == 0
     rows = [row for row in cli.rows("transactions", "list") if topic in row]
     assert "ongoing" in rows[0]
-    assert cli.json("transactions", "abort", f"{topic}-1")["outcome"] == "aborted"
+    assert cli.json("transactions", "abort", "--yes", f"{topic}-1")["outcome"] == "aborted"
     assert cli.json("transactions", "commit", f"{topic}-2")["outcome"] == "committed"
     shown = cli.ok("transactions", "show", f"{topic}-2")
     assert "committed" in shown

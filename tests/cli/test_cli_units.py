@@ -101,3 +101,9 @@ def test_what_sets_nothing(wrong: list[str]) -> None:
 )
 def test_sizes(size_bytes: int, text: str) -> None:
     assert units.size_text(size_bytes) == text
+
+
+def test_a_time_beyond_the_calendar_is_shown_all_the_same() -> None:
+    assert units.time_text(0) == "1970-01-01 00:00:00.000Z"
+    assert units.time_text(1 << 53) == "@9007199254740992"
+    assert units.time_text(1 << 62) == f"@{1 << 62}"

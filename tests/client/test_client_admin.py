@@ -102,7 +102,15 @@ async def test_a_topic_consumed_by_groups(broker, name):
         assert (await taken(consumer, 1))[0].value == b"marker"
     letters = await broker.admin.list_dead_letters(name)
     assert [letter["message"]["value"] for letter in letters["letters"]] == ["5"]
-    assert (await broker.admin.retry_dead_letters(name))["count"] == 1
+    (found,) = await broker.admin.list_all_dead_letters(topic=name)
+    assert (found["queue"], found["offset"]) == (f"{name}.dlq", 0)
+    with pytest.raises(braidmq.BraidError):
+        await broker.admin.return_dead_letters()
+    planned = await broker.admin.return_dead_letters(topic=name, dry_run=True)
+    assert (planned["count"], planned["stayed_count"]) == (1, 0)
+    assert planned["examples"][0]["topic"] == name
+    assert (await broker.admin.return_dead_letters(topic=name))["count"] == 1
+    assert (await broker.admin.retry_dead_letters(name))["count"] == 0
     async with broker.consume(name, group="g", auto_ack=True) as consumer:
         assert {m.value for m in await taken(consumer, 2)} == {b"marker", b"5"}
 
@@ -122,9 +130,13 @@ async def test_group_members(broker, name):
     with pytest.raises(braidmq.Conflict):
         await broker.admin.commit(group, who, generation - 1, [place | {"offset": 1}])
     with pytest.raises(braidmq.Conflict, match="assigned"):
-        async with broker.consume(name, group=group):
+        async with broker.consume(name, group=group, mode="shared"):
             pass
-    await broker.admin.leave_group(group, who, generation)
+    async with broker.consume(name, group=group):  # a member like those over HTTP
+        members = (await broker.admin.describe_group(group))["members"]
+        assert sorted(len(each["assigned"][name]) for each in members) == [1, 1]
+        generation = (await broker.admin.sync(group, who, generation))["generation"]
+        await broker.admin.leave_group(group, who, generation)
 
 
 async def test_delayed_messages(broker, name):
@@ -135,6 +147,26 @@ async def test_delayed_messages(broker, name):
     (message,) = waiting["messages"]
     await broker.admin.cancel_delayed(name, 0, message["offset"])
     assert (await broker.admin.list_delayed(name))["count"] == 0
+    cancelled = await broker.admin.list_delayed(name, state="cancelled")
+    assert (cancelled["count"], cancelled["messages"]) == (1, [])
+    assert [each["offset"] for each in cancelled["ended"]] == [message["offset"]]
+    (counted,) = [x for x in (await broker.admin.delay_stats())["topics"] if x["topic"] == name]
+    assert (counted["pending"], counted["cancelled"]) == (0, 1)
+
+
+async def test_schedules(broker, name):
+    await broker.admin.create_topic(name, partitions=1)
+    made = await broker.admin.put_schedule(name, "tick", "tock", every_ms=3_600_000, key="k")
+    assert (made["value"], len(made["next_runs_ms"])) == ("tock", 5)
+    assert (await broker.admin.pause_schedule(name, "tick"))["paused"]
+    assert not (await broker.admin.resume_schedule(name, "tick"))["paused"]
+    described = await broker.admin.describe_schedule(name, "tick")
+    assert await broker.admin.list_schedules(name) == [described]
+    assert described in await broker.admin.list_schedules()
+    with pytest.raises(braidmq.BadRequest):
+        await broker.admin.put_schedule(name, "tick", cron="nonsense")
+    await broker.admin.delete_schedule(name, "tick")
+    assert await broker.admin.list_schedules(name) == []
 
 
 async def test_exchanges(broker, name):

@@ -7,6 +7,9 @@ from talking import WAIT_S, drained, nothing_left, taken, url_of
 
 import braidmq
 from braidmq.client.connection import ChannelOwner
+from braidmq.client.message import take
+from braidmq.client.producer import publishing_of as publishing_of_producer
+from braidmq.client.transaction import publishing_of
 from braidmq.model.errors import Conflict
 from braidmq.testing.live import LiveNode, free_ports, live_node
 from braidmq.wire.amqp.methods import (
@@ -50,7 +53,7 @@ async def test_an_exception_aborts_it(broker, queue, name):
         with pytest.raises(Crash):  # noqa: PT012
             async with broker.transaction() as transaction:
                 await transaction.publish(other, b"never")
-                await transaction.producer.flush()
+                await publishing_of(transaction).flush()
                 transaction.ack(message)
                 raise Crash
         (again,) = await taken(consumer, 1)
@@ -140,14 +143,14 @@ async def test_each_error_has_its_type(broker, queue, name):
     with pytest.raises(braidmq.StaleApplication):
         async with broker.transaction(application={**step, "epoch": 0, "sequence": 6}):
             pass
-    async with broker.short_channel(ChannelOwner()) as channel:
+    async with broker._link.short_channel(ChannelOwner()) as channel:
         with pytest.raises(braidmq.UnknownProducer):
             await channel.call(TxProducer(producer=1 << 40), TxProducerOk)
     assert await nothing_left(broker, queue)
 
 
 async def test_a_silent_transaction_is_aborted_and_holds_nobody_up(broker, queue, name):
-    async with broker.short_channel(ChannelOwner()) as channel:
+    async with broker._link.short_channel(ChannelOwner()) as channel:
         await channel.call(TxBegin(name, session_ms=50), TxBeginOk)
     async with asyncio.timeout(WAIT_S):
         while (await broker.admin.transaction(name))["state"] != "complete":
@@ -212,7 +215,7 @@ async def test_a_transaction_goes_on_after_the_node_came_back(data_dir):
             await broker.declare_queue("q")
             transaction = await broker.transaction().__aenter__()
             await transaction.publish_many("q", [b"%d" % number for number in range(500)])
-            await transaction.producer.flush()
+            await publishing_of(transaction).flush()
             await transaction.publish_many("q", [b"%d" % number for number in range(500, 1000)])
             await asyncio.to_thread(life.kill)
         with live_node(data_dir, **ports):
@@ -271,10 +274,10 @@ async def test_acks_that_are_refused_change_nothing(broker, queue):
         await broker.publish(queue, value)
     async with broker.consume(queue) as consumer:
         first, second, third = await taken(consumer, 3)
-        source, ((low, _),) = first.take_for_transaction()
-        _, ((high, _),) = third.take_for_transaction()
+        source, ((low, _),) = take(first)
+        _, ((high, _),) = take(third)
         second.ack()
-        async with broker.short_channel(ChannelOwner()) as own:
+        async with broker._link.short_channel(ChannelOwner()) as own:
             await own.call(TxBegin(), TxBeginOk)
             with pytest.raises(braidmq.NotInFlight):
                 await own.call(TxAck(source.channel.number, low, high), TxCommitOk)
@@ -288,9 +291,9 @@ async def test_acks_that_are_refused_change_nothing(broker, queue):
 
 async def test_who_was_in_a_transaction_does_not_get_into_another_of_its_name(broker, queue, name):
     async with (
-        broker.short_channel(ChannelOwner()) as old,
-        broker.short_channel(ChannelOwner()) as new,
-        broker.short_channel(ChannelOwner()) as late,
+        broker._link.short_channel(ChannelOwner()) as old,
+        broker._link.short_channel(ChannelOwner()) as new,
+        broker._link.short_channel(ChannelOwner()) as late,
     ):
         first = await old.call(TxBegin(name), TxBeginOk)
         await broker.admin.abort_transaction(name)
@@ -316,7 +319,7 @@ async def test_who_was_in_a_transaction_does_not_get_into_another_of_its_name(br
     ],
 )
 async def test_numbers_beyond_all_measure_are_refused(broker, method):
-    async with broker.short_channel(ChannelOwner()) as channel:
+    async with broker._link.short_channel(ChannelOwner()) as channel:
         with pytest.raises(Conflict):
             await channel.call(method, TxBeginOk)
 
@@ -324,7 +327,7 @@ async def test_numbers_beyond_all_measure_are_refused(broker, method):
 async def test_a_producer_that_is_closed_leaves_nothing_behind(broker, queue):
     async with broker.producer(idempotent=True) as producer:
         await producer.send(queue, b"1")
-        identity = producer._identity
-    async with broker.short_channel(ChannelOwner()) as channel:
+        identity = publishing_of_producer(producer)._identity
+    async with broker._link.short_channel(ChannelOwner()) as channel:
         with pytest.raises(braidmq.UnknownProducer):
             await channel.call(TxProducer(producer=identity.id), TxProducerOk)

@@ -6,6 +6,7 @@ import pytest
 from talking import WAIT_S, nothing_left, taken, url_of
 
 import braidmq
+from braidmq.client.consumer import consuming_of
 from braidmq.testing.live import LiveNode
 
 pytestmark = pytest.mark.timeout(60)
@@ -126,6 +127,79 @@ async def test_reject_makes_a_dead_letter(broker, name):
         (letter,) = await taken(consumer, 1)
     assert letter.value == b"1"
     assert letter.headers["x-death"][0]["reason"] == "rejected"
+
+
+async def died(broker, name: str, **arguments) -> tuple[braidmq.Consumer, str]:
+    dead = f"{name}-dead"
+    await broker.declare_queue(dead)
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    await broker.declare_queue(name, arguments=to | arguments)
+    return dead
+
+
+async def test_an_error_is_kept_with_the_dead_letter(broker, name):
+    dead = await died(broker, name)
+    await filled(broker, name, 4)
+    async with broker.consume(name) as consumer:
+        messages = await taken(consumer, 4)
+        messages[1].reject(error="not an order \N{SNOWMAN}")
+        messages[2].reject(error=KeyError("price"))
+        messages[3].reject(error="x" * 5000)
+        messages[0].ack()
+        with pytest.raises(braidmq.AlreadySettled):
+            messages[1].reject(error="again")
+    async with broker.consume(dead, auto_ack=True) as consumer:
+        letters = await taken(consumer, 3)
+    deaths = [letter.death for letter in letters]
+    said = ["not an order \N{SNOWMAN}", "KeyError: 'price'", "x" * 4096]
+    assert [death.error for death in deaths] == said
+    assert {(d.topic, d.reason, d.partition, d.attempts) for d in deaths} == {
+        (name, "rejected", 0, 1)
+    }
+    assert [death.offset for death in deaths] == [1, 2, 3]
+    assert {death.subscription for death in deaths} == {"queue"}
+    assert all(death.time is not None and death.time.year >= 2024 for death in deaths)
+    assert messages[0].death is None
+
+
+async def test_a_nack_with_an_error_is_a_nack(broker, name):
+    dead = await died(broker, name, **{"x-queue-type": "quorum", "x-delivery-limit": 2})
+    await filled(broker, name, 1)
+    async with broker.consume(name) as consumer:
+        for attempt in range(3):
+            (message,) = await taken(consumer, 1)
+            assert message.delivery_count == attempt + 1
+            await message.nack(delay_ms=0, error=f"attempt {attempt}")
+    async with broker.consume(dead, auto_ack=True) as consumer:
+        (letter,) = await taken(consumer, 1)
+    assert (letter.death.reason, letter.death.attempts) == ("max-attempts", 3)
+    assert letter.death.error == "attempt 2"
+
+
+async def test_a_batch_fails_with_an_error(broker, name):
+    dead = await died(broker, name)
+    await filled(broker, name, 3)
+    async with broker.consume(name) as consumer:
+        batch = await consumer.next_batch(WAIT_S)
+        assert batch is not None
+        list(batch)[1].ack()
+        batch.reject(error="all of them")
+    async with broker.consume(dead, auto_ack=True) as consumer:
+        letters = await taken(consumer, 2)
+    assert [letter.value for letter in letters] == [b"0", b"2"]
+    assert {letter.death.error for letter in letters} == {"all of them"}
+
+
+async def test_a_broker_that_keeps_no_errors_is_not_told_any(broker, queue, monkeypatch):
+    await filled(broker, queue, 1)
+    async with broker.consume(queue) as consumer:
+        (message,) = await taken(consumer, 1)
+        monkeypatch.setattr(consuming_of(consumer)._channel.connection, "can_tell_errors", False)
+        for answer in (message.nack, message.reject):
+            with pytest.raises(braidmq.Unsupported):
+                answer(error="why")
+        await message.ack()
+    assert await nothing_left(broker, queue)
 
 
 async def test_two_consumers_share_a_queue(broker, queue):

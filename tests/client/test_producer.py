@@ -7,7 +7,7 @@ import pytest
 from talking import drained, nothing_left, taken
 
 import braidmq
-from braidmq.client.producer import _Batch
+from braidmq.client.publishing import _Batch
 from braidmq.wire.amqp.client import PublishBatch
 
 pytestmark = pytest.mark.timeout(60)
@@ -114,7 +114,7 @@ async def test_only_those_that_are_unroutable_fail(broker, queue):
         sends.append(producer.flush())
         results = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(each) for each in results[:30]] == [
-        type(None) if number % 3 else braidmq.Unroutable for number in range(30)
+        braidmq.Confirm if number % 3 else braidmq.Unroutable for number in range(30)
     ]
 
 

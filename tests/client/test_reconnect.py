@@ -1,7 +1,9 @@
 """Nodes that stop, die and come back under a client."""
 
 import asyncio
+import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pika
@@ -29,53 +31,70 @@ class Restartable:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
 
+KILLS = int(os.environ.get("BRAIDMQ_CLIENT_KILLS", "3"))
+"""Ten, by hand."""
+
+
 @pytest.mark.crash
-async def test_kill_loses_nothing_that_was_confirmed(data_dir):
-    """Killed in the midst of publishing, three times; each message that was confirmed is there."""
-    node, confirmed, total = Restartable(data_dir), set[int](), 0
-
-    async def publish(broker: braidmq.Broker, until: asyncio.Event) -> None:
-        nonlocal total
-        async with broker.producer(window=2000) as producer:
-
-            async def send() -> None:
-                nonlocal total
-                while not until.is_set():
-                    number, total = total, total + 1
-                    await producer.send("work", b"%d" % number, message_id=str(number))
-                    confirmed.add(number)
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(200):
-                    group.create_task(send())
-
+async def test_kills_under_load(data_dir):
+    """Killed in the midst of it all: what was confirmed comes, to the same objects; and the queue
+    that went with each connection is there again."""
+    node, confirmed, found, total = Restartable(data_dir), set[int](), set[int](), 0
     over = asyncio.Event()
+
+    async def publish(producer: braidmq.Producer) -> None:
+        nonlocal total
+        while not over.is_set():
+            number, total = total, total + 1
+            await producer.send("", b"%d" % number, exchange="all", message_id=str(number))
+            confirmed.add(number)
+
+    async def consume(broker: braidmq.Broker) -> None:
+        async with broker.consume("work", prefetch=500) as consumer:
+            async for message in consumer:
+                assert message.message_id == message.value.decode()
+                found.add(int(message.value))
+                await message.ack()
+
+    async def listen(consumer: braidmq.Consumer) -> None:
+        async for message in consumer:
+            heard.add(int(message.value))
+            await message.ack()
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not is_so():
+                assert not any(task.done() for task in tasks)
+                await asyncio.sleep(0.001)
+
+    heard, tasks = set[int](), list[asyncio.Task[None]]()
     with node.start() as life:
         async with braidmq.connect(node.url) as broker:
             await broker.declare_queue("work")
-            publishing = asyncio.create_task(publish(broker, over))
-            for _ in range(3):
-                goal = len(confirmed) + 2000
-                while len(confirmed) < goal:
-                    assert not publishing.done()
-                    await asyncio.sleep(0.001)
-                await asyncio.to_thread(life.kill)
-                starting = node.start()
-                life = await asyncio.to_thread(starting.__enter__)
-            goal = len(confirmed) + 2000
-            while len(confirmed) < goal:
-                assert not publishing.done()
-                await asyncio.sleep(0.001)
-            over.set()
-            async with asyncio.timeout(WAIT_S):
-                await publishing
+            await broker.declare_exchange("all", "fanout", durable=False)
+            await broker.bind("all", "work")
+            mine = await broker.declare_queue(exclusive=True)
+            await broker.bind("all", mine.name)
+            async with broker.producer(window=2000) as producer, broker.consume(mine.name) as own:
+                tasks += [asyncio.create_task(publish(producer)) for _ in range(100)]
+                tasks += [asyncio.create_task(consume(broker)), asyncio.create_task(listen(own))]
+                for _ in range(KILLS):
+                    goal = len(confirmed) + 1000
+                    await until(lambda goal=goal: len(confirmed) >= goal)
+                    await asyncio.to_thread(life.kill)
+                    heard.clear()
+                    starting = node.start()
+                    life = await asyncio.to_thread(starting.__enter__)
+                    before = len(found)
+                    await until(lambda before=before: len(heard) > 100 and len(found) > before)
+                over.set()
+                async with asyncio.timeout(WAIT_S):
+                    await asyncio.gather(*tasks[:100])
+                tasks = tasks[100:]
+                await until(lambda: found >= confirmed)
             assert confirmed == set(range(total))
-            found: set[int] = set()
-            async with broker.consume("work", auto_ack=True) as consumer:
-                while found != confirmed:
-                    (message,) = await taken(consumer, 1)
-                    assert message.message_id == message.value.decode()
-                    found.add(int(message.value))
+            for task in tasks:
+                task.cancel()
         assert life.stop() == 0
 
 

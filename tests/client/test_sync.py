@@ -123,3 +123,73 @@ def test_who_follows_gets_each_message_as_it_comes(broker, queue):
     assert next(following).value == b"1"
     broker.publish(queue, b"2")
     assert next(following).value == b"2"
+
+
+def test_exchanges_queues_and_where_messages_went(broker, name):
+    broker.declare_exchange(name, "topic")
+    mine = broker.declare_queue(exclusive=True)
+    broker.bind(name, mine.name, "a.*")
+    assert broker.publish("a.b", b"1", exchange=name).place == (mine.name, 0, 0)
+    with broker.producer() as producer:
+        confirms = producer.confirms()
+        for number in range(2, 5):
+            producer.put("a.b", b"%d" % number, exchange=name)
+        assert [next(confirms).place.offset for _ in range(3)] == [1, 2, 3]
+    assert list(confirms) == []
+    broker.unbind(name, mine.name, "a.*")
+    with pytest.raises(braidmq.Unroutable):
+        broker.publish("a.b", b"x", exchange=name)
+    assert broker.delete_queue(mine.name) == 4
+    broker.delete_exchange(name)
+
+
+def test_calls(broker, queue, node: LiveNode):
+    def handler(message: braidmq.Message) -> bytes:
+        if message.value == b"bad":
+            raise ValueError("no such word")
+        return message.value.upper()
+
+    def serve() -> None:
+        with braidmq.connect_sync(url_of(node)) as other, pytest.raises(braidmq.ConsumerCancelled):
+            other.serve(queue, handler)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert broker.call(queue, b"x").value == b"X"
+    with pytest.raises(braidmq.CallFailed, match="no such word"):
+        broker.call(queue, b"bad")
+    assert broker.call(queue, b"y").value == b"Y"
+    broker.delete_queue(queue)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_blocks_of_work(broker, queue):
+    broker.publish(queue, b"1")
+    broker.publish(queue, b"2")
+    with broker.consume(queue, prefetch=2) as consumer:
+        first, second = next(consumer), next(consumer)
+        with first.process():
+            first.ack()
+        with pytest.raises(KeyError), second.process():
+            raise KeyError
+        again = next(consumer)
+        assert (again.value, again.redelivered) == (b"2", True)
+        with again.process():
+            pass
+    assert broker.declare_queue(queue).message_count == 0
+
+
+def test_a_consumer_outside_its_with(broker, queue):
+    consumer = broker.consume(queue)
+    with pytest.raises(braidmq.Closed, match="with"):
+        next(consumer)
+    with pytest.raises(braidmq.BadRequest, match="'shared'"):
+        broker.consume(queue, mode="bogus")
+
+
+def test_administration_is_typed(broker, name):
+    assert broker.admin.create_topic(name, partitions=2)["policy"]["partitions"] == 2
+    with pytest.raises(braidmq.BadRequest, match="'reject'"):
+        broker.admin.alter_topic(name, overflow="bogus")
+    assert [topic["name"] for topic in broker.admin.list_topics(prefix=name)] == [name]

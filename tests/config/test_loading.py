@@ -219,7 +219,7 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "nowhere.toml"
-    assert refusal(path) == f"--config: cannot read {path}: No such file or directory"
+    assert refusal(path) == f"cannot read {path}: No such file or directory"
 
 
 @given(st.data())

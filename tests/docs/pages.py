@@ -14,6 +14,9 @@ from braidmq.testing.live import LiveNode
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r'"amqp://127\.0\.0\.1:5672"|\b(?:5672|8080|1883)\b')
+RECEIPT = re.compile(r"(\w+:\d+:\d+:\d+:[0-9a-f]+\.[0-9a-f]+)\.[0-9a-f]{24}")
+SEALED: dict[int, dict[str, str]] = {}
+"""By node: receipts that it gave, by what they name; their seals are new every time."""
 PATIENCE_S = 50
 ANYTHING = "…"
 FAIL_ON_ERRORS = 'curl() { command curl --fail-with-body "$@"; }\n'
@@ -36,10 +39,12 @@ def blocks(page: str) -> list[Block]:
 
 
 def on(node: LiveNode, code: str) -> str:
-    """The code with this node's ports in place of the usual ones."""
+    """The code with this node's ports in place of the usual ones, and its own receipts."""
     amqp, http = node.ports["amqp_port"], node.ports["http_port"]
     ports = {"5672": str(amqp), "8080": str(http), "1883": str(node.ports["mqtt_port"])}
     address = f'"amqp://127.0.0.1:{amqp}/?http={http}"'
+    given = SEALED.get(http, {})
+    code = RECEIPT.sub(lambda found: given.get(found[1], found[0]), code)
     return ADDRESS.sub(lambda found: ports.get(found[0], address), code)
 
 
@@ -51,7 +56,10 @@ def run_bash(node: LiveNode, code: str, folder: Path | None = None, **variables:
     """Real curl, which fails here when the node's answer is an error."""
     given = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     script = FAIL_ON_ERRORS + given + on(node, code)
-    return _run(["bash", "-euo", "pipefail", "-c", script], code, folder)
+    printed = _run(["bash", "-euo", "pipefail", "-c", script], code, folder)
+    receipts = {found[1]: found[0] for found in RECEIPT.finditer(printed)}
+    SEALED.setdefault(node.ports["http_port"], {}).update(receipts)
+    return printed
 
 
 def _run(command: list[str], code: str, folder: Path | None = None) -> str:
@@ -85,8 +93,13 @@ def _is_whole(command: str) -> bool:
 
 def assert_shown(printed: str, shown: str) -> None:
     """``printed`` is what the page shows, where "…" stands for anything."""
+    shown, printed = without_seals(shown), without_seals(printed)
     pattern = re.escape(shown).replace(re.escape(ANYTHING), ".*")
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"\n{printed}\nis not\n{shown}"
+
+
+def without_seals(text: str) -> str:
+    return RECEIPT.sub(r"\1.seal", text)
 
 
 def without_times(value: Any) -> Any:
@@ -102,4 +115,5 @@ def without_times(value: Any) -> Any:
 
 
 def same_json(printed: str, shown: str) -> bool:
+    printed, shown = without_seals(printed), without_seals(shown)
     return bool(without_times(json.loads(printed)) == without_times(json.loads(shown)))

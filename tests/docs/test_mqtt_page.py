@@ -13,7 +13,8 @@ from braidmq.testing.live import LiveNode, live_node
 @pytest.mark.skipif(shutil.which("mosquitto_rr") is None, reason="mosquitto-clients is missing")
 def test_the_examples_work(tmp_path: Path) -> None:
     page = blocks("mqtt.md")
-    assert [each.language for each in page] == ["bash", "python", "text", "bash", "bash"]
+    languages = ["conf", "bash", "bash", "python", "text", "bash", "bash"]
+    assert [each.language for each in page] == languages
     with live_node(tmp_path / "data") as node:
         for block, after in pairwise([*page, Block("", "")]):
             if block.language == "python":

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.envelope import decode_headers
+from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.topics import Consumer, Credit, Delivery, Mode, PartitionView, Topic
 from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.disk import Disk, MemoryContent, MemoryDisk, Node
@@ -79,11 +80,16 @@ def roomy(messages: int = 1 << 40) -> list[Credit]:
 class World:
     """An engine, its disk and its time."""
 
-    def __init__(self, disk: Disk | None = None, settings: StorageSettings = SMALL) -> None:
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        settings: StorageSettings = SMALL,
+        upkeep: RetentionSettings | None = None,
+    ) -> None:
         self.disk = MemoryDisk() if disk is None else disk
         self.settings = settings
         self.now_ms = NOW
-        self.engine = Engine.open(self.disk, self.now_ms, settings)
+        self.engine = Engine.open(self.disk, self.now_ms, settings, upkeep=upkeep)
 
     # --- making things ---
 

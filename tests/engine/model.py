@@ -21,13 +21,22 @@ lanes_of = lru_cache(lane_table)
 @dataclass(frozen=True, slots=True)
 class Message:
     offset: int
+    name: bytes
+    """No two have the same, also those without a value."""
     value: bytes
     key: bytes | None
+    header: bytes | None
+    """What a compaction by header goes by."""
     priority: int
     stamped_ms: int
     due_ms: int
     expires_ms: int
     durable: bool
+
+    @property
+    def place(self) -> int:
+        """In the order in which all messages were published."""
+        return int(self.name[1 : self.name.index(b".")])
 
     def expired(self, policy: TopicPolicy, now_ms: int) -> bool:
         if policy.ttl_ms and max(self.stamped_ms, self.due_ms) + policy.ttl_ms <= now_ms:
@@ -117,6 +126,11 @@ class Sub:
         self.views: list[View] = []
 
     @property
+    def keeps_key_order(self) -> bool:
+        """Over all partitions, also those that a key was in before a resize."""
+        return self.topic.policy.ordering != "none" or self.mode is Mode.KEY_ORDERED
+
+    @property
     def depth(self) -> int:
         return sum(len(view.cells) for view in self.views)
 
@@ -138,22 +152,48 @@ class Topic:
     partitions: list[dict[int, Message]]
     subs: dict[str, Sub] = field(default_factory=dict)
     cancelled: set[tuple[int, int]] = field(default_factory=set)
+    resized: bool = False
+    stand_in: Sub = field(init=False)
+    """Of a topic that nobody subscribes to: what is in it and not gone."""
+    absent: set[tuple[int, int]] = field(default_factory=set)
+    """Partition and offset of messages that are not in the log any more, and need not be."""
+    may_go: set[tuple[int, int]] = field(default_factory=set)
+    """Of those that were replaced by later ones of their key, purged, or kept long enough: a
+    checkpoint need not write them."""
+    settled_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Since when no subscription wants them."""
+
+    def __post_init__(self) -> None:
+        self.stand_in = Sub(self, "", Mode.SHARED)
+        for number in range(len(self.partitions)):
+            self.stand_in.views.append(View(self.stand_in, number))
+
+    def holders(self) -> list[Sub]:
+        """Whose messages count towards the limits."""
+        return list(self.subs.values()) or [self.stand_in]
 
     def lane(self, message: Message) -> int:
         lanes = lanes_of(self.policy)
         return lanes[message.priority] if lanes is not None else 0
 
+    def settled(self) -> set[tuple[int, int]]:
+        """What no subscription wants."""
+        every = {(n, at) for n, messages in enumerate(self.partitions) for at in messages}
+        return every - {
+            (view.number, at) for sub in self.holders() for view in sub.views for at in view.cells
+        }
+
     def room(self, sizes: list[int]) -> int:
         """How many messages of these sizes are taken, from the first."""
         policy = self.policy
-        if policy.overflow == "drop-head" or not self.subs:
+        if policy.overflow == "drop-head":
             return len(sizes)
         fitting = len(sizes)
         if policy.max_messages is not None:
-            depth = max(sub.depth for sub in self.subs.values())
+            depth = max(sub.depth for sub in self.holders())
             fitting = min(fitting, max(0, policy.max_messages - depth))
         if policy.max_bytes is not None:
-            room = policy.max_bytes - max(sub.depth_bytes for sub in self.subs.values())
+            room = policy.max_bytes - max(sub.depth_bytes for sub in self.holders())
             while fitting and sum(sizes[:fitting]) > room:
                 fitting -= 1
         return fitting
@@ -166,7 +206,7 @@ class Model:
 
     def views(self) -> Iterator[View]:
         for topic in self.topics.values():
-            for sub in topic.subs.values():
+            for sub in topic.holders():
                 yield from sub.views
 
     # --- coming ---
@@ -176,7 +216,7 @@ class Model:
     ) -> None:
         for message in messages:
             topic.partitions[number][message.offset] = message
-            for sub in topic.subs.values():
+            for sub in topic.holders():
                 admit(sub.views[number], message, now_ms)
 
     def start(self, sub: Sub, number: int, target: int, present: set[int], now_ms: int) -> None:
@@ -191,7 +231,7 @@ class Model:
     def drop_overflow(self, topic: Topic) -> None:
         if topic.policy.overflow != "drop-head":
             return
-        for sub in topic.subs.values():
+        for sub in topic.holders():
             while sub.over_limit():
                 heads = []
                 for number, view in enumerate(sub.views):
@@ -218,9 +258,11 @@ class Model:
         assert not cell.message.expired(topic.policy, now_ms), f"{offset} is expired"
         assert attempts == cell.attempts + 1, f"{offset}: delivery {cell.attempts + 1}"
         if view.sub.mode is Mode.KEY_ORDERED:
-            self._check_key_order(view, cell, holder)
+            self._check_key_order(view, cell, holder, now_ms)
         else:
             self._check_order(view, cell, now_ms)
+        if view.sub.keeps_key_order and cell.message.key is not None:
+            self._check_barriers(view, cell, now_ms)
         cell.state, cell.attempts = State.IN_FLIGHT, attempts
         cell.holder, cell.until_ms, cell.delivery = holder, until_ms, object()
         return cell
@@ -233,13 +275,14 @@ class Model:
                 continue
             theirs = topic.lane(other.message)
             assert theirs != lane or other.offset >= cell.offset, "order within a lane"
-            if topic.policy.priority == "strict":
+            if topic.policy.priority == "strict" and not topic.resized:
                 assert theirs >= lane, "strict priority"
         if topic.policy.ordering != "none":
             below = view.among(0, cell.offset, State.WAITING)
             assert not below, f"{cell.offset} overtakes {below[0].offset}, which waits"
 
-    def _check_key_order(self, view: View, cell: Cell, holder: int) -> None:
+    def _check_key_order(self, view: View, cell: Cell, holder: int, now_ms: int) -> None:
+        policy = view.sub.topic.policy
         if cell.message.key is None:
             return
         for other in view.cells.values():
@@ -247,8 +290,21 @@ class Model:
                 continue
             if other.state is State.IN_FLIGHT:
                 assert other.holder == holder, "one key at two consumers"
-            if other.state is State.WAITING:
+            alive = other.state is State.READY and not other.message.expired(policy, now_ms)
+            if alive or other.state is State.WAITING:
                 assert other.offset > cell.offset, "a key overtakes itself"
+
+    def _check_barriers(self, view: View, cell: Cell, now_ms: int) -> None:
+        """Whatever a key has in another partition was published before a resize, or after one."""
+        for other_view in view.sub.views:
+            for other in other_view.cells.values() if other_view is not view else ():
+                message = other.message
+                assert (
+                    message.key != cell.message.key
+                    or message.place > cell.message.place
+                    or message.due_ms
+                    or message.expired(view.sub.topic.policy, now_ms)
+                ), f"{cell} overtakes {other} of partition {other_view.number}"
 
     def settle(self, view: View, cells: Iterable[Cell]) -> int:
         gone = list(cells)
@@ -315,8 +371,10 @@ class Model:
         states = (State.READY, State.WAITING, State.DELAYED)
         lost = [
             sum(self.settle(view, view.among(0, FOREVER, *states)) for view in sub.views)
-            for sub in topic.subs.values()
+            for sub in topic.holders()
         ]
+        if topic.policy.retention.keeps_acked and topic.subs:
+            topic.cancelled |= topic.settled()  # for those who are set back, or come later, too
         return max(lost, default=0)
 
     # --- time ---
@@ -335,11 +393,13 @@ class Model:
                 cell.state = State.READY
 
     def reopen(self, now_ms: int) -> None:
-        """Nobody has anything any more; all the rest is as it was."""
+        """Nobody has anything any more: all consumers here stand for connections or members. The
+        rest is as it was."""
         for view in self.views():
             for cell in view.cells.values():
                 if cell.state is State.IN_FLIGHT:
-                    cell.state, cell.holder, cell.delivery = State.READY, 0, None
+                    cell.state = State.READY
+                    cell.holder, cell.delivery = 0, None
             self._become_ready(view, now_ms)
 
 

@@ -4,7 +4,13 @@ import pytest
 from engine_worlds import World, crashes, roomy, values
 
 from braidmq.engine.dead_lettering import MOVED_AT_ONCE
+from braidmq.engine.envelope import AMQP, MQTT, Death, annotate
 from braidmq.engine.topics import Topic
+from braidmq.gateways.deaths import death_of
+from braidmq.gateways.translation import amqp_headers  # which says how AMQP's are written
+from braidmq.record.batch import Record
+from braidmq.wire.amqp.properties import Properties
+from braidmq.wire.envelopes import amqp_envelope
 
 MANY = 3 * MOVED_AT_ONCE + 7
 
@@ -98,3 +104,24 @@ def test_after_a_crash_each_is_here_or_there() -> None:
         assert topics["t"].depth + there == published
         seen.add(there)
     assert {0, MOVED_AT_ONCE, count} <= seen
+
+
+@pytest.mark.parametrize("came", [AMQP, MQTT])
+def test_many_that_are_alike_keep_their_own_offsets(came: int) -> None:
+    """Those that die a second time, or came over MQTT, are written by Python: once for all."""
+    envelope = b"\1\0\3a/b"
+    if came == AMQP:
+        record = Record(0, 0, None, b"v", amqp_envelope(b"x", b"k", Properties()), AMQP)
+        envelope = annotate(record, Death("expired", "/", "u", 0, 0, "s", 5))[1]
+    world = World()
+    topic = world.topic()
+    consumer = world.consumer(topic)
+    world.publish(topic, *[b"v"] * 5, envelope=envelope, envelope_format=came)
+    world.pull(consumer)
+    view = topic.partitions[0].views[0]
+    world.engine.settling.reject(consumer, view, 1, 4, now_ms=world.now_ms, error="e")
+    got = world.drain(world.find("t.dlq"))
+    assert all("x-death" in amqp_headers(each.record) for each in got)
+    found = [death_of(each.record) for each in got]
+    assert [each.offset for each in found if each is not None] == [1, 2, 3]
+    assert {each.error for each in found if each is not None} == {"e"}

@@ -41,7 +41,7 @@ def in_state(state: State) -> tuple[DeliveryState, RecordBatch]:
     kernel.published(batch, 0, 10)
     if state is State.DELAYED:
         return kernel, batch
-    kernel.deliver(batch, 0, 1, 7, 0)
+    kernel.deliver(batch, 0, 1, 7, 0, 0)
     way = {
         State.READY: [Event.NACK, Event.RETRY_DUE],
         State.IN_FLIGHT: [],
@@ -118,7 +118,7 @@ def test_a_delayed_message_that_is_due_does_not_overtake() -> None:
     order = []
     while (run := kernel.next_run(0, 10)) is not None:
         order.append(run)
-        kernel.deliver(batch, run[0], run[1], 1, 0)
+        kernel.deliver(batch, run[0], run[1], 1, 0, 0)
     assert order == [(0, 2, 0), (2, 3, 0), (3, 4, 0)]
 
 
@@ -126,7 +126,7 @@ def test_changing_lanes_leaves_in_flight_what_is() -> None:
     kernel = DeliveryState(OffsetSet(), 0, 0)
     batch = batch_of((1, 2, 0), (1, 1, 0), (1, 0, 0))
     kernel.published(batch, 0, 0)
-    kernel.deliver(batch, 0, 1, 7, 0)
+    kernel.deliver(batch, 0, 1, 7, 0, 0)
     kernel.recount()
     kernel.rebuild(batch, 0, 3, 0, LANES)
     kernel.rebuild_done()
@@ -141,13 +141,17 @@ def test_attempts_stop_counting_at_their_limit() -> None:
     batch = batch_of((1, 0, 0))
     kernel.published(batch, 0, 0)
     kernel.restore(batch, 0, 1, 0xFFFF, State.READY, 0)
-    kernel.deliver(batch, 0, 1, 1, 0)
+    kernel.deliver(batch, 0, 1, 1, 0, 0)
     entry = kernel.look(0)
     assert entry is not None
     assert entry[1] == 0xFFFF
 
 
 # --- any history ---
+
+
+GRAIN_MS = 100
+"""Deliveries so close together count as one."""
 
 
 @dataclass
@@ -159,6 +163,8 @@ class Plain:
     attempts: int = 0
     holder: int = 0
     deadline: int = 0
+    since: int = -1
+    """When it was handed out."""
 
 
 class Pair:
@@ -206,7 +212,7 @@ class Pair:
         assert {self.cells[at].attempts for at in range(start, stop)} == {attempts}
         for batch, first, last in self.runs(start, stop):
             if keep:
-                size = self.kernel.deliver(batch, first, last, consumer, deadline)
+                size = self.kernel.deliver(batch, first, last, consumer, deadline, self.now_ms)
             else:
                 size = self.kernel.consume(batch, first, last)
             offsets = [batch.offset_at(index) for index in range(first, last)]
@@ -214,7 +220,7 @@ class Pair:
         for at in range(start, stop):
             cell = self.cells[at]
             cell.state, cell.attempts = State.IN_FLIGHT, attempts + 1
-            cell.holder, cell.deadline = consumer, deadline
+            cell.holder, cell.deadline, cell.since = consumer, deadline, self.now_ms
         if not keep:
             self.settle(range(start, stop))
 
@@ -356,6 +362,8 @@ class Pair:
         for at in (0, self.end // 2, self.end):
             assert kernel.waits_below(at) == any(each < at for each in waits)
         held = {at: cell for at, cell in sorted(cells.items()) if cell.state is State.IN_FLIGHT}
+        oldest = min((cell.since for cell in held.values()), default=-1)
+        assert oldest - GRAIN_MS < kernel.in_flight_since_ms <= oldest
         for consumer in (1, 2):
             mine = [at for at, cell in held.items() if cell.holder == consumer]
             ranges = kernel.held_by(consumer)
@@ -446,7 +454,7 @@ def test_memory_of_what_is_settled_is_given_back() -> None:
     for start in range(0, 200_000, window):
         batch = batch_of(*[(1, 0, 0)] * window, base_offset=start)
         kernel.published(batch, start, 0)
-        kernel.deliver(batch, 0, window, 1, 0)
+        kernel.deliver(batch, 0, window, 1, 0, 0)
         if start:
             kernel.apply(Event.ACK, at, start, 1)
             kernel.settled.add(at, start)

@@ -7,11 +7,12 @@ durable is compared; ``braidmq.testing.durable_state`` sees to it that nothing i
 
 from typing import Any
 
+from engine_model_world import batches, picks
 from engine_worlds import NS, World, all_records, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from test_engine_model import EngineMachine, batches, picks
+from test_engine_model import EngineMachine
 from test_transactions_model import TransactionMachine
 
 from braidmq.engine.engine import Engine
@@ -125,6 +126,37 @@ def test_what_a_queue_released_stays_so_when_it_keeps_everything_from_now_on() -
     assert [each.value for each in all_records(world.reopen(), world.find("q"))] == [b"c"]
 
 
+def test_what_queues_released_stays_so_when_a_template_that_made_them_queues_goes() -> None:
+    """Wherever among them the crash comes, and though they release more while it goes."""
+    for steps in range(9):
+        world = World(FaultyDisk())
+        rule = {"retention": {"until_acked": True}}
+        world.engine.templates.put(NS, "queues", ".*", rule, now_ms=world.now_ms)
+        names = ["a", "b", "c"]
+        consumers = {name: world.consumer(world.topic(name)) for name in names}
+        for name in names:
+            world.publish(world.find(name), b"0", b"1", b"2")
+        waiting = world.dispatch()
+        for got in [each for each in waiting if each.value == b"0"]:
+            world.ack(got)
+        work = world.engine.templates.deleting(NS, "queues", now_ms=world.now_ms)
+        for _, _ in zip(range(steps), work, strict=False):
+            pass
+        for got in [each for each in waiting if each.value == b"1"]:
+            world.ack(got)
+        kept = {
+            name: [each.value for each in all_records(world, world.find(name))] for name in names
+        }
+        world.engine.store.commit()
+        left = world.crash()
+        is_gone = not left.engine.state.templates
+        for name in names if is_gone else ():
+            found = [each.value for each in all_records(left, left.find(name))]
+            assert found == kept[name], (steps, name)
+            assert b"0" not in found
+        assert consumers
+
+
 def test_what_a_queue_released_stays_so_when_its_subscription_is_deleted() -> None:
     world = World(FaultyDisk())
     consumer = queue_with_two_released(world)
@@ -132,6 +164,20 @@ def test_what_a_queue_released_stays_so_when_its_subscription_is_deleted() -> No
     check_world(world)
     world.reopen()
     assert values(world.drain(world.find("q"), "new")) == [b"c"]
+
+
+def test_what_a_queue_keeps_of_acknowledged_messages_is_there_for_who_comes_next() -> None:
+    world = World(FaultyDisk())
+    rule = {"retention": {"until_acked": True, "keep_acked_ms": 1000}}
+    queue = world.topic("q", **merge(QUEUE_SETTINGS, rule))
+    consumer = world.consumer(queue)
+    world.publish(queue, b"a", b"b")
+    world.ack(world.dispatch()[0])
+    world.engine.subscriptions.delete(consumer.subscription)
+    check_world(world)
+    assert values(world.drain(world.find("q"), "new")) == [b"a", b"b"]
+    world.reopen()
+    assert values(world.drain(world.find("q"), "newer")) == [b"a", b"b"]
 
 
 def test_what_a_transaction_has_in_a_topic_goes_with_it() -> None:

@@ -426,3 +426,51 @@ def test_credit_that_was_held_back_is_given_to_whoever_waits() -> None:
     world.engine.consumers.release(shared, 1)
     (got,) = flat(world.engine.dispatching.dispatch(world.now_ms))
     assert got.consumer in consumers
+
+
+# --- how much one may have ---
+
+
+@pytest.mark.parametrize("asked", [1 << 40, 50, 2])
+def test_a_topic_says_how_much_one_consumer_may_have(asked: int) -> None:
+    world = World()
+    topic = world.topic(ordering="none", consumer_prefetch_max=3)
+    consumers = [world.consumer(topic, credits=roomy(asked)) for _ in range(2)]
+    world.publish(topic, *[b"x"] * 10)
+    got = world.dispatch()
+    most = min(asked, 3)
+    assert Counter(each.consumer for each in got) == dict.fromkeys(consumers, most)
+    assert [each.prefetch for each in consumers] == [most, most]
+    world.ack(got[0])
+    assert [each.consumer for each in world.dispatch()] == [got[0].consumer]
+
+
+def test_it_may_say_otherwise_while_they_are_there() -> None:
+    world = World()
+    topic = world.topic(ordering="none")
+    consumer = world.consumer(topic, credits=roomy(5))
+    world.publish(topic, *[b"x"] * 10)
+    got = world.dispatch()
+    assert len(got) == 5
+
+    def allow(most: int | None) -> int:
+        settings = {"partitions": 1, "ordering": "none", "consumer_prefetch_max": most}
+        world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
+        return len(world.dispatch())
+
+    assert allow(2) == 0
+    for each in got[:3]:
+        world.ack(each)
+    # It has two, as many as it may.
+    assert (consumer.in_flight, world.dispatch()) == (2, [])
+    assert allow(4) == 2
+    assert allow(None) == 1
+    assert (consumer.in_flight, consumer.prefetch) == (5, 5)
+
+
+def test_who_needs_not_answer_is_not_held_back() -> None:
+    world = World()
+    topic = world.topic(ordering="none", consumer_prefetch_max=1)
+    world.consumer(topic, credits=roomy(), auto_ack=True)
+    world.publish(topic, *[b"x"] * 10)
+    assert len(world.dispatch()) == 10

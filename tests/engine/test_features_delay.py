@@ -3,9 +3,12 @@
 import random
 
 import pytest
-from engine_worlds import DAY, HOUR, SECOND, World, roomy, values
+from engine_worlds import DAY, HOUR, MINUTE, NOW, NS, SECOND, World, roomy, values
 
+from braidmq.engine import delay_ends
+from braidmq.engine.delay_ends import KEPT_MAX, DelayEnd
 from braidmq.engine.errors import NotDelayed
+from braidmq.record.batch import DATED_DUE
 
 TICK_MS = 10
 YEAR = 365 * DAY
@@ -120,10 +123,10 @@ def test_list_count_and_cancel() -> None:
     assert all(each.due_ms == each.record.due_at_ms for each in listed)
     assert len(world.engine.delayed.find(topic, now_ms=world.now_ms, limit=3)) == 3
     victim = next(each for each in listed if each.record.value == b"4")
-    world.engine.delayed.cancel(topic, victim.partition, victim.offset)
+    world.engine.delayed.cancel(topic, victim.partition, victim.offset, world.now_ms)
     assert world.engine.delayed.count(topic) == 9
     with pytest.raises(NotDelayed):
-        world.engine.delayed.cancel(topic, victim.partition, victim.offset)
+        world.engine.delayed.cancel(topic, victim.partition, victim.offset, world.now_ms)
     world.advance(2 * HOUR)
     expected = {b"plain", *(b"%d" % number for number in range(10))} - {b"4"}
     for name in ("a", "b"):
@@ -142,7 +145,7 @@ def test_a_subscription_that_began_later_does_not_hide_what_others_wait_for() ->
     world.engine.subscriptions.subscribe(topic, "new", now_ms=world.now_ms)
     assert world.engine.delayed.count(topic) == 1
     assert len(world.engine.delayed.find(topic, now_ms=world.now_ms)) == 1
-    world.engine.delayed.cancel(topic, 0, 0)
+    world.engine.delayed.cancel(topic, 0, 0, world.now_ms)
     assert world.engine.delayed.count(topic) == 0
 
 
@@ -155,8 +158,8 @@ def test_cancelled_is_never_delivered_not_even_after_restarts_or_to_newcomers(
     world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
     for number in range(5):
         world.delay(topic, b"%d" % number, HOUR)
-    world.engine.delayed.cancel(topic, 0, 0)
-    world.engine.delayed.cancel(topic, 0, 3)
+    world.engine.delayed.cancel(topic, 0, 0, world.now_ms)
+    world.engine.delayed.cancel(topic, 0, 3, world.now_ms)
     for _ in range(3):
         if checkpointed:
             world.checkpoint()
@@ -179,7 +182,7 @@ def test_cancelling_without_any_subscription() -> None:
     world.delay(topic, b"a", HOUR)
     world.delay(topic, b"b", HOUR)
     assert world.engine.delayed.count(topic) == 2
-    world.engine.delayed.cancel(topic, 0, 0)
+    world.engine.delayed.cancel(topic, 0, 0, world.now_ms)
     assert world.engine.delayed.count(topic) == 1
     world.reopen()
     topic = world.find()
@@ -197,12 +200,12 @@ def test_only_what_waits_can_be_cancelled() -> None:
     before = world.lsn()
     for offset in (0, 2, -1):
         with pytest.raises(NotDelayed):
-            world.engine.delayed.cancel(topic, 0, offset)
+            world.engine.delayed.cancel(topic, 0, offset, world.now_ms)
     assert world.lsn() == before
     world.advance(2 * SECOND)
     world.pull(consumer)
     with pytest.raises(NotDelayed):
-        world.engine.delayed.cancel(topic, 0, 1)
+        world.engine.delayed.cancel(topic, 0, 1, world.now_ms)
 
 
 def test_a_delayed_message_does_not_hold_up_those_behind_it() -> None:
@@ -214,3 +217,99 @@ def test_a_delayed_message_does_not_hold_up_those_behind_it() -> None:
     assert values(world.dispatch()) == [b"a", b"b"]
     world.advance(SECOND + TICK_MS)
     assert values(world.dispatch()) == [b"later"]
+
+
+def ended(world: World, state: DelayEnd, topic: str = "t") -> list[tuple[int, int, int, int]]:
+    return [tuple(each) for each in world.engine.delay_ends.latest(world.find(topic), state, 1000)]
+
+
+def ends(world: World) -> dict[str, int]:
+    counts = world.engine.delay_ends.counts(world.find())
+    assert counts == world.engine.state.totals.of(NS).delays_ended
+    return {each.value: counts[each] for each in DelayEnd}
+
+
+@pytest.mark.parametrize("subscriptions", [0, 1, 2])
+def test_what_became_of_delayed_messages_is_counted_once(subscriptions: int) -> None:
+    """Whether nobody, somebody or several subscribe."""
+    world, start = World(), NOW
+    topic = world.topic()
+    for number in range(subscriptions):
+        world.engine.subscriptions.subscribe(topic, f"s{number}", now_ms=world.now_ms)
+    world.publish(topic, b"plain")
+    world.delay(topic, b"comes", SECOND)
+    expires = NOW + 500
+    world.publish(topic, b"cancelled", due_at_ms=NOW + SECOND, expires_at_ms=expires)
+    world.publish(topic, b"too late", due_at_ms=NOW + HOUR, expires_at_ms=NOW + 2 * SECOND)
+    world.publish(topic, b"in time", due_at_ms=NOW + SECOND, expires_at_ms=NOW + 3 * SECOND)
+    world.publish(topic, b"no delay", expires_at_ms=NOW + 2 * SECOND)
+    world.engine.delayed.cancel(topic, 0, 2, world.now_ms)
+    assert ends(world) == {"delivered": 0, "cancelled": 1, "expired": 0}
+    for _ in range(8):
+        world.advance(SECOND)
+    assert ends(world) == {"delivered": 2, "cancelled": 1, "expired": 1}
+    due = start + SECOND
+    assert [each[:3] for each in ended(world, DelayEnd.DELIVERED)] == [(0, 4, due), (0, 1, due)]
+    assert ended(world, DelayEnd.CANCELLED) == [(0, 2, due, start)]
+    ((partition, offset, late, at),) = ended(world, DelayEnd.EXPIRED)
+    assert (partition, offset, late) == (0, 3, start + HOUR)
+    assert 0 <= at - (start + 2 * SECOND) <= SECOND
+    world.advance(2 * HOUR)
+    assert ends(world) == {"delivered": 2, "cancelled": 1, "expired": 1}
+
+
+@pytest.mark.parametrize("subscribed", [False, True])
+@pytest.mark.parametrize("step", [-30 * MINUTE, 30 * MINUTE])
+def test_a_date_that_the_clock_moved_is_counted_once(subscribed: bool, step: int) -> None:
+    world = World()
+    topic = world.topic()
+    if subscribed:
+        world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
+    world.publish(topic, b"at noon", due_at_ms=NOW + HOUR, dated=DATED_DUE)
+    world.engine.message_times.clock_set(step, world.now_ms)
+    world.advance(HOUR - step - MINUTE)
+    assert ends(world)["delivered"] == 0
+    world.advance(MINUTE + SECOND)
+    assert ends(world)["delivered"] == 1
+    world.advance(DAY)
+    assert ends(world)["delivered"] == 1
+    ((_, _, due, _),) = ended(world, DelayEnd.DELIVERED)
+    assert due == NOW + HOUR
+
+
+def test_the_last_that_ended_are_kept() -> None:
+    world = World()
+    topic = world.topic()
+    for number in range(KEPT_MAX + 20):
+        world.delay(topic, b"x", HOUR + number * SECOND)
+    for offset in range(KEPT_MAX + 20):
+        world.engine.delayed.cancel(topic, 0, offset, world.now_ms)
+    assert ends(world)["cancelled"] == KEPT_MAX + 20
+    found = ended(world, DelayEnd.CANCELLED)
+    assert [each[1] for each in found] == list(range(KEPT_MAX + 19, 19, -1))
+    assert len(world.engine.delay_ends.latest(topic, DelayEnd.CANCELLED, 3)) == 3
+
+
+def test_of_many_topics_the_quietest_lose_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay_ends, "TOPICS_MAX", 2)
+    world = World()
+    for name, offset in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
+        found = world.engine.state.topics.get((NS, name)) or world.topic(name)
+        world.delay(found, b"x", HOUR)
+        world.engine.delayed.cancel(found, 0, offset, world.now_ms)
+    kept = {name: len(ended(world, DelayEnd.CANCELLED, name)) for name in "abc"}
+    assert kept == {"a": 2, "b": 0, "c": 1}
+    assert world.engine.delay_ends.counts(world.find("b"))[DelayEnd.CANCELLED] == 1
+
+
+def test_a_topic_takes_what_is_known_of_it_along() -> None:
+    world = World()
+    topic = world.topic()
+    world.delay(topic, b"x", HOUR)
+    world.engine.delayed.cancel(topic, 0, 0, world.now_ms)
+    world.engine.topics.delete(topic)
+    world.topic()
+    assert ended(world, DelayEnd.CANCELLED) == []
+    assert not world.engine.delay_ends.counts(world.find())
+    assert not world.engine.delay_ends.counts(topic)
+    assert world.engine.state.totals.of(NS).delays_ended["cancelled"] == 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from engine_worlds import NS, SECOND, World, crashes
 
-from braidmq.engine import errors, groups, receipts
+from braidmq.engine import errors, groups
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.model.errors import BraidError, Kind, OffsetOutOfRange
 
@@ -58,29 +58,38 @@ CASES: dict[str, tuple[type[BraidError], Wrong]] = {
         IllegalPolicy,
         lambda w: w.engine.topics.alter(w.find(), {"ttl_ms": -1}, now_ms=w.now_ms),
     ),
-    "delayed": (errors.NotDelayed, lambda w: w.engine.delayed.cancel(w.find(), 0, 0)),
+    "delayed": (errors.NotDelayed, lambda w: w.engine.delayed.cancel(w.find(), 0, 0, w.now_ms)),
     "delayed partition": (
         errors.UnknownPartition,
-        lambda w: w.engine.delayed.cancel(w.find(), 3, 0),
+        lambda w: w.engine.delayed.cancel(w.find(), 3, 0, w.now_ms),
     ),
     "group": (errors.UnknownGroup, lambda w: w.engine.groups.group(NS, "no")),
     "receipt": (errors.BadReceipt, lambda w: w.engine.receipts.redeem("nonsense", NS)),
-    "receipt numbers": (errors.BadReceipt, lambda w: w.engine.receipts.redeem("t:0:x:1:1.1", NS)),
+    "receipt numbers": (
+        errors.BadReceipt,
+        lambda w: w.engine.receipts.redeem("t:0:x:1:1.1.00", NS),
+    ),
     "receipt size": (
         errors.BadReceipt,
-        lambda w: w.engine.receipts.redeem(f"t:0:{10**30}:1:1.1", NS),
+        lambda w: w.engine.receipts.redeem(f"t:0:{10**30}:1:1.1.00", NS),
     ),
-    "receipt sign": (errors.BadReceipt, lambda w: w.engine.receipts.redeem("t:0:-1:1:1.1", NS)),
-    "receipt topic": (errors.UnknownTopic, lambda w: w.engine.receipts.redeem("no:0:0:1:1.1", NS)),
+    "receipt sign": (errors.BadReceipt, lambda w: w.engine.receipts.redeem("t:0:-1:1:1.1.00", NS)),
+    "receipt topic": (
+        errors.UnknownTopic,
+        lambda w: w.engine.receipts.redeem("no:0:0:1:1.1.00", NS),
+    ),
     "receipt partition": (
         errors.UnknownPartition,
-        lambda w: w.engine.receipts.redeem("t:9:0:1:1.1", NS),
+        lambda w: w.engine.receipts.redeem("t:9:0:1:1.1.00", NS),
     ),
     "receipt group": (
         errors.UnknownSubscription,
-        lambda w: w.engine.receipts.redeem("t:0:0:1:ff.1", NS),
+        lambda w: w.engine.receipts.redeem("t:0:0:1:ff.1.00", NS),
     ),
-    "receipt never": (errors.StaleReceipt, lambda w: w.engine.receipts.redeem("t:0:0:1:1.1", NS)),
+    "receipt never": (
+        errors.StaleReceipt,
+        lambda w: w.engine.receipts.redeem("t:0:0:1:1.1.00", NS),
+    ),
 }
 
 
@@ -145,7 +154,7 @@ def test_a_receipt_is_good_for_one_delivery() -> None:
     world = world_with_topic()
     consumer = world.consumer(world.find())
     (delivery,) = world.engine.dispatching.pull(consumer, 2, now_ms=world.now_ms)
-    first, second = map(str, receipts.receipts_of(delivery))
+    first, second = map(str, world.engine.receipts.of(delivery))
     holder, view, offset = world.engine.receipts.redeem(first, NS)
     assert (holder, offset) == (consumer, 0)
     assert world.engine.settling.ack(holder, view, offset, offset + 1) == 1
@@ -158,14 +167,14 @@ def test_a_receipt_is_good_for_one_delivery() -> None:
     (again,) = world.engine.dispatching.pull(consumer, 1, now_ms=world.now_ms)
     with pytest.raises(errors.StaleReceipt):
         world.engine.receipts.redeem(second, NS)
-    assert world.engine.receipts.redeem(str(receipts.receipts_of(again)[0]), NS)[2] == 1
+    assert world.engine.receipts.redeem(str(world.engine.receipts.of(again)[0]), NS)[2] == 1
 
 
 def test_a_receipt_is_stale_after_its_time() -> None:
     world = world_with_topic()
     consumer = world.consumer(world.find(), visibility_ms=5 * SECOND)
     (delivery,) = world.engine.dispatching.pull(consumer, 1, now_ms=world.now_ms)
-    text = str(receipts.receipts_of(delivery)[0])
+    text = str(world.engine.receipts.of(delivery)[0])
     world.advance(4 * SECOND)
     holder, view, offset = world.engine.receipts.redeem(text, NS)
     world.engine.settling.extend(
@@ -184,7 +193,9 @@ def test_names_with_colons_are_fine() -> None:
     consumer = world.consumer(topic)
     world.publish(topic, b"x")
     (delivery,) = world.engine.dispatching.pull(consumer, 1, now_ms=world.now_ms)
-    assert world.engine.receipts.redeem(str(receipts.receipts_of(delivery)[0]), NS)[0] is consumer
+    assert (
+        world.engine.receipts.redeem(str(world.engine.receipts.of(delivery)[0]), NS)[0] is consumer
+    )
 
 
 # --- numbers are never used twice ---
@@ -222,3 +233,29 @@ def test_a_crash_while_a_topic_is_made_or_deleted_leaves_all_of_it_or_nothing() 
         for topic in left.engine.state.topics_of():
             assert len(topic.partitions) == 4
             assert topic.depth == 0  # its subscription began at the end
+
+
+def test_a_receipt_cannot_be_made_up() -> None:
+    """Not by counting on from one that was given, nor with the seal of another."""
+    world = world_with_topic()
+    consumer = world.consumer(world.find())
+    (delivery,) = world.engine.dispatching.pull(consumer, 2, now_ms=world.now_ms)
+    mine, other = world.engine.receipts.of(delivery)
+    assert world.engine.receipts.redeem(str(other), NS)[2] == 1
+    for made_up in (
+        other._replace(seal=mine.seal),
+        other._replace(seal=""),
+        other._replace(seal=other.seal[:-1]),
+        other._replace(seal="é"),
+        mine._replace(offset=other.offset),
+    ):
+        with pytest.raises(errors.StaleReceipt):
+            world.engine.receipts.redeem(str(made_up), NS)
+
+
+def test_seals_are_new_with_each_start() -> None:
+    first, second = world_with_topic(), world_with_topic()
+    (delivery,) = first.engine.dispatching.pull(first.consumer(first.find()), 1, first.now_ms)
+    second.engine.dispatching.pull(second.consumer(second.find()), 1, second.now_ms)
+    with pytest.raises(errors.StaleReceipt):
+        second.engine.receipts.redeem(str(first.engine.receipts.of(delivery)[0]), NS)

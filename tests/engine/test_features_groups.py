@@ -1,12 +1,15 @@
 """Consumer groups in the engine (catalogue rows C1 to C3): assignment, zombies, rebalancing."""
 
+from typing import cast
+
 import pytest
 from engine_worlds import NS, SECOND, SMALL, Got, World
 
 from braidmq.engine.errors import UnknownGroup, UnknownTopic, WrongMode
 from braidmq.engine.group_coordinator import Answer
-from braidmq.engine.groups import StaleGeneration, Strategy, UnknownMember
-from braidmq.engine.topics import Consumer, Mode
+from braidmq.engine.group_plans import Strategy
+from braidmq.engine.groups import NotYourMember, StaleGeneration, UnknownMember
+from braidmq.engine.topics import Consumer, Mode, Receiver
 from braidmq.model.errors import BadRequest
 from braidmq.testing.faulty_disk import FaultyDisk, LoseAll
 
@@ -83,8 +86,10 @@ def test_rebalancing_moves_only_what_must_and_nothing_else_pauses() -> None:
     world.join("b")
     generation = world.settle("a", "b")
     before = world.owners()
+    world.fill()
+    world.dispatch()
     world.join("c")
-    # Not yet let go of: nobody gets them, and whoever keeps its partitions never stops.
+    # Messages are in flight: nobody gets more, and whoever keeps its partitions never stops.
     kept = world.owners()
     assert len(kept) == 4
     assert kept.items() <= before.items()
@@ -95,6 +100,56 @@ def test_rebalancing_moves_only_what_must_and_nothing_else_pauses() -> None:
     assert {n for n in before if before[n] != after[n]} == before.keys() - kept.keys()
     assert partitions(world.dispatch()) == before.keys() - kept.keys()
     assert generation < world.engine.groups.group(NS, G).generation
+
+
+def test_what_has_nothing_in_flight_moves_at_once_and_tells_those_it_concerns() -> None:
+    world = Grouped()
+    world.topic(partitions=6)
+    world.join("a")
+    world.join("b")
+    before = world.owners()
+    world.engine.take_notices()
+    joined = world.join("c").membership
+    after = world.owners()
+    moved = {n for n in before if before[n] != after[n]}
+    assert len(moved) == 2
+    assert {after[n] for n in moved} == {"c"}
+    assert joined.assigned == {"t": tuple(sorted(moved))}
+    told = {each.membership.member_id: each.membership for each in world.engine.take_notices()}
+    assert told.keys() == {"c", *(before[n] for n in moved)}
+    for member, membership in told.items():
+        assert membership.revoking == {}
+        assert membership.assigned["t"] == tuple(n for n in after if after[n] == member)
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "reject", "commit", "timeout"])
+def test_what_has_messages_in_flight_moves_with_the_last_answer(how: str) -> None:
+    world = Grouped()
+    world.topic(partitions=2, visibility_ms=2 * SECOND)
+    world.fill(each=2)
+    first = world.join("a").membership
+    got = world.dispatch()
+    world.join("b")
+    (moving,) = world.sync("a", first.generation).membership.revoking["t"]
+    last, *others = [each for each in got if each.view.partition.number == moving][::-1]
+    for each in others:
+        world.ack(each)
+    world.engine.advance(world.now_ms)
+    assert world.owners() == {1 - moving: "a"}
+    match how:
+        case "ack":
+            world.ack(last)
+        case "nack":
+            world.nack(last)
+        case "reject":
+            world.reject(last)
+        case "commit":
+            world.engine.groups.commit(NS, G, "a", first.generation, "t", moving, 2)
+        case "timeout":
+            world.advance(2 * SECOND)
+    assert world.engine.next_due_ms() == world.engine.state.wheel.now_ms or how == "timeout"
+    world.engine.advance(world.now_ms)
+    assert world.owners() == {moving: "b", 1 - moving: "a"}
 
 
 def test_an_old_owner_may_finish_what_it_has_before_it_lets_go() -> None:
@@ -267,18 +322,132 @@ def test_a_generation_is_durable_before_its_answer_may_be_sent() -> None:
         world = survivor
 
 
-def test_members_of_before_a_restart_are_refused() -> None:
+def test_members_go_on_after_a_restart_with_what_they_had() -> None:
     world = Grouped()
-    world.topic()
-    member = world.join("a").membership
+    world.topic(partitions=5)
+    one = world.join("a").membership
+    two = world.join("b").membership
+    before = world.owners()
     world.checkpoint()
+    world.reopen(after_ms=SESSION - 1)
+    assert world.owners() == before
+    assert world.engine.groups.group(NS, G).generation == two.generation
+    world.advance(SESSION - 1)
+    world.beat("b", two.generation)
+    world.fill(each=3)
+    world.engine.groups.commit(NS, G, "a", one.generation, "t", 0, 1)
+    with pytest.raises(NotYourMember):
+        world.join("a", owner="another")
+    world.advance(2)
+    assert world.engine.groups.group(NS, G).member_ids == ("b",)
+    assert set(world.owners().values()) == {"b"}
     world.reopen()
-    with pytest.raises(UnknownMember):
-        world.beat("a", member.generation)
-    new = world.join("a").membership
-    assert new.generation > member.generation
-    with pytest.raises(StaleGeneration):
-        world.engine.groups.commit(NS, G, "a", member.generation, "t", 0, 0)
+    assert world.owners() == dict.fromkeys(range(5), "b")
+
+
+def test_what_was_to_move_when_the_node_stopped_moves() -> None:
+    world = Grouped()
+    world.topic(partitions=2)
+    world.fill()
+    world.join("a")
+    world.dispatch()
+    world.join("b")
+    assert len(world.owners()) == 1
+    world.reopen()
+    assert sorted(world.owners().values()) == ["a", "b"]
+
+
+def test_a_topic_that_grew_and_one_that_is_gone_while_it_was_not_told() -> None:
+    """As after a crash between two entries of the journal."""
+    world = Grouped()
+    for name in ("t", "u"):
+        world.topic(name, partitions=2)
+    world.join("a", "t", "u")
+    coordinator = world.engine.groups
+    coordinator._groups, kept = {}, coordinator._groups
+    world.engine.topics.alter(world.find("t"), {"partitions": 4}, now_ms=world.now_ms)
+    world.engine.topics.delete(world.find("u"))
+    coordinator._groups = kept
+    world.reopen()
+    assert world.owners() == dict.fromkeys(range(4), "a")
+    found = world.engine.groups.group(NS, G)
+    assert found.membership("a").assigned == {"t": (0, 1, 2, 3)}
+
+
+def test_who_is_there_with_a_connection_comes_back_only_under_an_id_of_its_own() -> None:
+    world = Grouped()
+    world.topic(partitions=3)
+    receiver = cast(Receiver, object())
+    world.join("a", receiver=receiver)
+    unnamed = world.join(None, receiver=receiver).membership.member_id
+    world.join("c", receiver=receiver)
+    before = world.owners()
+    world.advance(10 * SESSION)
+    assert world.owners() == before
+    for member in ("a", unnamed):
+        consumer = world.engine.groups.consumer(NS, G, member, "t")
+        world.engine.groups.detach(NS, G, member, consumer, now_ms=world.now_ms)
+    assert world.engine.groups.group(NS, G).member_ids == ("a", "c")
+    world.reopen()
+    assert world.engine.groups.group(NS, G).member_ids == ("a", "c")
+    world.advance(SESSION + 10)
+    assert world.engine.groups.group(NS, G).member_ids == ()
+
+
+# --- commits left to the broker ---
+
+
+def test_what_a_member_came_back_for_is_committed_once_an_interval() -> None:
+    world = Grouped()
+    topic = world.topic(partitions=1, visibility_ms=0)
+    world.fill(each=3)
+    world.join("a", auto_commit_ms=5 * SECOND)
+    settled = topic.subscriptions[G].views[0].state.settled
+    assert len(world.dispatch()) == 3
+    world.advance(6 * SECOND)
+    assert settled.floor == 0, "it has not come back for them"
+    world.engine.groups.came_back(NS, G, "a", now_ms=world.now_ms)
+    assert settled.floor == 3
+    world.fill(each=2)
+    assert len(world.dispatch()) == 2
+    world.engine.groups.came_back(NS, G, "a", now_ms=world.now_ms)
+    world.fill(each=1)
+    assert len(world.dispatch()) == 1
+    assert settled.floor == 3
+    world.advance(5 * SECOND - 10)
+    assert settled.floor == 3
+    world.advance(20)
+    assert settled.floor == 5, "by the timer, and not what was given since"
+
+
+def test_what_failed_since_is_not_committed() -> None:
+    world = Grouped()
+    topic = world.topic(partitions=1, visibility_ms=0)
+    world.fill(each=2)
+    world.join("a", auto_commit_ms=5 * SECOND)
+    first, _ = world.dispatch()
+    world.engine.groups.came_back(NS, G, "a", now_ms=world.now_ms)
+    world.requeue(first)
+    (again,) = world.dispatch()
+    assert again.offset == first.offset
+    world.advance(6 * SECOND)
+    state = topic.subscriptions[G].views[0].state
+    assert (state.settled.floor, state.in_flight) == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["leaves", "loses it"])
+def test_what_is_done_with_is_committed_before_it_goes_to_another(how: str) -> None:
+    world = Grouped()
+    topic = world.topic(partitions=1, visibility_ms=0)
+    world.fill(each=2)
+    generation = world.join("a", auto_commit_ms=3600 * SECOND).membership.generation
+    world.dispatch()
+    world.engine.groups.came_back(NS, G, "a", now_ms=world.now_ms)
+    if how == "leaves":
+        world.engine.groups.leave(NS, G, "a", generation, now_ms=world.now_ms)
+    else:
+        world.join("a")
+    assert topic.subscriptions[G].views[0].state.settled.floor == 2
 
 
 def test_idle_groups_need_one_timer() -> None:
@@ -342,3 +511,59 @@ def test_each_gets_what_is_assigned_to_it() -> None:
     assert [(each.consumer, each.view.partition.number) for each in world.dispatch()] == [(one, 0)]
     assign(one, two)
     assert [(each.consumer, each.view.partition.number) for each in world.dispatch()] == [(two, 1)]
+
+
+# --- more and fewer partitions ---
+
+
+def alter_partitions(world: Grouped, count: int) -> None:
+    topic = world.find()
+    settings = {**topic.settings, "partitions": count}
+    world.engine.topics.alter(topic, settings, now_ms=world.now_ms)
+
+
+def test_members_get_added_partitions_and_lose_closed_ones() -> None:
+    world = Grouped()
+    world.topic("t", partitions=2, retention={"until_acked": True})
+    members = [world.join(None).membership.member_id for _ in range(2)]
+    world.settle(*members)
+    alter_partitions(world, 4)
+    world.settle(*members)
+    world.settle(*members)
+    assert {*world.owners().values()} == {*members}
+    assert list(world.owners()) == [0, 1, 2, 3]
+    world.fill()
+    alter_partitions(world, 1)
+    assert list(world.owners()) == [0, 1, 2, 3], "they are read to their end"
+    for member in members:
+        consumer = world.engine.groups._groups[NS, G].consumers[member]["t"]
+        while got := world.pull(consumer):
+            for each in got:
+                world.ack(each)
+    world.advance(SECOND)
+    assert len(world.find().partitions) == 1
+    world.settle(*members)
+    assert list(world.owners()) == [0]
+    world.reopen()
+    assert len(world.find().subscriptions[G].views) == 1
+
+
+def test_who_waits_for_another_member_is_woken_when_that_has_settled() -> None:
+    world = Grouped()
+    world.topic("t", partitions=1)
+    members = [world.join(None).membership.member_id for _ in range(2)]
+    world.settle(*members)
+    world.publish(world.find(), b"old", partition=0)
+    alter_partitions(world, 2)
+    world.settle(*members)
+    world.settle(*members)
+    world.publish(world.find(), b"new", partition=1)
+    consumers = world.engine.groups._groups[NS, G].consumers
+    first, second = (consumers[world.owners()[number]]["t"] for number in (0, 1))
+    assert first is not second
+    (old,) = world.pull(first)
+    assert world.pull(second) == []
+    assert world.engine.dispatching.with_ready(second.subscription) == []
+    world.ack(old)
+    assert world.engine.dispatching.with_ready(second.subscription) == [second]
+    assert [each.value for each in world.pull(second)] == [b"new"]

@@ -181,9 +181,3 @@ def test_a_queue_counts_what_it_has_before_anybody_subscribes() -> None:
         world.publish(topic, ten(9))
     assert len(world.drain(topic)) == 3
     assert world.publish(topic, ten(9)) == 1
-
-
-def test_a_log_without_subscriptions_has_nothing_unsettled() -> None:
-    world = World()
-    topic = world.topic(max_messages=3)
-    assert world.publish(topic, *map(ten, range(5))) == 5

@@ -127,7 +127,7 @@ def test_a_requeued_message_returns_to_its_lane_and_place(mode: str) -> None:
 def test_a_message_that_was_in_flight_at_a_restart_keeps_lane_and_attempts() -> None:
     world = World()
     topic = world.topic(priority="strict", priority_levels=10, ordering="none")
-    consumer = world.consumer(topic)
+    consumer = world.consumer(topic, visibility_ms=0)
     world.publish(topic, b"low", priority=1)
     world.publish(topic, b"high", priority=9)
     assert values(world.pull(consumer, 1)) == [b"high"]

@@ -1,12 +1,20 @@
 """Retention and compaction (catalogue section M)."""
 
 import random
+from typing import Any
 
 import pytest
-from engine_worlds import HOUR, MINUTE, SECOND, SMALL, World, all_records, crashes, values
+from engine_worlds import HOUR, MINUTE, NS, SECOND, SMALL, World, all_records, crashes, values
 
-from braidmq.engine.envelope import encode_headers
+from braidmq.engine.envelope import AMQP, MQTT, encode_headers
+from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.topics import Topic
+from braidmq.engine.transactions.publishing import Origin
+from braidmq.storage.settings import StorageSettings
+from braidmq.wire.amqp.properties import Properties, encode_properties
+from braidmq.wire.mqtt.constants import Kind
+from braidmq.wire.mqtt.properties import Properties as MqttProperties
+from braidmq.wire.mqtt.properties import encode_properties as encode_mqtt
 
 
 def offsets(world: World, topic: Topic) -> list[int]:
@@ -137,7 +145,8 @@ def test_a_checkpoint_leaves_out_what_is_settled_in_the_middle() -> None:
     world.checkpoint()
     segments = topic.partitions[0].log.segments
     assert sum(each.records for each in segments) <= 1
-    assert [each.offset for each in world.reopen().drain(world.find())] == [0]
+    world.reopen().advance(MINUTE)  # what was in flight keeps its deadline
+    assert [each.offset for each in world.drain(world.find())] == [0]
 
 
 # --- compaction ---
@@ -145,11 +154,19 @@ def test_a_checkpoint_leaves_out_what_is_settled_in_the_middle() -> None:
 COMPACTED = {"compaction": {"enabled": True, "lag_ms": 0}}
 
 
-def keyed(world: World, topic: Topic, by_header: bool, key: bytes, value: bytes | None) -> None:
-    if by_header:
-        world.publish(topic, value, envelope=encode_headers({"id": key}))
-    else:
-        world.publish(topic, value, key=key)
+def envelopes(key: bytes) -> dict[str, dict[str, Any]]:
+    """The same key as each protocol says it."""
+    text = key.decode()
+    amqp_text = encode_properties(Properties(headers={"other": [1, {}], "id": text}))
+    amqp_number = encode_properties(Properties(content_type="a/b", headers={"id": int(text)}))
+    mqtt = encode_mqtt(MqttProperties(user_properties=(("other", "1"), ("id", text))), Kind.PUBLISH)
+    return {
+        "key": {"key": key},
+        "native": {"envelope": encode_headers({"x": b"", "id": key})},
+        "amqp": {"envelope": b"\x01e\x02rk" + amqp_text, "envelope_format": AMQP},
+        "amqp number": {"envelope": b"\0\0" + amqp_number, "envelope_format": AMQP},
+        "mqtt": {"envelope": b"\x01\0\x03a/b" + mqtt, "envelope_format": MQTT},
+    }
 
 
 def seal(world: World, topic: Topic) -> None:
@@ -159,45 +176,106 @@ def seal(world: World, topic: Topic) -> None:
     world.checkpoint()
 
 
-@pytest.mark.parametrize("by_header", [False, True])
-def test_the_latest_of_each_key_stays(by_header: bool) -> None:
+WRITTEN = ["key", "native", "amqp", "amqp number", "mqtt", "any"]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("flushed", [True, False])
+def test_the_latest_of_each_key_stays(written: str, flushed: bool) -> None:
+    """Whichever protocol wrote it, in whatever segment it is, or in none yet."""
     world, rng = World(), random.Random(7)
-    rule = {"enabled": True, "lag_ms": 0, "header": "id" if by_header else ""}
+    rule = {"enabled": True, "lag_ms": 0, "header": "" if written == "key" else "id"}
     topic = world.topic(compaction=rule)
-    latest: dict[bytes, bytes | None] = {}
-    history: dict[int, bytes | None] = {}
+    latest: dict[bytes, tuple[int, bytes | None]] = {}
     for number in range(400):
         key = b"%d" % rng.randrange(40)
-        value = None if rng.random() < 0.2 else b"v%d" % number
-        keyed(world, topic, by_header, key, value)
-        latest[key] = history[topic.partitions[0].log.next_offset - 1] = value
-        if number % 30 == 0:
+        value = rng.choice([None, b""]) if rng.random() < 0.2 else b"v%d" % number
+        how = rng.choice(WRITTEN[1:-1]) if written == "any" else written
+        world.publish(topic, value, **envelopes(key)[how])
+        latest[key] = (topic.partitions[0].log.next_offset - 1, value)
+        if number % 30 == 0 and (flushed or number < 350):
             world.checkpoint()
         if number == 200:
             world.publish(topic, b"no key")
-            history[201] = b"no key"
+    list(world.engine.compacting.compact(topic, world.now_ms))
     world.checkpoint()
-    log = topic.partitions[0].log
-    sealed_end = max(each.end_offset for each in log.segments if each.sealed)
-    world.engine.retention.compact(topic, world.now_ms)
-    world.checkpoint()
+    alive = {offset: value for offset, value in latest.values() if value} | {201: b"no key"}
     for _ in range(2):
-        kept = {record.offset: record.value for record in all_records(world, world.find())}
-        assert len(kept) < 120
-        assert kept.items() <= history.items()  # offsets never change
-        assert {n for n in kept if n >= sealed_end} == set(range(sealed_end, 401))
-        seen: dict[bytes, bytes | None] = {}
-        for record in all_records(world, world.find()):
-            if by_header:
-                if record.envelope:
-                    seen[record.envelope.split(b"id", 1)[1][4:]] = record.value
-            elif record.key is not None:
-                seen[record.key] = record.value
-        alive = {key: value for key, value in latest.items() if value is not None}
-        assert {key: value for key, value in seen.items() if value is not None} == alive
-        assert b"no key" in kept.values()
+        # Offsets never change.
+        assert {each.offset: each.value for each in all_records(world, world.find())} == alive
         world.reopen()
     assert world.engine.store.recovery.notes == []
+
+
+def test_compaction_asks_for_its_checkpoint_and_only_with_something_to_do() -> None:
+    world = World(settings=StorageSettings())
+    topic = world.topic(compaction={"enabled": True, "lag_ms": 0, "interval_ms": 3000})
+    world.publish(topic, b"v", key=b"k")
+    world.advance(3000)
+    assert not world.engine.store.wants_checkpoint()
+    world.publish(topic, b"w", key=b"k")
+    world.advance(2900)
+    assert not world.engine.store.wants_checkpoint()
+    world.advance(100)
+    assert world.engine.store.wants_checkpoint()
+    world.checkpoint()
+    assert offsets(world, topic) == [1]
+    world.advance(HOUR)
+    assert not world.engine.store.wants_checkpoint()
+
+
+def test_a_tombstone_stays_while_what_it_removes_does() -> None:
+    """Or the value would be the latest of its key again."""
+    world = World()
+    topic = world.topic(visibility_ms=0, **COMPACTED)
+    reader = world.consumer(topic)
+    world.publish(topic, b"value", key=b"k")
+    (held,) = world.pull(reader, 1)
+    world.publish(topic, None, key=b"k")
+    list(world.engine.compacting.compact(topic, world.now_ms))
+    world.checkpoint()
+    assert offsets(world, topic) == [0, 1]
+    world.ack(held)
+    list(world.engine.compacting.compact(topic, world.now_ms))
+    world.checkpoint()
+    assert offsets(world, topic) == []
+    assert world.reopen().find().depth == 0
+
+
+def test_small_segments_become_one() -> None:
+    """An open segment is sealed for each compaction: that must not make ever more files."""
+    world = World()
+    topic = world.topic(**COMPACTED)
+    for number in range(300):
+        world.publish(topic, b"v", key=b"%d" % (number % 200))
+        world.publish(topic, b"w", key=b"%d" % (number % 200))
+        list(world.engine.compacting.compact(topic, world.now_ms))
+        world.checkpoint()
+    kept = [(each.key, each.value) for each in all_records(world, topic)]
+    assert len(kept) == len(set(kept)) == 200
+    assert len(topic.partitions[0].log.segments) < 20
+    world.reopen()
+    assert [(each.key, each.value) for each in all_records(world, world.find())] == kept
+    assert world.engine.store.recovery.notes == []
+
+
+def test_a_compaction_is_done_in_slices() -> None:
+    world = World()
+    rule = {"enabled": True, "lag_ms": 0, "interval_ms": 3000}
+    topic = world.topic(partitions=4, compaction=rule)
+    for partition in range(4):
+        for _ in range(3):
+            world.publish(topic, *[bytes(100_000)] * 10, key=b"k", partition=partition)
+    world.now_ms += 3000
+    slices = 0
+    world.engine.advance(world.now_ms)
+    while world.engine.compacting.has_pending:
+        assert world.engine.has_more
+        assert world.engine.next_due_ms() <= world.now_ms
+        world.engine.advance(world.now_ms)
+        slices += 1
+    assert slices > 8
+    assert world.engine.compacting.records_compacted == 4 * 29
 
 
 def test_younger_than_the_lag_stays() -> None:
@@ -210,7 +288,7 @@ def test_younger_than_the_lag_stays() -> None:
         if number % 25 == 24:
             world.checkpoint()
     seal(world, topic)
-    world.engine.retention.compact(topic, world.now_ms)
+    list(world.engine.compacting.compact(topic, world.now_ms))
     world.checkpoint()
     assert [each for each in offsets(world, topic) if each < 100] == list(range(50, 100))
 
@@ -223,16 +301,16 @@ def test_a_compaction_interval_shorter_than_a_sweep_is_kept(how: str) -> None:
     if how == "altered":
         world.engine.topics.alter(topic, {"partitions": 1, "compaction": rule}, now_ms=world.now_ms)
     for _ in range(3):
-        before = world.engine.retention.records_compacted
+        before = world.engine.compacting.records_compacted
         world.publish_each(topic, [b"v"] * 100, key=b"k")
         seal(world, topic)
         if how == "restarted":
             world = world.reopen()
             topic, before = world.find(), 0
         world.advance(2900)
-        assert world.engine.retention.records_compacted == before
+        assert world.engine.compacting.records_compacted == before
         world.advance(100)
-        assert world.engine.retention.records_compacted > before + 50
+        assert world.engine.compacting.records_compacted > before + 50
 
 
 def test_one_topic_is_compacted_at_its_interval_whatever_that_of_another() -> None:
@@ -243,10 +321,10 @@ def test_one_topic_is_compacted_at_its_interval_whatever_that_of_another() -> No
         world.publish_each(topic, [b"v"] * 100, key=b"k")
         seal(world, topic)
     world.advance(2000)
-    once = world.engine.retention.records_compacted
+    once = world.engine.compacting.records_compacted
     assert 50 < once <= 100
     world.advance(18_000)
-    assert world.engine.retention.records_compacted > once + 50
+    assert world.engine.compacting.records_compacted > once + 50
 
 
 def test_compaction_runs_at_its_interval_in_the_background() -> None:
@@ -255,10 +333,10 @@ def test_compaction_runs_at_its_interval_in_the_background() -> None:
     world.publish_each(topic, [b"v"] * 100, key=b"k")
     seal(world, topic)
     world.advance(11 * MINUTE)
-    marked = world.engine.retention.records_compacted
+    marked = world.engine.compacting.records_compacted
     assert marked > 50
     world.advance(HOUR)
-    assert world.engine.retention.records_compacted == marked  # each counts once
+    assert world.engine.compacting.records_compacted == marked  # each counts once
     world.checkpoint()
     assert [each for each in offsets(world, topic) if each < 100] == [99]
 
@@ -276,7 +354,7 @@ def test_subscriptions_see_no_gaps_and_counters_are_right() -> None:
         world.ack(each)
     held = world.pull(reader, 20)
     seal(world, topic)
-    world.engine.retention.compact(topic, world.now_ms)
+    list(world.engine.compacting.compact(topic, world.now_ms))
     world.checkpoint()
     kept = offsets(world, topic)
     assert set(range(20)) <= set(kept)  # in flight somewhere: they stay this time
@@ -303,7 +381,7 @@ def test_reading_from_an_offset_that_is_gone_goes_on_behind_it() -> None:
     topic = world.topic(**COMPACTED)
     world.publish_each(topic, [b"v"] * 200, key=b"k")
     seal(world, topic)
-    world.engine.retention.compact(topic, world.now_ms)
+    list(world.engine.compacting.compact(topic, world.now_ms))
     world.checkpoint()
     kept = offsets(world, topic)
     assert kept[0] > 100
@@ -324,8 +402,8 @@ def test_a_crash_anywhere_in_the_rewriting_checkpoint_loses_nothing() -> None:
                 world.checkpoint()
 
     def act(world: World) -> None:
-        world.engine.retention.compact(world.find(), world.now_ms)
-        assert world.engine.retention.records_compacted > 50
+        list(world.engine.compacting.compact(world.find(), world.now_ms))
+        assert world.engine.compacting.records_compacted > 50
         world.engine.store.commit()
         world.checkpoint()
         world.publish(world.find(), b"150", key=b"0")
@@ -364,3 +442,68 @@ def test_purge_leaves_what_is_in_flight() -> None:
     world.advance(2 * SECOND)
     assert world.dispatch() == []
     assert world.reopen().find().depth == 0
+
+
+# --- how often it is looked at ---
+
+
+def test_what_a_partition_keeps_is_looked_at_every_so_many_messages() -> None:
+    world = World(upkeep=RetentionSettings(check_messages=40))
+    topic = world.topic(retention={"messages": 10})
+    world.publish(topic, *[b"x"] * 5)
+    world.engine.advance(world.now_ms)
+    for number in range(6, 46):
+        assert len(offsets(world, topic)) == number - 1
+        world.publish(topic, b"x")
+        world.engine.advance(world.now_ms)
+    assert offsets(world, topic) == list(range(35, 45))
+
+
+def test_and_in_the_background_at_the_interval_that_is_set() -> None:
+    world = World(upkeep=RetentionSettings(check_interval_s=7.0))
+    topic = world.topic(retention={"time_ms": MINUTE})
+    world.publish(topic, b"x")
+    world.engine.advance(world.now_ms)
+    world.advance(62 * SECOND)
+    assert offsets(world, topic) == [0]
+    world.advance(SECOND)
+    assert offsets(world, topic) == []
+
+
+def test_an_operator_says_how_often_topics_may_be_compacted() -> None:
+    upkeep = RetentionSettings(compaction_interval_min_s=60, first_compaction_s=90)
+    world = World(upkeep=upkeep)
+    quick = world.topic(
+        "quick", compaction={"enabled": True, "lag_ms": 0, "interval_ms": 2 * SECOND}
+    )
+    rare = world.topic("rare", compaction={"enabled": True, "lag_ms": 0, "interval_ms": HOUR})
+    for topic, due in ((quick, MINUTE), (rare, 30 * SECOND)):
+        before = world.engine.compacting.records_compacted
+        world.publish(quick if topic is quick else rare, b"v", key=b"k")
+        world.publish(quick if topic is quick else rare, b"w", key=b"k")
+        world.advance(due - 1)
+        assert world.engine.compacting.records_compacted == before
+        world.advance(1)
+        assert world.engine.compacting.records_compacted == before + 1
+
+
+def test_marks_of_transactions_are_no_messages() -> None:
+    world = World()
+    topic = world.topic(retention={"messages": 10})
+    for number in range(60):
+        transaction, _ = world.engine.transactions.begin(NS, f"t{number}", now_ms=world.now_ms)
+        branch = world.engine.transactions.branch(transaction)
+        world.engine.publishing.publish(
+            topic,
+            world.batch(b"%d" % number),
+            now_ms=world.now_ms,
+            origin=Origin(branch),
+        )
+        if number % 3:
+            world.engine.transactions.commit(transaction, now_ms=world.now_ms)
+        else:
+            world.engine.transactions.abort(transaction, now_ms=world.now_ms)
+    world.advance(5 * MINUTE)
+    assert [each.value for each in all_records(world, topic)] == [
+        b"%d" % number for number in range(45, 60) if number % 3
+    ]

@@ -5,31 +5,35 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from braidmq.engine import groups
-from braidmq.engine.groups import (
+from braidmq.engine.group_plans import (
     PLANNERS,
+    Plan,
+    Strategy,
+    TopicPartition,
+    plan_range,
+    plan_round_robin,
+    plan_sticky,
+)
+from braidmq.engine.groups import (
     Assigned,
     Effect,
     Group,
     GroupFull,
     MemberExpired,
+    MemberRecord,
     Membership,
-    Plan,
     Rebalanced,
     Revoked,
     Revoking,
     StaleGeneration,
-    Strategy,
-    TopicPartition,
     UnknownMember,
-    plan_range,
-    plan_round_robin,
-    plan_sticky,
 )
 from braidmq.model.errors import BadRequest, Kind
 
@@ -204,18 +208,77 @@ def test_more_partitions_are_shared_out_and_fewer_are_taken_away() -> None:
     assert group.assignment("a") == group.assignment("b") == {}
 
 
-def test_a_generation_outlives_a_restart_and_members_do_not() -> None:
-    group = Group("g", Strategy.RANGE, 10_000, 2_000)
-    membership, _ = group.join(None, "client", ["t"], 0)
+def restarted(group: Group, now_ms: int) -> tuple[Group, list[Effect]]:
+    """As its caller keeps it: what it dumps, and the records of members that have any."""
+    records = [group.record(each) for each in group.member_ids]
     restored = Group.load(group.dump())
+    for record in records:
+        if record is not None:
+            data = msgspec.msgpack.encode(record)
+            restored.restore(msgspec.msgpack.decode(data, type=MemberRecord), now_ms)
+    return restored, restored.resume(now_ms)
+
+
+def test_members_outlive_a_restart_with_what_they_have() -> None:
+    group = Group("g", Strategy.RANGE, 10_000, 2_000)
+    group.set_partitions("t", 4, 0)
+    group.join("a", "client", ["t"], 0)
+    group.join(None, "client", ["t"], 1)
+    restored, effects = restarted(group, 50_000)
     assert (restored.name, restored.strategy) == ("g", Strategy.RANGE)
     assert (restored.session_timeout_ms, restored.rebalance_timeout_ms) == (10_000, 2_000)
-    assert (restored.generation, restored.member_ids) == (1, ())
-    assert restored.next_deadline_ms() is None
-    again, _ = restored.join(None, "client", ["t"], 0)
-    assert again.generation == 2
-    assert again.member_id != membership.member_id
-    assert len(group.dump()) < 40
+    assert (restored.generation, restored.member_ids) == (2, ("a", "client-2"))
+    assert effects == [Assigned("a", parts("t", 0, 1), 2)]
+    assert restored.revoking("a") == {"t": (2, 3)}
+    assert restored.next_deadline_ms() == 52_000
+    assert not refused(restored, "a", 1, 3)
+    assert restored.expire(52_000)[0] == Revoked("a", parts("t", 2, 3))
+    assert restored.next_deadline_ms() == 60_000
+
+
+def test_who_does_not_come_back_leaves_nothing_without_an_owner() -> None:
+    group = group_of(4)
+    group.join("a", "client", ["t"], 0)
+    group.join(None, "client", ["t"], 0, attached=True)
+    group.quiet(parts("t", 2, 3))
+    restored, effects = restarted(group, 1)
+    assert effects == [
+        Assigned("a", parts("t", 0, 1), 2),
+        Rebalanced(3),
+        Assigned("a", parts("t", 2, 3), 3),
+    ]
+    assert restored.member_ids == ("a",)
+
+
+def test_nothing_in_flight_lets_go_only_of_what_was_asked_for() -> None:
+    group = group_of(4)
+    joined(group, "a")
+    assert group.quiet(parts("t", 0, 1)) == []
+    joined(group, "b")
+    assert group.quiet(parts("t", 0, 1, 3)) == [
+        Revoked("a", parts("t", 3)),
+        Assigned("b", parts("t", 3), 2),
+    ]
+    assert group.revoking("a") == {"t": (2,)}
+    assert refused(group, "a", 2, 3)
+
+
+def test_a_member_with_a_connection_has_no_session_until_that_is_lost() -> None:
+    group = group_of(4)
+    group.join("a", "client", ["t"], 0, attached=True)
+    assert group.next_deadline_ms() is None
+    joined(group, "b", now_ms=5)
+    assert group.detach("a", 10) == [
+        Revoked("a", parts("t", 2, 3)),
+        Assigned("b", parts("t", 2, 3), 2),
+    ]
+    assert group.assignment("a") == {"t": (0, 1)}
+    assert group.next_deadline_ms() == 5 + SESSION_MS
+    group.join(None, "client", ["t"], 10, attached=True)
+    assert "client-3" in group.member_ids
+    group.detach("client-3", 10)
+    assert group.member_ids == ("a", "b")
+    assert group.detach("nobody", 10) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x93\x01\x02\x03"])
@@ -555,13 +618,29 @@ class GroupInMotion(RuleBasedStateMachine):
         following = self.group.next_deadline_ms()
         assert following is None or following > self.now
 
+    @rule(idle=st.sets(st.tuples(st.sampled_from("tu"), st.integers(0, 8))))
+    def some_have_nothing_in_flight(self, idle: set[tuple[str, int]]) -> None:
+        """What was to move goes at once, and nothing else."""
+        places = {TopicPartition(*each) for each in idle}
+        moving = {each for each in places & self.running.keys() if self.running[each].revoking}
+        before = self.owners()
+        effects = self.group.quiet(places)
+        self.perform(effects)
+        assert not any(self.running[each].revoking for each in moving)
+        assert {each for each, owner in self.owners().items() if before[each] != owner} == moving
+
     @rule()
     def the_node_restarts(self) -> None:
-        self.group = Group.load(self.group.dump())
+        """Who was there still is, with what it had, and hears of nothing."""
+        before = self.group.member_ids
+        moving = {each for each, at in self.running.items() if at.revoking}
+        self.group, effects = restarted(self.group, self.now)
+        assert self.group.member_ids == before
+        assert {each for effect in effects for each in effect.partitions} == (
+            self.running.keys() - moving
+        )
         for topic, count in self.count.items():
             assert self.group.set_partitions(topic, count, self.now) == []
-        self.wants.clear()
-        self.running.clear()
 
     # --- what always holds ---
 

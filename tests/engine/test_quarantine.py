@@ -173,7 +173,7 @@ def test_compaction_that_meets_damage_leaves_the_segment_as_it_is() -> None:
             world.checkpoint()
     world = world.crash()
     for name in ("a", "b"):
-        world.engine.retention.compact(world.find(name), world.now_ms + DAY)
+        list(world.engine.compacting.compact(world.find(name), world.now_ms + DAY))
     damaged = damage(world)
     before = world.disk.open(damaged.path).read(1 << 20, 0)
     world.checkpoint()

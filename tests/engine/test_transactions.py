@@ -6,7 +6,7 @@ from engine_worlds import HOUR, MINUTE, NS, World, values
 from braidmq.engine.errors import BadPosition, TopicFull
 from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.policy import QUEUE_SETTINGS
-from braidmq.engine.retention import SWEEP_MS
+from braidmq.engine.topics import Mode
 from braidmq.engine.transactions import coordinator
 from braidmq.engine.transactions.entries import Application
 from braidmq.engine.transactions.errors import (
@@ -198,7 +198,7 @@ def test_producers_forget_what_they_had_in_topics_that_are_gone() -> None:
         )
     world.engine.topics.delete(world.find("gone"))
     kept = {world.find("kept").partitions[0].log.id}
-    world.advance(SWEEP_MS)
+    world.advance(world.engine.state.upkeep.check_interval_ms)
     assert producer.marks.keys() == kept
     # The journal tells of both again.
     world.reopen()
@@ -323,3 +323,54 @@ def test_a_queue_that_drops_its_head_drops_at_the_commit() -> None:
     assert topic.depth == 1
     commit(world, kept)
     assert values(world.drain(topic)) == [b"b", b"c"]
+
+
+# --- readers of what is undecided ---
+
+
+@pytest.mark.parametrize("settings", [{}, QUEUE_SETTINGS])
+def test_what_was_aborted_nobody_gets_not_even_readers_of_undecided_records(settings) -> None:
+    world = World()
+    topic = world.topic(partitions=1, **{k: v for k, v in settings.items() if k != "partitions"})
+    world.engine.subscriptions.subscribe(topic, "all", now_ms=world.now_ms, uncommitted=True)
+    consumer = world.consumer(topic, "all", visibility_ms=0)
+    kept, aborted = begun(world, "1"), begun(world, "2")
+    publish(world, topic, aborted, b"had", b"never")
+    publish(world, topic, kept, b"kept")
+    (had,) = world.pull(consumer, limit=1)
+    assert had.value == b"had"
+    world.engine.transactions.abort(aborted, now_ms=world.now_ms)
+    world.nack(had, delay_ms=0)
+    assert values(world.pull(consumer)) == [b"kept"]
+    assert topic.subscriptions["all"].depth == 1
+    commit(world, kept)
+    world.reopen()
+    assert values(world.drain(world.find(), "all")) == [b"kept"]
+
+
+# --- what was received without a connection ---
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_ORDERED])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_transaction_has_after_a_restart_what_was_received_without_a_connection(
+    mode: Mode, committed: bool
+) -> None:
+    """That keeps its deadline over a restart, but as the transaction's it has none."""
+    world = World()
+    topic = world.topic(retention={"until_acked": True}, visibility_ms=30_000)
+    consumer = world.consumer(topic, mode=mode, passive=True)
+    world.publish(topic, b"job")
+    (got,) = world.pull(consumer)
+    transaction = begun(world, timeout_ms=10_000_000, session_ms=10_000_000)
+    world.engine.transactions.acknowledge(transaction, consumer, got.view, 0, 1)
+    world.reopen()
+    world.advance(60_000)
+    assert world.drain(world.find()) == []
+    transaction = world.engine.transactions.find(NS, "x", now_ms=world.now_ms)
+    if committed:
+        commit(world, transaction)
+    else:
+        world.engine.transactions.abort(transaction, now_ms=world.now_ms)
+    world.advance(60_000)
+    assert values(world.drain(world.find())) == ([] if committed else [b"job"])

@@ -30,7 +30,7 @@ def prepare(world: World) -> None:
         world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
         batch = world.batch(b"1", b"2")
         world.engine.publishing.publish(topic, batch, now_ms=NOW, origin=Origin(branch, 0))
-    consumer = world.consumer(queue)
+    consumer = world.consumer(queue, visibility_ms=0)
     (got,) = world.dispatch()
     transactions.acknowledge(transaction, consumer, got.view, 0, 1)
     world.engine.store.commit()
@@ -89,7 +89,7 @@ def commit_on_a_channel(world: World) -> None:
     topics = [world.topic(name) for name in TOPICS]
     for topic in topics:
         world.engine.subscriptions.subscribe(topic, "s", now_ms=NOW)
-    consumer = world.consumer(queue)
+    consumer = world.consumer(queue, visibility_ms=0)
     (got,) = world.dispatch()
     world.engine.store.commit()
     transactions = world.engine.transactions
@@ -184,7 +184,7 @@ def child(directory: str, entries: int) -> None:
             durable()
             return lsn
 
-    appending, note = coordinator._appending, coordinator._note
+    appending, note = coordinator._appending, coordinator.note
     coordinator._appending = DurableAppending()  # type: ignore[assignment]
 
     def noting(entry: object) -> object:
@@ -192,7 +192,7 @@ def child(directory: str, entries: int) -> None:
         durable()
         return lsn
 
-    coordinator._note = noting  # type: ignore[method-assign, assignment]
+    coordinator.note = noting  # type: ignore[method-assign, assignment]
     coordinator.end(NS, "t", commit=True, now_ms=NOW)
     sys.stdout.write(str(written))
     engine.close()

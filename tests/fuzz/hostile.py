@@ -58,7 +58,7 @@ def before(source: random.Random) -> Conversation:
     if choice == 0:
         steps = [source.randbytes(source.randrange(1, 2000))]
     elif choice == 1:
-        steps = [source.choice((b"GET / HTTP/1.1\r\n\r\n", b"AMQP\0\1\0\0", b"\x16\x03\x01", b"A"))]
+        steps = [source.choice((b"GET / HTTP/1.1\r\n\r\n", b"AMQP\0\1\0\0", b"\x17\x03\x01", b"A"))]
     elif choice == 2:
         source.shuffle(steps)
     elif choice == 3:

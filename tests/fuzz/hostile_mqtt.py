@@ -82,7 +82,7 @@ def before(source: random.Random) -> Conversation:
         data = source.randbytes(source.randrange(1, 2000))
     elif choice == 1:
         data = source.choice(
-            (b"GET / HTTP/1.1\r\n\r\n", b"AMQP\0\0\x09\1", b"\x16\x03\x01", b"\x10")
+            (b"GET / HTTP/1.1\r\n\r\n", b"AMQP\0\0\x09\1", b"\x17\x03\x01", b"\x10")
         )
     elif choice == 2:
         data = encode(any_packet(source, version), version) + data

@@ -15,11 +15,11 @@ from braidmq.engine.envelope import (
     encode_headers,
     routing_keys,
 )
-from braidmq.gateways.translation import amqp_envelope, amqp_writer
+from braidmq.gateways.deaths import amqp_writer
 from braidmq.record.batch import Record, RecordBatch
 from braidmq.wire.amqp.properties import Properties, decode_properties
 from braidmq.wire.deaths import GRAVE_SIZE, DeathWriter, alike, copy_as
-from braidmq.wire.envelopes import AMQP, split_amqp
+from braidmq.wire.envelopes import AMQP, amqp_envelope, split_amqp
 
 AT_MS = 1_700_000_000_123
 NOW = 1_700_000_009_000
@@ -194,3 +194,14 @@ def test_records_that_say_the_same_of_themselves():
     assert copy_as(batch, 0, 2, dead, AMQP, b"other", NOW) == 2
     expected = batch.record(0)._replace(envelope=b"other", envelope_format=AMQP)
     assert dead.record(0) == expected._replace(offset=0, timestamp_ms=NOW)
+
+
+def test_those_that_are_alike_say_each_its_own_offset():
+    batch = batch_of({}, {}, {})
+    dead = RecordBatch()
+    assert copy_as(batch, 1, 3, dead, AMQP, b"ab" + bytes(8) + b"cd", NOW, 2) == 3
+    said = [b"ab" + offset.to_bytes(8) + b"cd" for offset in (78, 79)]
+    assert [dead.record(index).envelope for index in range(2)] == said
+    for beyond in (5, 99, -2):
+        with pytest.raises(ValueError, match="no room"):
+            copy_as(batch, 0, 3, RecordBatch(), AMQP, bytes(12), NOW, beyond)

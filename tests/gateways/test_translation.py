@@ -18,13 +18,11 @@ from braidmq.engine.envelope import (
     headers_of,
     routing_keys,
 )
+from braidmq.gateways.deaths import amqp_headers, annotate_amqp
 from braidmq.gateways.translation import (
-    amqp_envelope,
     amqp_from_native,
-    amqp_headers,
     amqp_parts,
     amqp_routing_keys,
-    annotate_amqp,
     mqtt_record,
     native_headers,
     pattern_of_filter,
@@ -32,7 +30,14 @@ from braidmq.gateways.translation import (
 )
 from braidmq.record.batch import Record
 from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
-from braidmq.wire.envelopes import NAMED, key_of_topic, native_from_amqp, split_amqp, split_mqtt
+from braidmq.wire.envelopes import (
+    NAMED,
+    amqp_envelope,
+    key_of_topic,
+    native_from_amqp,
+    split_amqp,
+    split_mqtt,
+)
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties as MqttProperties
 from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt
@@ -93,13 +98,13 @@ def test_parts_are_not_decoded_without_need():
 
 def test_parts_with_a_delivery_count():
     envelope = amqp_envelope(b"x", b"k", FULL)
-    exchange, key, raw = amqp_parts(envelope, delivery_count=4)
+    exchange, key, raw = amqp_parts(envelope, told={"x-delivery-count": 4})
     assert (exchange, key) == (b"x", b"k")
     found = decode_properties(raw)
     assert found.headers == {"a": "text", "n": 5, "x-delivery-count": 4}
     assert found.content_type == "text/plain"
     assert decode_properties(
-        amqp_parts(amqp_envelope(b"", b"q", Properties()), delivery_count=0)[2]
+        amqp_parts(amqp_envelope(b"", b"q", Properties()), told={"x-delivery-count": 0})[2]
     ) == Properties(headers={"x-delivery-count": 0})
 
 
@@ -161,7 +166,9 @@ def test_a_native_message_that_says_nothing():
     exchange, key, raw = amqp_parts(b"", NATIVE, native, topic="t")
     nothing = Properties(delivery_mode=2, timestamp=native.timestamp_ms // 1000)
     assert (exchange, key, decode_properties(raw)) == (b"", b"t", nothing)
-    counted = amqp_parts(b"", NATIVE, record(b"", NATIVE), topic="t", delivery_count=2)[2]
+    counted = amqp_parts(b"", NATIVE, record(b"", NATIVE), topic="t", told={"x-delivery-count": 2})[
+        2
+    ]
     assert decode_properties(counted).headers == {"x-delivery-count": 2}
 
 
@@ -313,6 +320,14 @@ def test_the_first_death():
         "x-first-death-exchange": "x",
         "x-first-death-queue": "q",
         "x-first-death-reason": "rejected",
+        "x-death-reason": "rejected",
+        "x-death-topic": "q",
+        "x-death-partition": 0,
+        "x-death-offset": 0,
+        "x-death-attempts": 1,
+        "x-death-subscription": "queue",
+        "x-death-time": AT_MS,
+        "x-death-error": "",
     }
     assert deaths == [("q", "rejected")]
 
@@ -443,7 +458,7 @@ def test_counts_are_written_with_64_bits():
     for each in (death("a"), death("b"), death("a")):
         envelope = annotate(record(envelope), each)[1]
     assert envelope.count(b"\x05countl") == 2
-    counted = amqp_parts(amqp_envelope(b"x", b"k", Properties()), delivery_count=1)[2]
+    counted = amqp_parts(amqp_envelope(b"x", b"k", Properties()), told={"x-delivery-count": 1})[2]
     assert b"\x10x-delivery-countl" in counted
 
 

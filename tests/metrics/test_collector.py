@@ -28,8 +28,9 @@ def engine() -> Iterator[Engine]:
     engine.close()
 
 
-def scraped(engine: Engine, topics_max: int = 1000) -> Values:
-    text = Metrics(engine, {}, MetricsSettings(topics_max=topics_max)).render().decode()
+def scraped(engine: Engine, topics_max: int = 1000, lanes_max: int = 5000) -> Values:
+    settings = MetricsSettings(topics_max=topics_max, lanes_max=lanes_max)
+    text = Metrics(engine, {}, lambda: 0, settings).render().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -143,7 +144,7 @@ def test_ten_thousand_topics_are_written_in_small_pieces(engine: Engine) -> None
     for number in range(10_000):
         topic = engine.topics.create("n", f"t{number}", QUEUE, now_ms=1000, durable=False)
         engine.subscriptions.subscribe(topic, "s", now_ms=1000)
-    pieces = list(Metrics(engine, {}, MetricsSettings(topics_max=10_000)).pieces())
+    pieces = list(Metrics(engine, {}, lambda: 0, MetricsSettings(topics_max=10_000)).pieces())
     assert len(pieces) > 50
     families = len(TOPIC_FAMILIES) + len(SUBSCRIPTION_FAMILIES)
     assert [piece.count(b"\n") for piece in pieces[-families:]] == [10_000 + 2] * families
@@ -185,3 +186,23 @@ def test_ages_agree_with_a_plain_count(
         expected[sum(age > bound for bound in AGE_BOUNDS_MS)] += 1
         total += age
     assert (ages.counts, ages.total_ms) == (expected, total)
+
+
+def test_lanes_have_series_up_to_a_limit(engine: Engine) -> None:
+    topic = engine.topics.create("n", "t", {"partitions": 1, "priority": "lanes"}, now_ms=1000)
+    subscription = engine.subscriptions.subscribe(topic, "s", now_ms=1000)
+    publish(engine, topic, 3)
+    consumer = engine.consumers.attach(subscription, now_ms=1000)
+    engine.dispatching.pull(consumer, 2, 5000)
+    where = {"namespace": "n", "topic": "t", "subscription": "s", "partition": "0"}
+    values = scraped(engine, lanes_max=5)
+    lane = where | {"lane": "normal"}
+    assert value(values, "braid_lane_ready_messages", **lane) == 1
+    assert value(values, "braid_lane_in_flight_messages", **lane) == 2
+    assert value(values, "braid_lane_served_messages_total", **lane) == 2
+    assert value(values, "braid_lane_last_served_timestamp_seconds", **lane) == 5
+    assert value(values, "braid_lane_ready_messages", **where, lane="critical") == 0
+    assert value(values, "braid_lanes") == 5
+    values = scraped(engine, lanes_max=4)
+    assert value(values, "braid_lanes") == 5
+    assert not [name for name, _ in values if name.startswith("braid_lane_")]

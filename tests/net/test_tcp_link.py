@@ -53,15 +53,21 @@ class Packets:
 class Pair:
     """A link, and the socket at its other end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Packets) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receiver: Packets,
+        kind: type[TcpLink] = TcpLink,
+    ) -> None:
         self.loop = loop
         ours, self.peer = socket.socketpair()
         for each in (ours, self.peer):
             each.setblocking(False)
         self.poller = Poller(loop)
-        self.link = TcpLink(self.poller, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
+        self.link = kind(self.poller, ours.detach(), "::1", 7, RECEIVE_BYTES, HIGH_BYTES)
         receiver.link = self.link
-        self.link.start(receiver)
+        if kind is TcpLink:
+            self.link.start(receiver)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):

@@ -1,6 +1,8 @@
 """A live node and topics in it, as the tests of the pipeline need them."""
 
 import itertools
+import json
+import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -92,3 +94,32 @@ def wait_until(condition, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+# --- a stream, as Spark drives it ---
+
+
+def through_json(offset: dict) -> dict:
+    """As a checkpoint does."""
+    return json.loads(json.dumps(offset))
+
+
+def batch(reader: StreamReader, start: dict, end: dict) -> list[dict]:
+    parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    return rows(each for part in parts for each in reader.read(part))
+
+
+def drain(reader: StreamReader, start: dict) -> tuple[dict, list[list[dict]]]:
+    """Batches until there is nothing more."""
+    batches = []
+    while True:
+        end = through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        if end == start:
+            return end, batches
+        batches.append(batch(reader, start, end))
+        reader.commit(end)
+        start = end
+
+
+def values(found: list[dict]) -> list[bytes]:
+    return sorted(row["value"] for row in found)

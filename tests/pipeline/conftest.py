@@ -1,7 +1,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="braidmq[spark] is not installed")
 
 from braid_topics import GUEST, Topics
 
+from braidmq.pipeline.source import StreamReader
 from braidmq.testing.live import LiveNode, free_ports, live_node
 
 SMALL_FILES = "[storage]\nsegment_bytes_max = 262144\njournal_file_bytes = 262144\n"
@@ -33,6 +34,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
 def topics(node: LiveNode) -> Iterator[Topics]:
     with httpx.Client(base_url=node.http_url, auth=GUEST, timeout=60) as client:
         yield Topics(node, client)
+
+
+@pytest.fixture
+def running(topics: Topics) -> Iterator[Callable[..., StreamReader]]:
+    """Makes readers, and stops them: each has a thread."""
+    made: list[StreamReader] = []
+
+    def make(**options: object) -> StreamReader:
+        made.append(topics.stream_reader(**{"startingOffsets": "earliest", **options}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
 
 
 def java_is_there() -> bool:

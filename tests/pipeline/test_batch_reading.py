@@ -51,6 +51,30 @@ def test_all_of_a_topic_to_the_last_confirmed_record(topics, filled, mode):
     assert {row["delivery"]["protocol"] for row in found} == {"native"}
 
 
+@pytest.mark.parametrize("mode", ["segments", "broker"])
+def test_tasks_that_share_partitions_by_key(topics, filled, mode):
+    reader = topics.batch_reader(topic=filled, readMode=mode, splitBytes="100k", splitBy="key")
+    tasks = [
+        [row for each in reader.read(part) for row in each.to_pylist()]
+        for part in reader.partitions()
+    ]
+    assert len(tasks) > 2  # of two partitions
+    every = (row for each in tasks for row in each)
+    found = sorted(every, key=lambda row: (row["partition"], row["offset"]))
+    assert seen(found) == expected(topics, filled)
+    for each in tasks:
+        assert len({row["partition"] for row in each}) <= 1
+        assert [row["offset"] for row in each] == sorted(row["offset"] for row in each)
+    keys = [{row["key"] for row in each} for each in tasks]
+    assert sum(map(len, keys)) == len(set().union(*keys))
+
+
+def test_a_little_of_a_partition_is_one_task(topics):
+    topic = topics.create(partitions=2)
+    topics.publish(topic, [{"value": "v", "key": f"k{at}"} for at in range(50)])
+    assert len(topics.batch_reader(topic=topic, splitBy="key").partitions()) == 2
+
+
 def test_segments_come_over_http_where_their_files_are_not(topics, filled):
     reader = topics.batch_reader(topic=filled, splitBytes="100k")
     parts = [
@@ -377,8 +401,8 @@ def test_a_broker_that_is_down(topics):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "one of the options topic and topicPattern"),
-        ({"topic": "a", "topicPattern": "b"}, "one of the options topic and topicPattern"),
+        ({}, "one of the options topic, topicPattern"),
+        ({"topic": "a", "topicPattern": "b"}, "one of the options topic, topicPattern"),
         ({"topic": "a", "topicc": "b"}, "no option 'topicc'"),
         ({"topic": "a", "readMode": "fast"}, "readMode must be one of segments, broker"),
         ({"topic": "a", "startingOffsets": "begin"}, "startingOffsets: 'begin' can't be read"),
@@ -386,10 +410,15 @@ def test_a_broker_that_is_down(topics):
         ({"topic": "a", "startingTimestamp": "soon"}, "startingTimestamp: 'soon' is not a time"),
         ({"topic": "a", "maxRecordsPerTrigger": "0"}, "PerTrigger must be a number above 0"),
         ({"topic": "a", "splitBytes": "much"}, "splitBytes must be a number above 0"),
+        ({"topic": "a", "splitBy": "value"}, "splitBy must be one of offset, key"),
+        (
+            {"topic": "a", "splitBy": "key", "maxRecordsPerPartition": "5"},
+            "maxRecordsPerPartition can't be promised",
+        ),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         (
             {"topic": "a", "startingOffsets": "latest", "startingTimestamp": "1"},
-            "startingOffsets and startingTimestamp can't both",
+            "only one of startingOffsets, startingTimestamp",
         ),
         ({"table": "weather"}, "table must be one of depth"),
         ({"topic": "a", "columns": "key,colour"}, "messages have no column 'colour'"),
@@ -400,4 +429,26 @@ def test_a_broker_that_is_down(topics):
 def test_options_that_are_wrong_are_named(topics, options, said):
     with pytest.raises(BadOption) as caught:
         topics.source(**options).schema()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("streams", "options", "said"),
+    [
+        (False, {"maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger is for streams"),
+        (False, {"maxBytesPerTrigger": "5m"}, "maxBytesPerTrigger is for streams"),
+        (False, {"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is for streams"),
+        (False, {"group": "g"}, "group is for streams"),
+        (False, {"pollMilliseconds": "5"}, "pollMilliseconds is for streams"),
+        (True, {"endingOffsets": "latest"}, "endingOffsets is for what is read at once"),
+        (True, {"endingTimestamp": "5"}, "endingTimestamp is for what is read at once"),
+        (True, {"endingOffsetsByTimestamp": '{"a": {"0": 1}}'}, "is for what is read at once"),
+        (True, {"pushFilters": "true"}, "pushFilters is for what is read at once"),
+        (False, {"deadLetterTopic": "d"}, "deadLetterTopic is for values that a format"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(topics, streams, options, said):
+    source = topics.source(topic="a", **options)
+    with pytest.raises(BadOption) as caught:
+        (source.streamReader if streams else source.reader)(source.schema())
     assert said in str(caught.value)

@@ -14,14 +14,22 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from braidmq.gateways.translation import amqp_envelope, native_headers
+from braidmq.gateways.translation import native_headers
 from braidmq.pipeline.columns import SCHEMA, Rows
 from braidmq.pipeline.source import MESSAGES
 from braidmq.record.batch import RecordBatch
 from braidmq.record.columns import decode_columns
 from braidmq.storage.reader import EARLIEST, LATEST, ROWS_MAX
 from braidmq.wire.amqp.properties import Properties as AmqpProperties
-from braidmq.wire.envelopes import AMQP, MQTT, NATIVE, encode_headers, split_amqp, split_mqtt
+from braidmq.wire.envelopes import (
+    AMQP,
+    MQTT,
+    NATIVE,
+    amqp_envelope,
+    encode_headers,
+    split_amqp,
+    split_mqtt,
+)
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties as MqttProperties
 from braidmq.wire.mqtt.properties import encode_properties

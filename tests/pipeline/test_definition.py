@@ -5,10 +5,18 @@ from pathlib import Path
 import pytest
 
 from braidmq.model.errors import NotFound
-from braidmq.pipeline.definition import BadPipeline, find, load, shipped_names
+from braidmq.pipeline.definition import (
+    WHOLE_PARTITION,
+    BadPipeline,
+    SourceSpec,
+    find,
+    load,
+    shipped_names,
+)
 from braidmq.pipeline.reports import render
-from braidmq.pipeline.runner import find_function, least
+from braidmq.pipeline.runner import find_function
 from braidmq.pipeline.shipped.skew import EVEN, judge
+from braidmq.pipeline.streams import least
 
 GOOD = """
 name = "orders"
@@ -25,8 +33,6 @@ sql = "SELECT key, value FROM orders WHERE size > ${limit}"
 from = "large"
 topic = "large-orders"
 """
-
-NEEDED = {"topic": "t", "lake": "/l"}
 
 
 def written(directory: Path, text: str) -> Path:
@@ -60,7 +66,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
         ("sql =", "python =", "module:function"),
         ('name = "large"', 'name = "orders"', "two views are named 'orders'"),
         ('name = "large"', 'name = "lar ge"', "name"),
-        ('from = "large"', 'from = "small"', "which is not a source or step"),
+        ('from = "large"', 'from = "small"', "'small' is not a source or step"),
         ('topic = "large-orders"', 'topic = "x"\nmode = "overwrite"', "only a lake"),
         ('topic = "large-orders"', 'report = "x.html"', "a report needs trigger"),
         ("${limit}", "${most}", "${most} is not a parameter"),
@@ -78,10 +84,29 @@ def test_parameters_that_are_not_there(tmp_path: Path) -> None:
     assert "no parameter 'most'; there are: limit" in refused(tmp_path, GOOD, most="1")
 
 
-def test_pipelines_that_come_with_braidmq_are_right() -> None:
+@pytest.mark.parametrize(
+    ("ordered", "of_a_stream", "at_once"),
+    [
+        (None, {"splitBytes": WHOLE_PARTITION}, {}),
+        (True, {"splitBytes": WHOLE_PARTITION}, {"splitBytes": WHOLE_PARTITION}),
+        ("key", {"splitBy": "key"}, {"splitBy": "key"}),
+        (False, {}, {}),
+    ],
+)
+def test_how_tasks_share_a_partition(ordered, of_a_stream, at_once) -> None:
+    source = SourceSpec(name="s", topic="t", ordered=ordered)
+    assert source.split_options(True) == of_a_stream
+    assert source.split_options(False) == at_once
+
+
+def test_pipelines_that_come_with_braidmq_are_right(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    needed = {"topic": "t", "lake": str(tmp_path), "history": str(tmp_path)}
     assert shipped_names() == [
         "archive",
+        "clusters",
         "compact",
+        "forecast",
         "latency",
         "replay",
         "skew",
@@ -91,14 +116,14 @@ def test_pipelines_that_come_with_braidmq_are_right() -> None:
     for name in shipped_names():
         path = find(name)
         text = path.read_text()
-        values = {key: value for key, value in NEEDED.items() if f'\n{key} = ""' in text}
+        values = {key: value for key, value in needed.items() if f'\n{key} = ""' in text}
         found = load(path, values)
         assert found.name == name
         assert found.description
 
 
 def test_one_that_is_not_there() -> None:
-    with pytest.raises(NotFound, match="archive, compact"):
+    with pytest.raises(NotFound, match="archive, clusters, compact"):
         find("nothing")
 
 
@@ -114,7 +139,9 @@ def test_functions_of_modules_and_files(tmp_path: Path) -> None:
 def test_what_all_sinks_have_done() -> None:
     slow = {"a": {"0": 5, "1": 9}, "b": {"0": 1}}
     fast = {"a": {"0": 7, "1": 2}}
-    assert least([slow, fast]) == {"a": {"0": 5, "1": 2}}
+    # Nobody else reads b: who does is all.
+    assert least([slow, fast]) == {"a": {"0": 5, "1": 2}, "b": {"0": 1}}
+    assert least([{"a": {"0": 1}}, {"a": {"1": 1}}]) == {"a": {}}
     assert least([fast]) == fast
     assert least([]) == {}
 

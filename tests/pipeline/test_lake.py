@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from braidmq.model.errors import NotFound
 from braidmq.pipeline.columns import SCHEMA
 from braidmq.pipeline.errors import BadOption, StaleCheckpoint
-from braidmq.pipeline.lake import LakeDataSource, LakeWriter
+from braidmq.pipeline.lake.source import LakeDataSource, LakeWriter
 from braidmq.pipeline.source import MESSAGES
 
 THEN = datetime(2021, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
@@ -124,5 +124,17 @@ def test_bad_input(tmp_path: Path) -> None:
         LakeDataSource({})
     with pytest.raises(BadOption, match="relative"):
         LakeDataSource({"path": "lake"})
+    place = str(tmp_path / "none")
+    for name in ("partitionBy", "applicationId", "checkpointInterval"):
+        with pytest.raises(BadOption, match=f"{name} is for writing"):
+            LakeDataSource({"path": place, name: "7"}).reader(MESSAGES)
+    for given, said in (
+        ({"version": "1"}, "version is for reading and overwriting"),
+        ({"timestamp": "2026-01-31"}, "timestamp is for reading"),
+    ):
+        with pytest.raises(BadOption, match=said):
+            LakeDataSource({"path": place, **given}).writer(MESSAGES, False)
+    with pytest.raises(BadOption, match="batchId is for"):
+        LakeDataSource({"path": place, "batchId": "1"}).streamWriter(MESSAGES, False)
     with pytest.raises(NotFound, match="no lake"):
         LakeDataSource({"path": str(tmp_path / "none")}).schema()

@@ -1,5 +1,9 @@
 """Segments over HTTP, byte by byte what is on disk."""
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -7,6 +11,9 @@ from braid_topics import Topics, wait_until
 
 from braidmq.api.resources.bulk import requested
 from braidmq.model.errors import BadRequest
+from braidmq.pipeline.broker import Broker
+from braidmq.pipeline.options import BrokerOptions
+from braidmq.testing.live import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +66,46 @@ def test_ranges_that_cannot_be(topics, segment):
     assert requested("bytes=0-1,4-5", 10) == (0, 10, 200)
     assert requested("lines=1-2", 10) == (0, 10, 200)
     assert requested("bytes=2-99", 10) == (2, 10, 206)
+
+
+@contextmanager
+def cutting(port: int, after: int) -> Iterator[tuple[str, list[int]]]:
+    """A way to the node that breaks off after so many bytes of each answer; and what each had."""
+    carried: list[int] = []
+
+    def serve(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as node:
+            node.sendall(client.recv(65536))
+            left = after
+            while left and (data := node.recv(min(left, 65536))):
+                client.sendall(data)
+                left -= len(data)
+            carried.append(after - left)
+
+    def accept() -> None:
+        while True:
+            try:
+                serve(listener.accept()[0])
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield "http://{}:{}".format(*listener.getsockname()), carried
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_range_goes_on_where_its_connection_was_cut(topics, segment):
+    url, path = segment
+    data = path.read_bytes()
+    _, _, _, topic, _, name = url.split("/")
+    after = len(data) // 4
+    with (
+        cutting(topics.node.ports["http_port"], after) as (way, carried),
+        Broker(BrokerOptions(url=way, retry_s=20), sleep=lambda seconds: None) as broker,
+    ):
+        found = broker.read_range(("topics", topic, "segments", name), 0, len(data))
+    assert found == data
+    # Each byte came once: what was carried besides are the heads of the answers.
+    assert len(carried) >= 4
+    assert sum(carried) < len(data) + 2000 * len(carried)

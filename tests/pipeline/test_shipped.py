@@ -1,5 +1,6 @@
 """Pipelines that come with BraidMQ, each run against a live node on a real Spark."""
 
+import html
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from braid_topics import Topics, wait_until
+from mixed_topic import in_the_log, mixed
 
 from braidmq.cli.app import main
 from braidmq.pipeline.definition import find, load
@@ -61,6 +63,15 @@ def test_archive_compaction_and_replay(run: Run, topics: Topics, tmp_path: Path)
     assert len(topics.read(topic=latest)) == 3
 
 
+def test_what_is_replayed_is_what_was_archived(run: Run, topics: Topics, tmp_path: Path) -> None:
+    """Of every protocol: bytes of keys, values and envelopes, times, priorities, and the order."""
+    source = mixed(topics)
+    run("archive", topic=source, lake=tmp_path / "lake")
+    again = topics.create(partitions=2)
+    run("replay", topic=again, lake=tmp_path / "lake")
+    assert in_the_log(topics, again) == in_the_log(topics, source)
+
+
 def test_reports(run: Run, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(partitions=2)
     topics.api.put(f"/v1/topics/{topic}/subscriptions/readers", json={}).raise_for_status()
@@ -68,8 +79,11 @@ def test_reports(run: Run, topics: Topics, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     run("latency", topics=topic, report=page)
     assert "readers" in page.read_text()
-    run("usage", topics=topic, report=page)
-    assert '<td class="number">600</td>' in page.read_text()
+    run("usage", report=page)
+    rows = topics.api.get("/v1/usage", params={"namespace": "/", "by": "day"}).json()["rows"]
+    assert rows
+    for row in rows:
+        assert f'<td class="number">{row["published_bytes"]:,}</td>' in page.read_text()
     run("skew", topic=topic, report=page)
     assert "the most that are even" in page.read_text()
 
@@ -85,7 +99,52 @@ def test_triage(run: Run, topics: Topics, tmp_path: Path) -> None:
         topics.api.post(f"/v1/receipts/{message['receipt']}/reject", json=body).raise_for_status()
     page = tmp_path / "triage.html"
     run("triage", report=page)
-    assert "order # has no …" in page.read_text()
+    assert "order &lt;number&gt; has no &lt;text&gt;" in page.read_text()
+
+
+def test_clusters_of_dead_letters(run: Run, topics: Topics, tmp_path: Path) -> None:
+    errors = [
+        "connection to shard eu-7 of payments was refused",
+        "connection to shard us-east of payments was refused",
+        "no price for 'tea' in order 17",
+        "no price for 'rum' in order 4",
+        "",
+    ]
+    one, other = topics.create(partitions=1), topics.create(partitions=1)
+    for topic in (one, other):
+        path = f"/v1/topics/{topic}/subscriptions/s"
+        topics.api.put(path, json={}).raise_for_status()
+        topics.publish(topic, [{"value": "<order>"} for _ in errors])
+        messages = topics.api.post(f"{path}/receive", json={"limit": 5}).json()["messages"]
+        for message, error in zip(messages, errors, strict=True):
+            path = f"/v1/receipts/{message['receipt']}/reject"
+            topics.api.post(path, json={"error": error} if error else {}).raise_for_status()
+    page = tmp_path / "clusters.html"
+    run("clusters", topics=f"{one}|{other}", report=page)
+    text = html.unescape(page.read_text())
+    for cluster in (
+        "connection to shard <any> of payments was refused",
+        "no price for <text> in order <number>",
+        "(rejected, no error)",
+    ):
+        row = text[text.index(f"<td>{cluster}</td>") :]
+        letters = 2 if cluster.startswith("(") else 4
+        assert row.split("\n")[0].count(f'<td class="number">{letters}</td>') == 1, cluster
+    assert f"<td>{one}, {other}</td>" in text
+    assert "no price for 'rum' in order 4" in text
+
+
+def test_a_forecast_learns_from_its_history(run: Run, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(partitions=2)
+    topics.api.put(f"/v1/topics/{topic}/subscriptions/slow", json={}).raise_for_status()
+    page, history = tmp_path / "forecast.html", tmp_path / "history"
+    for _ in range(2):
+        topics.publish(topic, [{"value": "v", "partition": at % 2} for at in range(10)])
+        run("forecast", report=page, history=history, limit=1000)
+    row = page.read_text().partition(f"<td>{topic} › slow</td>")[2].partition("</tr>")[0]
+    assert '<td class="number">20</td><td class="number">2</td>' in row
+    assert "<td>limit at</td>" in row
+    assert "<polyline" in page.read_text()
 
 
 def test_a_pipeline_of_sql_and_python(run: Run, topics: Topics, tmp_path: Path) -> None:
@@ -150,11 +209,11 @@ topic = "{target}"
 ''')
     seen: list[Progress] = []
 
-    def after_some_looks(progress: Progress) -> bool:
+    def when_it_is_at_its_tasks(progress: Progress) -> bool:
         seen.append(progress)
-        return len(seen) > 2
+        return any(each.tasks for each in progress.sinks)
 
-    assert run(str(file), after_some_looks).state == "stopped"
+    assert run(str(file), when_it_is_at_its_tasks).state == "stopped"
     assert {each.status for progress in seen for each in progress.sinks} == {"writing"}
     assert topics.read(topic=target) == []
 
@@ -164,7 +223,9 @@ def test_the_command_runs_reports_and_obeys(
     topics: Topics,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     source, target = topics.create(partitions=1), topics.create(partitions=1)
     topics.publish(source, [{"value": str(at)} for at in range(10)])
     name = f"endless-{source}"
@@ -192,6 +253,10 @@ topic = "{target}"
         main(["pipeline", "run", str(file), "--url", topics.node.http_url])
     stopper.join()
     assert ended.value.code in (None, 0)
-    assert f"{name} stopped: 10 rows" in capsys.readouterr().out
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert last == f"{name} stopped: 10 rows"
+    log = first.partition("Spark's log is ")[2]
+    assert log.startswith(f"{tmp_path}/braidmq/pipelines/logs/{name}-")
+    assert Path(log).exists()
     assert topics.api.get(f"/v1/pipelines/{name}").json()["state"] == "stopped"
     assert len(topics.read(topic=target)) == 10

@@ -1,17 +1,24 @@
 """The sink without a JVM: its writers are plain classes, the node is a real one."""
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from braid_topics import Topics
+from pyspark.sql.types import StructType
 
+from braidmq.api.resources.bulk_publishing import RECORDS_BYTES_MAX
 from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.encoding import check_columns, encode
-from braidmq.pipeline.errors import BadOption, StaleCheckpoint, TopicFull
-from braidmq.pipeline.sink import BatchWriter
-from braidmq.pipeline.sink_options import parse_sink_options
-from braidmq.pipeline.transactions import Stage, Transactions
+from braidmq.pipeline.errors import BadOption, BatchGivenUp, RowTooLarge, StaleCheckpoint, TopicFull
+from braidmq.pipeline.sink import BatchWriter, Sink, StreamWriter
+from braidmq.pipeline.sink_options import RECORD_BYTES_MAX, parse_sink_options
+from braidmq.pipeline.source import BraidDataSource
+from braidmq.pipeline.transactions import Stage, Step, Transactions
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 THEN = datetime(2021, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
@@ -186,12 +193,124 @@ class TestExactlyOnce:
         options = parse_sink_options({"url": topics.node.http_url, "topic": topic})
         (chunk,) = encode([self.rows("a", "b", "c", "d")], options)
         with Broker(options) as broker:
-            transactions = Transactions(broker, 60)
-            assert transactions.begin(f"twice-{topic}", None)
+            transactions = Transactions(broker, options)
+            number = transactions.begin(f"twice-{topic}", None)
             for _ in range(2):
-                Stage(broker, f"twice-{topic}", "one").publish(chunk)
-            transactions.commit(f"twice-{topic}", ["one"], None)
+                Stage(broker, f"twice-{topic}", number, "one").publish(chunk)
+            transactions.commit(f"twice-{topic}", number, ["one"], None)
         assert sorted(self.values(topics, topic)) == [b"a", b"b", b"c", b"d"]
+
+
+class TestWhoIsGone:
+    """What a job that fails, dies or begins again leaves behind."""
+
+    def rows(self, *values: str) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"value": list(values)})
+
+    def open_ones(self, topics: Topics) -> list[str]:
+        return [each["name"] for each in topics.api.get("/v1/transactions").json()]
+
+    def test_who_reads_the_topic_waits_for_no_task(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+        sink.write(iter([self.rows("staged")]))
+        writer(topics, topic=topic, delivery="at_least_once").write(iter([self.rows("plain")]))
+        assert [row["value"] for row in topics.read(topic=topic)] == [b"plain"]
+        listed = topics.api.get("/v1/topics").json()
+        assert "staging" not in str(listed)
+        sink.abort([None])
+
+    def test_a_batch_is_aborted_though_no_task_told_of_it(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+
+        def failing() -> Iterator[pa.RecordBatch]:
+            yield self.rows("a")
+            raise ValueError("of a task")
+
+        options = {"topic": topic, "requestBytes": 1}
+        for each in (sink, writer(topics, applicationId=f"a-{topic}", batchId=3, **options)):
+            each.options = replace(each.options, request_bytes=1)
+            with pytest.raises(ValueError, match="of a task"):
+                each.write(failing())
+            assert each._transaction in self.open_ones(topics)
+            each.abort([None, None])
+            assert each._transaction not in self.open_ones(topics)
+
+    def test_a_stream_finds_the_name_of_its_batch(self, topics: Topics, tmp_path: Path) -> None:
+        (tmp_path / "metadata").write_text('{"id":"0b1c"}')
+        topic = topics.create(partitions=1)
+        for given, application in (
+            ({"checkpointLocation": f"file:{tmp_path}"}, "spark-0b1c"),
+            ({"applicationId": f"own-{topic}"}, f"own-{topic}"),
+        ):
+            options = parse_sink_options({"url": topics.node.http_url, "topic": topic, **given})
+            sink = Sink(options)
+            sink.stage(iter([self.rows("a")]), f"{application}/0/4", Step(application, 0, 4))
+            assert f"{application}/0/4" in self.open_ones(topics)
+            StreamWriter(options).abort([None], 4)
+            assert f"{application}/0/4" not in self.open_ones(topics)
+
+    def test_a_task_that_computes_for_long_keeps_its_batch(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic, sessionSeconds=1)
+        early = sink.write(iter([self.rows("early")]))
+
+        def slowly() -> Iterator[pa.RecordBatch]:
+            deadline = time.monotonic() + 3
+            while time.monotonic() < deadline:
+                assert sink._transaction in self.open_ones(topics)
+            yield self.rows("late")
+
+        sink.commit([early, sink.write(slowly())])
+        assert sorted(row["value"] for row in topics.read(topic=topic)) == [b"early", b"late"]
+
+    def test_what_nobody_speaks_for_is_given_up_and_not_committed_in_part(
+        self, topics: Topics
+    ) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic, sessionSeconds=1)
+        gone = sink.write(iter([self.rows("gone")]))
+        while sink._transaction in self.open_ones(topics):
+            pass
+        late = sink.write(iter([self.rows("late")]))
+        with pytest.raises(BatchGivenUp, match="sessionSeconds"):
+            sink.commit([gone, late])
+        sink.abort([gone, late])
+        assert topics.read(topic=topic) == []
+
+    def test_unless_told_otherwise_that_is_after_15_seconds(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic)
+        sink.write(iter([self.rows("a")]))
+        open_ones = topics.api.get("/v1/transactions").json()
+        (mine,) = (each for each in open_ones if each["name"] == sink._transaction)
+        assert mine["session_ms"] == 15_000
+        sink.abort([None])
+
+    def test_a_new_checkpoint_under_an_old_application_is_refused(self, topics: Topics) -> None:
+        topic = topics.create(partitions=1)
+        options = parse_sink_options({"url": topics.node.http_url, "topic": topic})
+        sink, name = Sink(options), f"app-{topic}"
+
+        def batch(query: str, epoch: int, value: str) -> None:
+            step = Step(name, epoch, 0, query)
+            sink.commit([sink.stage(iter([self.rows(value)]), f"{name}/{epoch}/0", step)])
+
+        batch("old", 0, "a")
+        batch("old", 0, "a")
+        with pytest.raises(StaleCheckpoint, match="applicationEpoch"):
+            batch("new", 0, "b")
+        batch("new", 1, "c")
+        assert [row["value"] for row in topics.read(topic=topic)] == [b"a", b"c"]
+
+    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    def test_a_value_that_no_request_can_take(self, topics: Topics, delivery: str) -> None:
+        topic = topics.create(partitions=1)
+        sink = writer(topics, topic=topic, delivery=delivery)
+        with pytest.raises(RowTooLarge, match=rf"{topic}.* 1700\d\d\d\d bytes.*16777216"):
+            sink.write(iter([self.rows("x" * 17_000_000)]))
+        assert RECORD_BYTES_MAX == RECORDS_BYTES_MAX
 
 
 class TestBadInput:
@@ -222,3 +341,9 @@ class TestBadInput:
         for given in ({"delivery": "twice"}, {"batchId": "1"}, {"topics": "x"}):
             with pytest.raises(BadOption):
                 parse_sink_options(given)
+        for name in ("applicationId", "applicationEpoch", "sessionSeconds", "transactionSeconds"):
+            with pytest.raises(BadOption, match=f"{name} is for exactly_once"):
+                parse_sink_options({"delivery": "at_least_once", name: "7"})
+        batch = {"topic": "t", "applicationId": "a", "batchId": "1"}
+        with pytest.raises(BadOption, match="batchId is for"):
+            BraidDataSource(batch).streamWriter(StructType().add("value", "string"), False)

@@ -104,7 +104,7 @@ def test_available_now_and_again_from_the_checkpoint(spark, topics, tmp_path: Pa
     assert out.select("partition", "offset").distinct().count() == out.count() == 2300
     newest = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
     kept = json.loads(newest.read_text().splitlines()[-1])
-    assert kept["version"] == 1
+    assert kept["version"] == 2
     assert sum(kept["topics"][topic].values()) == 2300
     # What Spark reports as done lags one batch behind.
     shown = topics.api.get(f"/v1/topics/{topic}/subscriptions/nightly").json()

@@ -1,23 +1,31 @@
 """The state of queues as rows."""
 
-from typing import Any
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from braid_topics import Topics
 
-from braidmq.model.errors import NotFound
+from braidmq.model.errors import AccessRefused, NotAuthenticated, NotFound
 from braidmq.pipeline import tables
 from braidmq.pipeline.errors import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+QUERY = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def table(topics: Topics, name: str, **options: Any) -> list[dict[str, Any]]:
     source = topics.source(table=name, **options)
-    reader = source.reader(None)
-    columns = [part.split()[0] for part in source.schema().split(",")]
+    reader = source.reader(source.schema())
     return [
-        dict(zip(columns, row, strict=True))
+        row
         for partition in reader.partitions()
-        for row in reader.read(partition)
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
     ]
 
 
@@ -27,9 +35,9 @@ def subscribed(topics: Topics, **settings: Any) -> str:
     return topic
 
 
-def receive(topics: Topics, topic: str, limit: int) -> list[dict[str, Any]]:
+def receive(topics: Topics, topic: str, limit: int, wait_ms: int = 0) -> list[dict[str, Any]]:
     path = f"/v1/topics/{topic}/subscriptions/work/receive"
-    return topics.api.post(path, json={"limit": limit}).json()["messages"]
+    return topics.api.post(path, json={"limit": limit, "wait_ms": wait_ms}).json()["messages"]
 
 
 def test_depth_and_lag(topics):
@@ -78,5 +86,111 @@ def test_dead_letters_and_delayed_page_by_page(topics, monkeypatch):
 def test_a_table_of_a_topic_that_is_not_there_and_no_stream_of_one(topics):
     with pytest.raises(NotFound):
         table(topics, "lag", topic="missing")
+    with pytest.raises(NotFound):
+        table(topics, "deadletters", topic="missing")
     with pytest.raises(BadOption, match="can't be read as a stream"):
         topics.source(table="lag").streamReader(None)
+
+
+def test_what_a_table_can_not_do_is_refused_with_the_reason(topics: Topics) -> None:
+    with pytest.raises(BadOption, match="keeps no record of who changed what"):
+        table(topics, "audit")
+    with pytest.raises(BadOption, match="metering"):
+        table(topics, "metering")
+    with pytest.raises(BadOption, match="startingOffsets is for messages"):
+        table(topics, "lag", startingOffsets="earliest")
+    with pytest.raises(BadOption, match="both"):
+        table(topics, "lag", topic="a", topicPattern="a.*")
+    source = topics.source(table="lag")
+    with pytest.raises(BadOption, match="schema of its own"):
+        source.reader(topics.source(table="depth").schema())
+
+
+def test_subscriptions(topics: Topics) -> None:
+    topic = subscribed(topics)
+    topics.publish(topic, [{"value": "v"} for _ in range(5)])
+    first, *_ = receive(topics, topic, 2)
+    topics.api.post(f"/v1/receipts/{first['receipt']}/ack").raise_for_status()
+    (found,) = table(topics, "subscriptions", topic=topic)
+    assert (found["subscription"], found["mode"], found["partitions"]) == ("work", "shared", 2)
+    counts = ("lag", "ready", "in_flight", "delivered", "acked", "dead_lettered")
+    assert [found[name] for name in counts] == [4, 3, 1, 2, 1, 0]
+
+
+def test_large_dead_letters_are_all_there(topics: Topics) -> None:
+    """The broker ends a page where it gets large: a short page is not the last."""
+    topic = subscribed(topics)
+    for at in range(7):
+        topics.publish(topic, [{"value": f"{at}".ljust(900_000, "x")}])
+    while received := receive(topics, topic, 7):
+        for each in received:
+            topics.api.post(f"/v1/receipts/{each['receipt']}/reject").raise_for_status()
+    dead = table(topics, "deadletters", topic=topic)
+    assert sorted(row["value"][:1] for row in dead) == [b"%d" % at for at in range(7)]
+    assert {(row["topic"], row["dead_letter_topic"]) for row in dead} == {(topic, f"{topic}.dlq")}
+    assert len(table(topics, "deadletters", topicPattern=f"{topic}|none")) == 7
+
+
+def test_a_table_has_what_its_user_may_read(topics: Topics) -> None:
+    """Others are listed for whoever may write to them, which must not fail a look at all."""
+    mine, others = subscribed(topics), subscribed(topics)
+    for topic in (mine, others):
+        topics.publish(topic, [{"value": "v"}, {"value": "later", "delay_ms": 3_600_000}])
+        for each in receive(topics, topic, 1):
+            topics.api.post(f"/v1/receipts/{each['receipt']}/reject").raise_for_status()
+    topics.api.put("/v1/users/limited", json={"password": "secret-1"}).raise_for_status()
+    rights = {"read": f"^{mine}$", "write": f"^({mine}|{others})$", "configure": ""}
+    topics.api.put("/v1/permissions/%2F/limited", json=rights).raise_for_status()
+    who = {"user": "limited", "password": "secret-1"}
+    for name in ("subscriptions", "lag", "deadletters", "delayed"):
+        assert {row["topic"] for row in table(topics, name, **who)} == {mine}, name
+    with pytest.raises(AccessRefused):
+        table(topics, "lag", topic=others, **who)
+    with pytest.raises(AccessRefused):
+        table(topics, "usage", **who)
+
+
+def test_a_token_stands_for_its_user(topics: Topics) -> None:
+    topic = subscribed(topics)
+    made = topics.api.post("/v1/tokens", json={"description": "spark"}).json()
+    assert table(topics, "lag", topic=topic, token=made["token"])
+    with pytest.raises(NotAuthenticated):
+        table(topics, "lag", topic=topic, token="none")
+
+
+def test_usage_is_what_was_published(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topics.create(partitions=1)
+    before = sum(row["published_bytes"] for row in table(topics, "usage"))
+    topics.publish(topic, [{"value": "x" * 10} for _ in range(7)])
+    topics.api.post(f"/v1/topics/{topic}/purge").raise_for_status()
+    monkeypatch.setattr(tables, "PAGE", 1)
+    rows = table(topics, "usage")
+    assert sum(row["published_bytes"] for row in rows) == before + 70
+    assert {row["namespace"] for row in rows} == {"/"}
+    with pytest.raises(BadOption):
+        table(topics, "usage", topic=topic)
+
+
+def test_the_queries_of_the_page(topics: Topics, spark: "SparkSession") -> None:
+    topic = subscribed(topics)
+    topics.publish(topic, [{"value": f"v{at}", "partition": at % 2} for at in range(6)])
+    topics.api.put(f"/v1/topics/{topic}/subscriptions/idle", json={}).raise_for_status()
+    (tried,) = receive(topics, topic, 1)
+    path = f"/v1/receipts/{tried['receipt']}/nack"
+    topics.api.post(path, json={"delay_ms": 0}).raise_for_status()
+    received: list[dict[str, Any]] = []
+    while len(received) < 6:
+        received += receive(topics, topic, 6, wait_ms=10_000)
+    once = next(each for each in received if each["delivery_count"] == 1)
+    path = f"/v1/receipts/{once['receipt']}/reject"
+    topics.api.post(path, json={"error": "no stock"}).raise_for_status()
+    topics.publish(topic, [{"value": "later", "delay_ms": 3_600_000}])
+    for name in tables.SCHEMAS:
+        reader = spark.read.format("braid").option("url", topics.node.http_url)
+        if name != "usage":
+            reader = reader.option("topic", topic)
+        reader.option("table", name).load().createOrReplaceTempView(name)
+    rows = [spark.sql(query).collect() for query in QUERY.findall(PAGE.read_text())]
+    assert len(rows) == len(tables.SCHEMAS)
+    assert all(rows), "each finds something here"
+    assert rows[4][0]["error"] == "no stock"

@@ -1,61 +1,17 @@
 """Streams by the reader class, without a JVM: what Spark would call, in its order."""
 
-import json
-import pickle
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
-from braid_topics import GUEST, Topics, rows, wait_until
+from braid_topics import GUEST, Topics, batch, drain, through_json, values, wait_until
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from braidmq.pipeline import source
 from braidmq.pipeline.errors import BadOption, DataLoss
 from braidmq.pipeline.planning import find_logs
-from braidmq.pipeline.source import StreamReader
 from braidmq.testing.live import free_ports, live_node
-
-
-@pytest.fixture
-def running(topics: Topics) -> Iterator[object]:
-    """Makes readers, and stops them: each has a thread."""
-    made: list[StreamReader] = []
-
-    def make(**options: object) -> StreamReader:
-        made.append(topics.stream_reader(**{"startingOffsets": "earliest", **options}))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
-def through_json(offset: dict) -> dict:
-    """As a checkpoint does."""
-    return json.loads(json.dumps(offset))
-
-
-def batch(reader: StreamReader, start: dict, end: dict) -> list[dict]:
-    parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))
-    return rows(each for part in parts for each in reader.read(part))
-
-
-def drain(reader: StreamReader, start: dict) -> tuple[dict, list[list[dict]]]:
-    """Batches until there is nothing more."""
-    batches = []
-    while True:
-        end = through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
-        if end == start:
-            return end, batches
-        batches.append(batch(reader, start, end))
-        reader.commit(end)
-        start = end
-
-
-def values(found: list[dict]) -> list[bytes]:
-    return sorted(row["value"] for row in found)
 
 
 def test_batches_follow_each_other_without_gap_or_overlap(topics, running):
@@ -63,7 +19,8 @@ def test_batches_follow_each_other_without_gap_or_overlap(topics, running):
     sent = [each["value"].encode() for each in topics.fill(topic, 3000)]
     reader = running(topic=topic, maxRecordsPerTrigger=700)
     start = through_json(reader.initialOffset())
-    assert start == {"version": 1, "topics": {topic: {"0": 0, "1": 0}}}
+    logs = {topic: topics.log(topic)["id"]}
+    assert start == {"version": 2, "topics": {topic: {"0": 0, "1": 0}}, "logs": logs}
     assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
     end, batches = drain(reader, start)
     assert [len(each) for each in batches] == [700, 700, 700, 700, 200]
@@ -128,6 +85,30 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(topics, running
     wait_until(lambda: reader.latestOffset(end, ReadAllAvailable()) != end)
     _, batches = drain(reader, end)
     assert values([row for each in batches for row in each]) == [b"a", b"b"]
+
+
+def test_a_partition_that_is_taken_away_is_read_to_its_end(topics, running):
+    topic = topics.create(partitions=3, retention={"until_acked": True})
+    reader = running(topic=topic, group="g")
+    start = through_json(reader.initialOffset())
+    topics.publish(topic, [{"value": "a", "partition": 2}])
+    wait_until(lambda: reader.latestOffset(start, ReadAllAvailable()) != start)
+    end, batches = drain(reader, start)
+    assert values(batches[0]) == [b"a"]
+    topics.api.patch(f"/v1/topics/{topic}", json={"settings": {"partitions": 1}}).raise_for_status()
+    wait_until(lambda: len(topics.log(topic)["partitions"]) == 1)
+    closed = topics.log(topic)["closed"]
+    assert [(each["partition"], each["end_offset"]) for each in closed] == [(1, 0), (2, 1)]
+    topics.publish(topic, [{"value": "b"}])
+    wait_until(lambda: reader.latestOffset(end, ReadAllAvailable()) != end)
+    end, batches = drain(reader, end)
+    assert values([row for each in batches for row in each]) == [b"b"]
+    topics.api.patch(f"/v1/topics/{topic}", json={"settings": {"partitions": 3}}).raise_for_status()
+    topics.publish(topic, [{"value": "c", "partition": 2}])
+    again = running(topic=topic, group="g")
+    wait_until(lambda: again.latestOffset(end, ReadAllAvailable()) != end)
+    _, batches = drain(again, end)
+    assert values([row for each in batches for row in each]) == [b"c"]
 
 
 def test_idle_polling_leaves_the_broker_alone(topics, running, monkeypatch):
@@ -212,10 +193,12 @@ def test_retention_that_overtook_a_stopped_stream(topics, running):
     topics.fill(topic, 5000)
     wait_until(lambda: topics.log(topic)["partitions"][0]["start_offset"] > 4000)
     start = {"version": 1, "topics": {topic: {"0": 10}}}
-    end = running(topic=topic).latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLoss, match=r"offsets 10 to \d+ are gone"):
+        running(topic=topic).latestOffset(start, ReadAllAvailable())
+    lenient = running(topic=topic, failOnDataLoss="false")
+    end = lenient.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss, match=r"offsets 10 to \d+ are gone"):
         running(topic=topic).partitions(start, end)
-    lenient = running(topic=topic, failOnDataLoss="false")
     kept = topics.log(topic)["partitions"][0]
     assert len(batch(lenient, start, end)) == kept["end_offset"] - kept["start_offset"]
 
@@ -229,8 +212,8 @@ def test_a_topic_made_anew_is_loss(topics, running):
 
 
 def test_offsets_of_a_later_version_are_refused(running):
-    with pytest.raises(BadOption, match="offsets of version 2, this BraidMQ reads 1"):
-        running(topic="any").latestOffset({"version": 2, "topics": {}}, ReadAllAvailable())
+    with pytest.raises(BadOption, match="offsets of version 3, this BraidMQ reads 1 to 2"):
+        running(topic="any").latestOffset({"version": 3, "topics": {}}, ReadAllAvailable())
 
 
 def test_a_broker_that_restarts_in_the_middle(tmp_path: Path):

@@ -11,7 +11,7 @@ from raw_client import RawClient
 from raw_mqtt import RawMqtt
 from rights_users import Rights
 
-from braidmq.security import failed_logins
+from braidmq import logs
 from braidmq.security.failed_logins import FailedLogins
 from braidmq.testing.live import live_node
 from braidmq.wire.amqp import methods as m
@@ -78,18 +78,18 @@ def test_the_log_does_not_grow_with_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(failed_logins, "monotonic", lambda: now_s)
+    monkeypatch.setattr(logs, "monotonic", lambda: now_s)
     failed = FailedLogins()
     with caplog.at_level(logging.WARNING):
         for _ in range(5000):
             failed.note("amqp", "x" * 100_000, "10.0.0.1:5", "wrong")
-        assert len(caplog.records) == failed_logins.LINES_MAX
+        assert len(caplog.records) == logs.LINES_MAX
         assert all(len(each.user) < 100 for each in caplog.records)  # type: ignore[attr-defined]
-        now_s += failed_logins.WINDOW_S
+        now_s += logs.WINDOW_S
         failed.note("mqtt", "y", "10.0.0.1:6", "wrong")
     assert failed.counts == {"amqp": 5000, "mqtt": 1}
-    rest = caplog.records[failed_logins.LINES_MAX]
-    assert rest.count == 5000 - failed_logins.LINES_MAX  # type: ignore[attr-defined]
+    rest = caplog.records[logs.LINES_MAX]
+    assert rest.count == 5000 - logs.LINES_MAX  # type: ignore[attr-defined]
     assert caplog.records[-1].user == "y"  # type: ignore[attr-defined]
 
 

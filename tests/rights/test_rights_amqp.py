@@ -103,7 +103,7 @@ REQUESTS: dict[str, tuple[Setup, Ask]] = {
         queue,
         ask(lambda n, o: m.BasicConsume(n, "tag", arguments={"x-group": "g"})),
     ),
-    "basic.consume of amq.rabbitmq.reply-to": (
+    "basic.consume of amq.rabbitmq.reply-to or amq.braidmq.group-notices": (
         nothing,
         ask(lambda n, o: m.BasicConsume("amq.rabbitmq.reply-to", "tag", no_ack=True)),
     ),
@@ -115,13 +115,15 @@ REQUESTS: dict[str, tuple[Setup, Ask]] = {
     "basic.recover": (nothing, ask(lambda n, o: m.BasicRecover(True))),
     "basic.recover-async": (nothing, ask(lambda n, o: m.BasicRecoverAsync(True))),
     "confirm.select": (nothing, ask(lambda n, o: m.ConfirmSelect())),
+    "confirm.places": (nothing, ask(lambda n, o: m.ConfirmPlaces())),
     "tx.select": (nothing, ask(lambda n, o: m.TxSelect())),
     "channel.flow": (nothing, ask(lambda n, o: m.ChannelFlow(True))),
     "tx.begin": (nothing, ask(lambda n, o: m.TxBegin(n))),
     "tx.producer": (nothing, ask(lambda n, o: m.TxProducer(n))),
 }
 ABOUT_DELIVERIES = {
-    *("basic.ack", "basic.nack", "basic.reject", "basic.retry"),
+    "basic.extend",
+    *("basic.ack", "basic.nack", "basic.reject", "basic.retry", "basic.fail"),
     *("tx.ack", "tx.return", "tx.end", "tx.heartbeat", "access.request"),
 }
 """They name nothing but what the channel itself was sent, or has begun; or are AMQP 0-8's."""

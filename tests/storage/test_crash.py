@@ -33,9 +33,9 @@ def live(world: World, history) -> World:
 
 
 @settings(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
-@given(lives)
-def test_a_crash_leaves_a_prefix_with_all_that_was_confirmed(several) -> None:
-    world = World()
+@given(lives, st.booleans())
+def test_a_crash_leaves_a_prefix_with_all_that_was_confirmed(several, compressed) -> None:
+    world = World(compressed=compressed)
     for history, crash in several:
         live(world, history)
         assert view(world.store) == world.now
@@ -52,9 +52,9 @@ def test_files_that_a_crash_brings_back_are_known_to_be_dead() -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-@given(steps, st.integers(0, 2**32))
-def test_one_moment_crashed_in_many_ways(history, seed) -> None:
-    world = live(World(), history)
+@given(steps, st.integers(0, 2**32), st.booleans())
+def test_one_moment_crashed_in_many_ways(history, seed, compressed) -> None:
+    world = live(World(compressed=compressed), history)
     rng = random.Random(seed)
     cuts = [CutAt(rng.randint(0, world.disk.unsynced_bytes)) for _ in range(4)]
     for crash in (LoseAll(), KeepAll(), *cuts, *(Random(rng.getrandbits(32)) for _ in range(6))):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles import INT64_MAX, INT64_MIN, encode_offset_set, first_missing, ranges_of, varint
 
-from braidmq.record.offset_set import OffsetBits, OffsetSet
+from braidmq.record.offset_set import OffsetBits, OffsetSet, in_all
 
 BLOCK = 4096
 SPAN_MAX = 2**24 * BLOCK  # offsets between the lowest and the highest block of one set
@@ -486,3 +486,80 @@ def test_asking_below_zero():
     assert bits.ranges(-10, 2) == [(0, 2)]
     assert bits.discard(INT64_MIN, 1) == 1
     assert -1 not in bits
+
+
+# --- several sets at once ---
+
+filled = st.tuples(floors, st.lists(spans, max_size=8), st.lists(spans, max_size=3))
+
+
+def set_of(floor, added, removed):
+    made, members = OffsetSet(floor), set(range(floor))
+    for span in added:
+        made.add(*span)
+        members |= set(range(*span))
+    for span in removed:
+        made.discard(*span)
+        members -= set(range(*span))
+    return made, members
+
+
+@given(st.lists(filled, max_size=3), st.none() | filled, spans)
+def test_what_is_in_all_sets_and_not_in_another(sets, without, span):
+    made = [set_of(*each) for each in sets]
+    left_out, missing = set_of(*without) if without is not None else (None, set())
+    expected = set(range(*span)).difference(missing)
+    for _, members in made:
+        expected &= members
+    found = in_all([each for each, _ in made], *span, left_out)
+    assert found.ranges() == ranges_of(sorted(expected))
+    assert len(found) == len(expected)
+
+
+@given(filled, st.lists(spans, max_size=8))
+def test_a_set_takes_in_another(first, added):
+    subject, members = set_of(*first)
+    other = OffsetBits()
+    for low, high in added:
+        if high > subject.floor:
+            other.add(max(low, subject.floor), high)
+            members |= set(range(max(low, subject.floor), high))
+    before = other.ranges()
+    subject.update(other)
+    assert other.ranges() == before
+    assert subject.floor == first_missing(members, 0)
+    assert subject.ranges_above_floor() == ranges_of(
+        sorted(each for each in members if each >= subject.floor)
+    )
+    assert subject.size == sum(each >= subject.floor for each in members)
+
+
+def test_a_set_does_not_take_in_what_is_below_its_floor():
+    other = OffsetBits()
+    other.add(3, 9)
+    with pytest.raises(ValueError, match="below the floor"):
+        OffsetSet(5).update(other)
+
+
+@given(filled, st.lists(spans, max_size=3))
+def test_a_copy_is_a_set_of_its_own(first, added):
+    subject, members = set_of(*first)
+    copied = subject.copy()
+    for span in added:
+        subject.add(*span)
+    expected = ranges_of(sorted(each for each in members if each >= copied.floor))
+    assert copied.ranges_above_floor() == expected
+    assert copied.to_bytes() == set_of(*first)[0].to_bytes()
+
+
+@given(st.lists(spans, max_size=8), st.integers(0, 20_000), st.integers(1, 9000))
+def test_the_offset_after_so_many_members(added, start, count):
+    subject, members = OffsetBits(), set()
+    for span in added:
+        subject.add(*span)
+        members |= set(range(*span))
+    at = subject.after(start, count)
+    later = sorted(each for each in members if each >= start)
+    assert subject.count(start, at) == min(count, len(later))
+    if len(later) >= count:
+        assert at == later[count - 1] + 1

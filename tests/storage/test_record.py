@@ -28,7 +28,7 @@ from oracles import (
 
 from braidmq.record import batch as record_module
 from braidmq.record.batch import LEDGER_RESIDENT, BadRecord, RecordBatch
-from braidmq.record.columns import decode_columns
+from braidmq.record.columns import EVERY_COLUMN, decode_columns
 from braidmq.record.offset_set import OffsetSet
 
 FLAGS_BYTE = 10
@@ -759,6 +759,33 @@ def test_columns_of_some_keys(rows, data):
     consumed, count, columns = decode_columns(encode_segment(rows), *everything, keys)
     assert (consumed, count) == (len(encode_segment(rows)), len(wanted))
     assert arrow_columns(count, columns) == expected_columns(wanted)
+
+
+@given(segments(), st.integers(1, 7))
+def test_columns_of_shares(rows, shares):
+    """Each row is in one, and all of a key in the same."""
+    everything = (INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX, 1000, None, None, EVERY_COLUMN)
+    data = encode_segment(rows)
+    _, count, columns = decode_columns(data, *everything)
+    found = []
+    of_keys: dict[bytes, set[int]] = {}
+    for share in range(shares):
+        consumed, some, part = decode_columns(data, *everything, share, shares)
+        assert consumed == len(data)
+        taken = arrow_columns(some, part)
+        offsets, keys = taken[0], taken[5]
+        assert offsets == sorted(offsets)
+        found += zip(*taken, strict=True)
+        for key in keys:
+            of_keys.setdefault(key, set()).add(share)
+    every = zip(*arrow_columns(count, columns), strict=True)
+    assert sorted(found, key=repr) == sorted(every, key=repr)
+    assert all(len(each) == 1 for key, each in of_keys.items() if key is not None)
+
+
+def test_a_share_that_is_none():
+    with pytest.raises(ValueError, match="there is no share 2 of 2"):
+        decode_columns(b"", 0, 10, 0, 10, 10, None, None, EVERY_COLUMN, 2, 2)
 
 
 @given(batches, batches, st.integers(-5, 120))

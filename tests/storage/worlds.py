@@ -154,7 +154,14 @@ def record_spans(disk: Disk, each: Segment) -> list[tuple[int, int]]:
 class World:
     """A store beside the plain values it ought to show, after each of its journal entries."""
 
-    def __init__(self, disk: Disk | None = None, settings: StorageSettings = SMALL) -> None:
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        settings: StorageSettings = SMALL,
+        *,
+        compressed: bool = False,
+    ) -> None:
+        self.compressed = compressed
         self.disk = FaultyDisk() if disk is None else disk
         self.settings = settings
         self.store = Store.open(self.disk, settings)
@@ -173,6 +180,7 @@ class World:
 
     def create(self) -> None:
         log = self.store.create_partition(f"topic/{self.store.journal.next_lsn}")
+        log.compressed = self.compressed
         self.note(partitions={**self.now.partitions, log.id: PartitionView(log.label, 0, 0)})
 
     def delete(self, rng: random.Random) -> None:
@@ -290,7 +298,9 @@ class World:
 
     def check_recovered(self, disk: FaultyDisk) -> "World":
         """Open what a crash left; the world that goes on from there."""
-        reopened = World(disk, self.settings)
+        reopened = World(disk, self.settings, compressed=self.compressed)
+        for log in reopened.store.logs.values():
+            log.compressed = self.compressed
         if not any("can't be read" in note for note in reopened.store.recovery.notes):
             # What an interrupted checkpoint left is proved dead: only damage sets files aside.
             assert reopened.store.recovery.set_aside == []

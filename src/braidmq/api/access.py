@@ -1,4 +1,4 @@
-"""Who sends a request: HTTP Basic, or a token for machines."""
+"""Who sends a request: HTTP Basic, a token for machines, or the certificate of its client."""
 
 import base64
 import binascii
@@ -16,6 +16,8 @@ from braidmq.security.records import ADMINISTRATOR, User
 from braidmq.security.tokens import Tokens
 
 PROTOCOL = "http"
+CERTIFIED_USER = "certified_user"
+"""In the state of a connection: whom the certificate stands for that its client showed."""
 NOBODY = User("")
 
 
@@ -43,6 +45,9 @@ class Access:
     async def authenticate(self, request: HTTPConnection) -> Caller:
         """Raises NotAuthenticated or AccessRefused."""
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        certified = getattr(request.state, CERTIFIED_USER, None)
+        if certified is not None and not scheme:
+            return self._by_certificate(certified, request)
         if self.accounts.dev and scheme.lower() != "basic":
             return Caller(User(GUEST, frozenset({ADMINISTRATOR})), lambda: True)
         name = ""
@@ -54,9 +59,20 @@ class Access:
         except AccessRefused as error:
             # A browser asks without credentials first: that is no attempt to log in.
             if scheme:
-                peer = "?" if request.client is None else request.client.host
-                self.accounts.failed_logins.note(PROTOCOL, name, peer, str(error))
+                self._note_failure(name, request, error)
             raise
+
+    def _note_failure(self, name: str, request: HTTPConnection, error: AccessRefused) -> None:
+        peer = "?" if request.client is None else request.client.host
+        self.accounts.failed_logins.note(PROTOCOL, name, peer, str(error))
+
+    def _by_certificate(self, name: str, request: HTTPConnection) -> Caller:
+        try:
+            user = self._logins.certified(name, self.is_local(request))
+        except AccessRefused as error:
+            self._note_failure(name, request, error)
+            raise
+        return self._current(user)
 
     def _by_token(self, text: str, loopback: bool) -> Caller:
         user = self._tokens.authenticate(text, self._clock.wall_ms(), loopback)
@@ -67,9 +83,12 @@ class Access:
         return Caller(user, is_current)
 
     async def _by_password(self, name: str, password: bytes, loopback: bool) -> Caller:
-        user = await self._logins.authenticate(name, password, self._clock.now_ms(), loopback)
-        stamp = self.accounts.login_stamp(name)
-        return Caller(user, lambda: self.accounts.login_stamp(name) == stamp)
+        now_ms = self._clock.now_ms()
+        return self._current(await self._logins.authenticate(name, password, now_ms, loopback))
+
+    def _current(self, user: User) -> Caller:
+        stamp = self.accounts.login_stamp(user.name)
+        return Caller(user, lambda: self.accounts.login_stamp(user.name) == stamp)
 
     def enter(self, user: User, namespace: str) -> Grants:
         """What a user may do in a namespace. Raises NotFound or AccessRefused."""

@@ -15,6 +15,7 @@ from braidmq.api.openapi import describe
 from braidmq.api.resources.admin import Admin
 from braidmq.api.resources.bulk import Bulk
 from braidmq.api.resources.bulk_publishing import BulkPublishing
+from braidmq.api.resources.clients import Clients
 from braidmq.api.resources.dead_letters import DeadLetters
 from braidmq.api.resources.delayed import DelayedResource
 from braidmq.api.resources.exchanges import Exchanges
@@ -31,11 +32,17 @@ from braidmq.api.resources.publishing import Publishing
 from braidmq.api.resources.quarantine import QuarantineResource
 from braidmq.api.resources.reading import Reading
 from braidmq.api.resources.receipts import Answers
+from braidmq.api.resources.returning import AllDeadLetters
+from braidmq.api.resources.schedules import SchedulesResource
+from braidmq.api.resources.statistics import Statistics
 from braidmq.api.resources.subscriptions import Subscriptions
 from braidmq.api.resources.templates import Templates
 from braidmq.api.resources.topics import Topics
 from braidmq.api.resources.transactions import Transactions
+from braidmq.api.resources.usage import UsageResource
+from braidmq.api.settings import HttpSettings
 from braidmq.api.withdrawals import Withdrawals
+from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.net.listeners import Listener
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.node_loop import NodeLoop
@@ -53,17 +60,22 @@ RESOURCES = (
     Bulk,
     BulkPublishing,
     LeasesResource,
+    SchedulesResource,
     Subscriptions,
     Groups,
     Answers,
     DelayedResource,
     DeadLetters,
+    AllDeadLetters,
     Exchanges,
     Templates,
     Policies,
     PipelinesResource,
     Node,
     Monitoring,
+    Statistics,
+    UsageResource,
+    Clients,
     QuarantineResource,
     Admin,
 )
@@ -85,11 +97,13 @@ def make_api(
     data_dir: Path | None = None,
     web: WebCallers | None = None,
     listeners: Sequence[Listener] = (),
+    settings: HttpSettings | None = None,
+    mqtt: MqttLists | None = None,
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, node_loop.clock)
     context = ApiContext(node_loop, access)
-    waiting = Waiting(node_loop)
+    waiting = Waiting(node_loop, (settings or HttpSettings()).poll_wait_ms)
     figures = Figures(context)
     resources = [
         health,
@@ -101,23 +115,28 @@ def make_api(
         Bulk(context, data_dir),
         BulkPublishing(context),
         LeasesResource(context),
+        SchedulesResource(context),
         Subscriptions(context, waiting),
         Groups(context, waiting),
         Answers(context, waiting),
         DelayedResource(context),
         DeadLetters(context),
+        AllDeadLetters(context),
         Exchanges(context),
         Templates(context),
         Policies(context),
         PipelinesResource(context),
         Node(context, figures, listeners),
         Monitoring(context, metrics),
+        Statistics(context),
+        UsageResource(context),
+        Clients(context, mqtt),
         QuarantineResource(context),
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
-    guard = Guard(context, tokens, metrics)
+    guard = Guard(context, tokens, metrics, mqtt)
     app = App(guard, resources, stream, web, node_loop.input_budget)
     accounts.watch(Withdrawals(context, waiting).on_change)
     app.on_stop += [waiting.stop, stream.stop]

@@ -1,5 +1,6 @@
 """What every resource works with. ``guard`` has checked the caller's rights before."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -7,22 +8,34 @@ from msgspec import Meta
 
 from braidmq.api.access import Access
 from braidmq.api.endpoints import Call
+from braidmq.api.paging import CursorText
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.engine.effects import Level
 from braidmq.engine.engine import Engine
-from braidmq.engine.topics import Subscription, Topic
+from braidmq.engine.topics import Delivery, Subscription, Topic
 from braidmq.model.errors import BadRequest
+from braidmq.record.batch import RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.records import ROOT_NAMESPACE
 
 NamespaceName = Annotated[
     str, Meta(description="The namespace; AMQP calls it a virtual host", examples=["/"])
 ]
+NUMBER_MAX = 1 << 53
+"""A float holds it exactly, as does whatever reads JSON, and all that we store."""
+
 MillisecondsSinceEpoch = Annotated[int, Meta(description="Milliseconds since 1970, UTC")]
+GivenTime = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="Milliseconds since 1970, UTC")]
 
 
 class InNamespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: NamespaceName = ROOT_NAMESPACE
+
+
+class PagedQuery(InNamespace, frozen=True):
+    """Of whatever comes in pages; its ``limit`` has bounds of its own."""
+
+    cursor: CursorText = ""
 
 
 class ApiContext:
@@ -39,11 +52,23 @@ class ApiContext:
         """The engine, to be used until the next await."""
         return self.node_loop.engine()
 
+    def published(self, namespace: str, batch: RecordBatch, accepted: int) -> None:
+        """Usage: so many messages of a batch were taken, from the first."""
+        size = batch.value_bytes_between(0, accepted) if accepted else 0
+        self.node_loop.usage.meter(namespace, "http").took(accepted, size)
+
     async def done(self) -> None:
         """Wait until all that was done so far is on disk."""
         lsn = self.node_loop.pending_lsn()
         if lsn is not None:
             await self.node_loop.durable(lsn)
+
+    def delivered(self, deliveries: Sequence[Delivery]) -> None:
+        """Usage: these are on their way to a client."""
+        for each in deliveries:
+            meter = self.node_loop.usage.meter(each.view.partition.topic.namespace, "http")
+            size = each.batch.value_bytes_between(each.first_index, each.stop_index)
+            meter.gave(each.stop_index - each.first_index, size)
 
     def topic(self, call: Call, name: str) -> Topic:
         """Of the namespace that its caller has entered. Raises UnknownTopic."""

@@ -9,7 +9,8 @@ in the signature, so what is accepted and what the OpenAPI document says can't d
 Segments of the path come under their names, ``query``, ``headers`` and ``body`` as msgspec
 structs. ``right`` is what its caller must be allowed (``security/rights.py``); ``guard`` has seen
 to that when the method is called. What is returned becomes the body, with the first status of the
-operation; an ``Answer`` has a status of its own, and a ``Response`` is sent as it is.
+operation; an ``Answer`` has a status of its own, a ``Page`` says where the next begins, and a
+``Response`` is sent as it is.
 """
 
 import inspect
@@ -26,6 +27,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from braidmq.api.access import Caller
+from braidmq.api.paging import NEXT_HEADER, Page
 from braidmq.api.problems import NO_STORE, PreconditionFailed
 from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
 from braidmq.model.limits import KIB, MIB
@@ -84,6 +86,9 @@ class Answer(NamedTuple):
     status: int
 
 
+WAYS = (NoneType, Response, Answer, Page)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     method: str
@@ -105,6 +110,8 @@ class Operation:
     binary: bool
     """The answer is not JSON."""
     body_bytes_max: int
+    traffic: bool
+    """What clients do all the time. Every other request that changes something is logged."""
     examples: tuple[Any, ...]
     """Of bodies."""
 
@@ -131,6 +138,7 @@ def operation(
     errors: tuple[type[BraidError], ...] = (),
     binary: bool = False,
     body_bytes_max: int = BODY_BYTES_MAX,
+    traffic: bool = False,
     examples: tuple[Any, ...] = (),
 ) -> Callable[[AnyHandler], AnyHandler]:
     """Mark a method as an operation; its docstring is the documentation."""
@@ -156,6 +164,7 @@ def operation(
             _shown(answer),
             binary,
             body_bytes_max,
+            traffic or method == "GET",
             examples,
         )
         return handler
@@ -164,10 +173,10 @@ def operation(
 
 
 def _shown(answer: Any) -> Any:
-    """The body that a return type stands for; ``Answer`` and ``Response`` are ways to give it."""
-    if answer in (NoneType, Response, Answer):
+    """The body that a return type stands for; others are ways to give it."""
+    if answer in WAYS:
         return None
-    parts = [each for each in get_args(answer) if each not in (NoneType, Response, Answer)]
+    parts = [each for each in get_args(answer) if each not in WAYS]
     return parts[0] if isinstance(answer, UnionType) else answer
 
 
@@ -236,15 +245,27 @@ def segments_from(operation: Operation, segments: list[str]) -> dict[str, Any]:
 
 
 def query_from(request: HTTPConnection, wanted: Any) -> Any:
+    return _converted(_parameters(request), wanted, "the query")
+
+
+def require_no_query(request: HTTPConnection) -> None:
+    given = ", ".join(repr(name) for name in _parameters(request))
+    if given:
+        raise BadRequest(f"this takes no query parameters: {given}", remedy="Leave them out")
+
+
+def _parameters(request: HTTPConnection) -> dict[str, str]:
     raw: bytes = request.scope["query_string"]
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except (ValueError, UnicodeError):
         raise BadRequest("the query string is malformed") from None
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise BadRequest("a query parameter is given twice")
-    return _converted(values, wanted, "the query")
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            raise BadRequest(f"the query parameter {name!r} is given twice")
+        values[name] = value
+    return values
 
 
 def headers_from(request: Request, wanted: Any) -> Any:
@@ -282,6 +303,11 @@ def respond(operation: Operation, returned: Any) -> Response:
     if isinstance(returned, Response):
         return returned
     status = operation.statuses[0]
+    if isinstance(returned, Page):
+        response = as_json(returned.body, status)
+        if returned.next:
+            response.headers[NEXT_HEADER] = returned.next
+        return response
     if isinstance(returned, Answer):
         returned, status = returned
     if returned is None:

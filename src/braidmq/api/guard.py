@@ -17,6 +17,7 @@ from braidmq.api.problems import NotAdministrator
 from braidmq.api.resources.node import UnknownConnection
 from braidmq.engine import receipts
 from braidmq.engine.transactions.errors import NotYourTransaction, UnknownTransaction
+from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.model.errors import AccessRefused, BraidError, NotFound
 from braidmq.runtime.exclusive_queues import require_shared
 from braidmq.security.permissions import Grants
@@ -42,10 +43,17 @@ class MetricsAccess(Protocol):
 
 
 class Guard:
-    def __init__(self, context: ApiContext, tokens: Tokens, metrics: MetricsAccess) -> None:
+    def __init__(
+        self,
+        context: ApiContext,
+        tokens: Tokens,
+        metrics: MetricsAccess,
+        mqtt: MqttLists | None = None,
+    ) -> None:
         self._context = context
         self._access: Access = context.access
         self._tokens = tokens
+        self._mqtt = mqtt
         self._metrics = metrics
         self.owners: dict[str, Owned] = {
             "lease": Owned(self._lease),
@@ -54,6 +62,7 @@ class Guard:
             "transaction": Owned(self._transaction, NotYourTransaction),
             "application": Owned(self._application, NotYourTransaction),
             "token": Owned(self._token),
+            "session": Owned(self._session),
             # Others' connections are not there, as far as one is told.
             "connection": Owned(self._connection, UnknownConnection),
         }
@@ -144,6 +153,10 @@ class Guard:
     def _application(self, namespace: str, arguments: Arguments) -> str | None:
         transactions = self._context.engine().transactions
         return transactions.application_owner(namespace, arguments["application"])
+
+    def _session(self, namespace: str, arguments: Arguments) -> str | None:
+        found = None if self._mqtt is None else self._mqtt.find(namespace, arguments["session"])
+        return None if found is None else found.user
 
     def _token(self, namespace: str, arguments: Arguments) -> str | None:
         try:

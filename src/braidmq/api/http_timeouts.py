@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from braidmq.api.problems import SlowRequest, problem
 from braidmq.model.errors import BadRequest
 from braidmq.net.admission import admit
+from braidmq.net.tls_handshakes import ALERT, is_tls, note_tls
 
 
 class TimeoutProtocol(H11Protocol):
@@ -28,6 +29,7 @@ class TimeoutProtocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._is_new = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,6 +44,12 @@ class TimeoutProtocol(H11Protocol):
     # --- requests ---
 
     def data_received(self, data: bytes) -> None:
+        if self._is_new and is_tls(data):
+            note_tls("http", "?" if self.client is None else f"{self.client[0]}:{self.client[1]}")
+            self.transport.write(ALERT)
+            self.transport.close()
+            return
+        self._is_new = False
         super().data_received(data)
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._await_head()

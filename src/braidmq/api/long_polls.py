@@ -1,26 +1,34 @@
 """Long polls: requests that wait for a message, and are woken by one.
 
 A poll that finds nothing has its subscriptions watched. The engine says when one of them may have
-something (``SubscriptionReady``), and then the polls that wait there try again, the oldest first.
+something (``SubscriptionReady``), and then the polls it may concern try again, the oldest first:
+
+- those who receive from a subscription do so as one consumer, so that the first that finds nothing
+  speaks for all behind it;
+- a member of a group has partitions of its own, so that each whose partitions have something tries.
+
+Who finds nothing waits on. A member's poll is also over when its partitions are others
+(``MemberNotice``), which its answer tells, and when it is no member any more.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from braidmq.api.messages import Message
-from braidmq.engine.effects import Effect, SubscriptionReady
-from braidmq.engine.topics import Subscription
-from braidmq.model.errors import BraidError
+from braidmq.engine.effects import ConsumerCancelled, Effect, MemberNotice, SubscriptionReady
+from braidmq.engine.topics import Consumer, Mode, Subscription
+from braidmq.model.errors import BadRequest, BraidError
 from braidmq.runtime.node_loop import NodeLoop
 
-WAIT_MS_MAX = 30_000
-"""Catalogue row C4; proxies between us and a client often give up after a minute."""
-
 Take = Callable[[], list[Message]]
+
+Place = Subscription | Consumer
+"""Where somebody waits: a subscription, or as a member of a group in one of its topics."""
 
 
 class Poll:
@@ -30,8 +38,8 @@ class Poll:
         self.take = take
         self.future = future
 
-    def try_again(self) -> bool:
-        """True when it need not wait any more."""
+    def try_again(self, *, last: bool = False) -> bool:
+        """True when it need not wait any more, which after the ``last`` time it does not."""
         if self.future.done():
             return True
         try:
@@ -39,66 +47,113 @@ class Poll:
         except BraidError as error:
             self.future.set_exception(error)
             return True
-        if found:
+        if found or last:
             self.future.set_result(found)
-        return bool(found)
+        return bool(found) or last
 
 
 class Waiting:
-    def __init__(self, node_loop: NodeLoop) -> None:
+    def __init__(self, node_loop: NodeLoop, wait_ms: int) -> None:
+        self.wait_ms = wait_ms
+        """How long polls wait unless they say, and at most."""
         self._node_loop = node_loop
-        self._polls: dict[Subscription, dict[Poll, None]] = {}
+        self._polls: dict[Place, dict[Poll, None]] = {}
         self._stopping = False
         node_loop.listeners.append(self._on_effect)
 
+    def wanted_ms(self, asked_ms: int | UnsetType) -> int:
+        if asked_ms is UNSET:
+            return self.wait_ms
+        if asked_ms > self.wait_ms:
+            raise BadRequest(
+                f"wait_ms is {asked_ms}, and nobody waits longer than {self.wait_ms} here",
+                remedy="Ask again when nothing came, or have the operator raise http.poll_wait_ms",
+            )
+        return asked_ms
+
     async def wait(
-        self, request: Request, subscriptions: Sequence[Subscription], take: Take, wait_ms: int
+        self,
+        request: Request,
+        places: Sequence[Place],
+        take: Take,
+        wait_ms: int,
+        stay: "Stay | None" = None,
     ) -> list[Message]:
         """What ``take`` finds, now or within ``wait_ms``."""
         found = take()
         if found or not wait_ms or self._stopping:
             return found
         poll = Poll(take, self._node_loop.loop.create_future())
-        for subscription in subscriptions:
-            self._polls.setdefault(subscription, {})[poll] = None
-            self._node_loop.engine().dispatching.watch(subscription)
+        for place in places:
+            self._polls.setdefault(place, {})[poll] = None
+            self._watch(place)
         gone = asyncio.ensure_future(_disconnected(request))
         try:
-            either: set[asyncio.Future[Any]] = {poll.future, gone}
-            await asyncio.wait(either, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_either(poll, gone, wait_ms, stay)
         finally:
             # Before anything else is awaited: what it took meanwhile nobody would answer with.
-            for subscription in subscriptions:
-                self._forget(subscription, poll)
+            for place in places:
+                self._forget(place, poll)
             gone.cancel()
             with suppress(asyncio.CancelledError):
                 await gone
         return poll.future.result() if poll.future.done() else []
 
-    def count(self, subscription: Subscription) -> int:
-        return len(self._polls.get(subscription, ()))
+    async def _until_either(
+        self, poll: Poll, gone: "asyncio.Future[None]", wait_ms: int, stay: "Stay | None"
+    ) -> None:
+        loop = self._node_loop.loop
+        either: set[asyncio.Future[Any]] = {poll.future, gone}
+        end_s = loop.time() + wait_ms / 1000
+        while (left_s := end_s - loop.time()) > 0:
+            part_s = left_s if stay is None else min(left_s, stay.every_ms / 1000)
+            done, _ = await asyncio.wait(
+                either, timeout=part_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                return
+            if stay is not None:
+                stay.say()
 
-    def _forget(self, subscription: Subscription, poll: Poll) -> None:
-        polls = self._polls.get(subscription)
+    def count(self, subscription: Subscription) -> int:
+        places: list[Place] = [subscription, *subscription.consumers]
+        return len({poll for place in places for poll in self._polls.get(place, ())})
+
+    def _watch(self, place: Place) -> None:
+        subscription = place.subscription if isinstance(place, Consumer) else place
+        self._node_loop.engine().dispatching.watch(subscription)
+
+    def _forget(self, place: Place, poll: Poll) -> None:
+        polls = self._polls.get(place)
         if polls is not None:
             polls.pop(poll, None)
             if not polls:
-                del self._polls[subscription]
+                del self._polls[place]
 
     def wake(self, subscription: Subscription) -> None:
-        """Let those who wait try again, as long as they find something."""
+        """There may be something: let those who wait for it try again."""
+        if subscription.mode is Mode.ASSIGNED:
+            self._wake_members(subscription)
+            return
         for poll in list(self._polls.get(subscription, ())):
             if not poll.try_again():
-                self._node_loop.engine().dispatching.watch(subscription)
+                self._watch(subscription)
                 return
+
+    def _wake_members(self, subscription: Subscription) -> None:
+        for consumer in self._node_loop.engine().dispatching.with_ready(subscription):
+            for poll in list(self._polls.get(consumer, ())):
+                poll.try_again()
+        if any(consumer in self._polls for consumer in subscription.consumers):
+            self._watch(subscription)
 
     def recheck(self) -> None:
         """Somebody's rights have changed: who may not wait for a message any more is told so."""
-        for subscription in list(self._polls):
-            for poll in list(self._polls.get(subscription, ())):
+        for place in list(self._polls):
+            for poll in list(self._polls.get(place, ())):
                 poll.try_again()
-            if subscription in self._polls:
-                self._node_loop.engine().dispatching.watch(subscription)
+            if place in self._polls:
+                self._watch(place)
 
     def stop(self) -> None:
         """The node stops: nobody waits any more."""
@@ -111,6 +166,22 @@ class Waiting:
     def _on_effect(self, effect: Effect) -> None:
         if isinstance(effect, SubscriptionReady):
             self.wake(effect.subscription)
+        elif isinstance(effect, MemberNotice):
+            for consumer in effect.consumers:
+                self._end(consumer)
+        elif isinstance(effect, ConsumerCancelled):
+            self._end(effect.consumer)
+
+    def _end(self, consumer: Consumer) -> None:
+        for poll in list(self._polls.get(consumer, ())):
+            poll.try_again(last=True)
+
+
+class Stay(NamedTuple):
+    """What somebody who waits would say now and then if it could."""
+
+    say: Callable[[], object]
+    every_ms: int
 
 
 async def _disconnected(request: Request) -> None:

@@ -8,11 +8,14 @@ import msgspec
 
 from braidmq import __version__
 from braidmq.api.endpoints import BINARY, JSON, Operation
+from braidmq.api.paging import NEXT_DESCRIPTION, NEXT_HEADER
 from braidmq.api.problems import (
     PROBLEM_TYPE,
     BodyTooLarge,
+    PreconditionFailed,
     Problem,
     SlowRequest,
+    UnsupportedMediaType,
     status_of,
 )
 from braidmq.model.errors import (
@@ -26,6 +29,7 @@ from braidmq.security.logins import TooManyLogins
 from braidmq.security.rights import Who
 
 REF = "#/components/schemas/{name}"
+BYTES = {"type": "string", "format": "binary"}
 
 TAGS = {
     "health": "Is the node alive, and may traffic be sent to it.",
@@ -40,11 +44,14 @@ TAGS = {
     "dead letters": "Messages that were given up.",
     "bulk": "Whole logs for readers such as Spark: segments and records as they are stored.",
     "pipelines": "Spark jobs that report here: what they do, and how they are.",
+    "schedules": "Messages that are published again and again.",
     "leases": "Who reads in bulk, and what must stay for them.",
     "exchanges": "Routing as AMQP knows it.",
     "templates": "Settings for topics by the pattern of their names.",
     "policies": "AMQP policies: templates in RabbitMQ's words.",
     "node": "What the node is doing, and who is connected.",
+    "statistics": "Figures of reliability, delays, priorities and transactions.",
+    "mqtt": "Sessions of MQTT clients, what they subscribed to, and retained messages.",
     "users": "Users, their permissions and their tokens.",
     "namespaces": "Tenants; AMQP calls them virtual hosts.",
 }
@@ -56,6 +63,10 @@ Names in paths are percent-encoded: a topic `a/b` is `/v1/topics/a%2Fb`. The `na
 is `/` unless given. Users and permissions are those of AMQP, and each operation says which right
 it needs; `Authorization` is Basic, or Bearer
 with a token of `/v1/tokens`. Errors are problem documents (RFC 9457), whose `code` does not change.
+
+Lists that may be long come in pages: `limit` says how much at most, and where there is more the
+header `Braid-Next` of an answer is the `cursor` of the next request. Every answer has an
+`X-Request-Id`, the caller's own if it sent one, which the node's log has too.
 """
 
 
@@ -114,6 +125,7 @@ class _Schemas:
     def __call__(self, wanted: Any) -> dict[str, Any]:
         (schema,), found = msgspec.json.schema_components([wanted], ref_template=REF)
         for name, each in found.items():
+            _plain(each)
             assert self._components.setdefault(name, each) == each, f"two schemas named {name}"
         return schema
 
@@ -121,7 +133,21 @@ class _Schemas:
         """The properties of a struct, and which of them must be there."""
         (schema,), found = msgspec.json.schema_components([struct], ref_template=REF)
         own = found[schema["$ref"].rpartition("/")[2]]
+        _plain(own)
         return own["properties"], own.get("required", [])
+
+
+def _plain(schema: Any) -> None:
+    """In words that generators of clients know: msgspec says `items: false` beside `maxItems`, and
+    of an object with any fields nothing at all, which they take for one with none."""
+    if isinstance(schema, dict):
+        if schema.get("items") is False and "maxItems" in schema:
+            del schema["items"]
+        if schema.get("type") == "object" and "properties" not in schema:
+            schema.setdefault("additionalProperties", True)
+    for each in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(each, dict | list):
+            _plain(each)
 
 
 def _described(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
@@ -172,7 +198,7 @@ def _in_path(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _request_body(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
     if operation.body is bytes:
-        return {"required": False, "content": {BINARY: {"schema": {"type": "string"}}}}
+        return {"required": False, "content": {BINARY: {"schema": BYTES}}}
     media: dict[str, Any] = {"schema": schema_of(operation.body)}
     if operation.examples:
         media["examples"] = {
@@ -191,10 +217,16 @@ def _responses(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
     for status in operation.statuses:
         responses[str(status)] = {"description": "Done" if status != 201 else "Made"}
         if operation.binary:
-            content = {BINARY: {"schema": {"type": "string"}}}
-            responses[str(status)]["content"] = {**content, "*/*": {"schema": {"type": "string"}}}
+            responses[str(status)]["content"] = {
+                BINARY: {"schema": BYTES},
+                "*/*": {"schema": BYTES},
+            }
         elif operation.answer is not None and status != 204:
             responses[str(status)]["content"] = {JSON: {"schema": schema_of(operation.answer)}}
+        if _comes_in_pages(operation):
+            responses[str(status)]["headers"] = {
+                NEXT_HEADER: {"description": NEXT_DESCRIPTION, "schema": {"type": "string"}}
+            }
     by_status: dict[int, list[type[BraidError]]] = {}
     for error in _errors(operation):
         by_status.setdefault(status_of(error), []).append(error)
@@ -207,12 +239,21 @@ def _responses(operation: Operation, schema_of: _Schemas) -> dict[str, Any]:
     return responses
 
 
+def _comes_in_pages(operation: Operation) -> bool:
+    return operation.query is not None and any(
+        field.name == "cursor" for field in msgspec.structs.fields(operation.query)
+    )
+
+
 def _errors(operation: Operation) -> list[type[BraidError]]:
     """Those it names, and those every operation of its sort can have."""
     found = list(operation.errors)
     if operation.right.who is Who.ANYONE:
         return found
     found += [BadRequest, NotAuthenticated, AccessRefused, TooManyLogins, StorageFailed]
+    if operation.method != "GET":
+        found.append(PreconditionFailed)
+    found += [BodyTooLarge, SlowRequest]
     if operation.body is not None:
-        found += [BodyTooLarge, SlowRequest]
+        found.append(UnsupportedMediaType)
     return found

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
-from braidmq.engine.errors import TopicFull
+from braidmq.engine.errors import TooManyInFlight, TopicFull
 from braidmq.engine.routing.errors import RoutingRefused
 from braidmq.model.errors import AccessRefused, BadRequest, BraidError, Conflict, Kind
 from braidmq.security.logins import TooManyLogins
@@ -52,6 +52,13 @@ class Problem(msgspec.Struct, frozen=True):
 class BodyTooLarge(BraidError):
     kind = Kind.TOO_LARGE
     code = "body-too-large"
+
+
+class UnsupportedMediaType(BraidError):
+    """A body in a form that is not read here."""
+
+    kind = Kind.BAD_REQUEST
+    code = "unsupported-media-type"
 
 
 class SlowRequest(BraidError):
@@ -108,8 +115,10 @@ OWN_STATUS: dict[type[BraidError], int] = {
     PreconditionFailed: 412,
     MethodNotAllowed: 405,
     SlowRequest: 408,
+    UnsupportedMediaType: 415,
     RoutingRefused: 403,
     TopicFull: 429,
+    TooManyInFlight: 429,
     TooManyLogins: 429,
     MemoryLow: 429,
     DiskLow: 507,

@@ -9,7 +9,7 @@ from braidmq.model.lists import listed
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which names this node goes by, and which web pages may use it."""
+    """Which names this node goes by, which web pages may use it, and how long requests wait."""
 
     allowed_hosts: Annotated[
         str,
@@ -28,6 +28,17 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             " the host that is asked always may, and so may clients that are no browsers."
         ),
     ] = ""
+
+    poll_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3_600_000,
+            description="How long a receive or poll waits for a message unless it says, and at"
+            " most: one that wants to wait longer is refused. Proxies between a client and this"
+            " node often give up after a minute.",
+        ),
+    ] = 30_000
 
     @property
     def hosts(self) -> tuple[str, ...]:

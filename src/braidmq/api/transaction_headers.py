@@ -15,6 +15,7 @@ from braidmq.engine.transactions.errors import (
     TooManyBranches,
     TransactionAborted,
     TransactionCommitted,
+    TransactionCommitting,
     UnknownProducer,
     UnknownTransaction,
 )
@@ -28,6 +29,7 @@ NUMBER_MAX = (1 << 62) - 1
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 ProducerId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 Epoch = Annotated[int, Meta(ge=0, le=0x7FFF)]
+TransactionNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 Sequence = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 
 TRANSACTION_ERRORS: tuple[type[BraidError], ...] = (
@@ -35,6 +37,7 @@ TRANSACTION_ERRORS: tuple[type[BraidError], ...] = (
     NotYourTransaction,
     TransactionCommitted,
     TransactionAborted,
+    TransactionCommitting,
 )
 ORIGIN_ERRORS: tuple[type[BraidError], ...] = (
     UnknownProducer,
@@ -52,6 +55,13 @@ class TransactionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishHeaders(TransactionHeaders, frozen=True, kw_only=True):
+    transaction_number: (
+        Annotated[
+            TransactionNumber,
+            Meta(description="Which of those that had its name; another one is not published in"),
+        ]
+        | UnsetType
+    ) = msgspec.field(default=UNSET, name="Braid-Transaction-Number")
     branch: (
         Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX, description="Of the transaction")]
         | UnsetType
@@ -76,7 +86,8 @@ def origin_of(
     if headers.transaction is not UNSET:
         if headers.producer_id is not UNSET:
             raise BadRequest("a publish can't name both a producer and a transaction")
-        transaction = find_transaction(context, call, namespace, headers.transaction)
+        number = 0 if headers.transaction_number is UNSET else headers.transaction_number
+        transaction = find_transaction(context, call, namespace, headers.transaction, number)
         branch = "" if headers.branch is UNSET else headers.branch
         return Origin(context.engine().transactions.branch(transaction, branch), sequence)
     if headers.producer_id is UNSET:
@@ -95,8 +106,10 @@ def origin_of(
     return Origin(producer, sequence)
 
 
-def find_transaction(context: ApiContext, call: Call, namespace: str, name: str) -> Transaction:
+def find_transaction(
+    context: ApiContext, call: Call, namespace: str, name: str, number: int = 0
+) -> Transaction:
     """One that is open, and the caller's."""
     return context.engine().transactions.find(
-        namespace, name, now_ms=context.now_ms, owner=call.user.name
+        namespace, name, now_ms=context.now_ms, owner=call.user.name, number=number
     )

@@ -4,8 +4,8 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import typer
@@ -22,8 +22,7 @@ from braidmq.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from braidmq.client.tls import TlsOptions
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 GUEST = "guest"
@@ -31,30 +30,23 @@ GUEST = "guest"
 TIMEOUT_S = 30
 """A node that has not answered by then is stuck: a commit takes milliseconds."""
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="BRAID_URL", help="HTTP address of a running node.")
-]
-User = Annotated[str, typer.Option("--user", envvar="BRAID_USER", help="User to log in as.")]
-Secret = Annotated[
-    str | None,
-    typer.Option(
-        "--password",
-        envvar="BRAID_PASSWORD",
-        help="Its password; asked for if missing. The environment is safer: other users of this"
-        " machine can see flags.",
-        show_default="guest, for guest",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Namespace = Annotated[
-    str,
-    typer.Option("--namespace", "-n", envvar="BRAID_NAMESPACE", help="Namespace of the names."),
-]
 ROOT = "/"
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many.")]
+Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
 LIMIT = 100
+PAGE = 1000
+"""What one request asks for at most."""
 
 Query = dict[str, str | int | None]
+
+
+CA, CERT, KEY = "BRAID_CA", "BRAID_CERT", "BRAID_KEY"
+"""Variables that say whom an https:// URL is trusted by, and what is shown to it."""
+
+
+def tls_options() -> "TlsOptions":
+    from braidmq.client.tls import TlsOptions
+
+    return TlsOptions(*(os.environ.get(name) or None for name in (CA, CERT, KEY)))
 
 
 class NodeUnreachable(SetupError):
@@ -76,21 +68,50 @@ class Api:
     """``namespace``: what names in paths are looked for in, where that matters."""
 
     def __init__(
-        self, url: str, user: str, password: str | None, namespace: str | None = None
+        self,
+        url: str,
+        user: str,
+        password: str | None,
+        namespace: str | None = None,
+        *,
+        token: str | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise NodeUnreachable(
                 f"{url} is not the URL of a node", remedy=f"Give one such as {DEFAULT_URL}"
             )
-        if password is None:
-            password = password_of(user)
         self._url = url.rstrip("/")
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._headers = {"Authorization": f"Basic {token}"}
+        self._headers = {"Authorization": _authorization(user, password, token)}
+        self._timeout_s: float = TIMEOUT_S
         self._query: Query = {} if namespace is None else {"namespace": namespace}
+
+    def within(self, timeout_s: float) -> "Api":
+        """For who can't wait for an answer."""
+        self._timeout_s = timeout_s
+        return self
 
     def get(self, *path: str | int, **query: str | int | None) -> Any:
         return self._call("GET", path, query)
+
+    def pages(self, *path: str | int, **query: str | int | None) -> Iterator[Any]:
+        """Of a list that may be long."""
+        cursor: str | None = None
+        while True:
+            found, cursor = self._page(path, {**query, "cursor": cursor})
+            yield found
+            if cursor is None:
+                return
+
+    def first(
+        self, *path: str | int, limit: int, key: str = "", **query: str | int | None
+    ) -> list[Any]:
+        """At most so many of a list, in as many requests as it takes; ``key`` has it in a page."""
+        found: list[Any] = []
+        for page in self.pages(*path, limit=min(limit, PAGE), **query):
+            found += page[key] if key else page
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def put(self, *path: str, body: dict[str, object], only_new: bool = False) -> Any:
         """``only_new``: fail rather than change what is there."""
@@ -99,8 +120,13 @@ class Api:
     def patch(self, *path: str, body: dict[str, object]) -> Any:
         return self._call("PATCH", path, {}, body)
 
-    def post(self, *path: str | int, body: dict[str, object] | None = None) -> Any:
-        return self._call("POST", path, {}, body)
+    def post(
+        self,
+        *path: str | int,
+        body: dict[str, object] | None = None,
+        **query: str | int | None,
+    ) -> Any:
+        return self._call("POST", path, query, body)
 
     def delete(self, *path: str | int, **query: str | int | None) -> Any:
         return self._call("DELETE", path, query)
@@ -113,51 +139,93 @@ class Api:
         body: dict[str, object] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
+        return self._decoded(self._ask(method, path, query, body, headers))
+
+    def _page(self, path: Sequence[str | int], query: Query) -> tuple[Any, str | None]:
+        reply = self._ask("GET", path, query)
+        return self._decoded(reply), reply.next
+
+    def _decoded(self, reply: "Reply") -> Any:
+        try:
+            return json.loads(reply.body) if reply.body else None
+        except ValueError as error:
+            raise NodeUnreachable(f"no node answers at {self._url}: {error}") from error
+
+    def _ask(
+        self,
+        method: str,
+        path: Sequence[str | int],
+        query: Query,
+        body: dict[str, object] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Reply":
         target = "/".join([self._url, "v1", *(quote(str(part), safe="") for part in path)])
         given = {name: value for name, value in (self._query | query).items() if value is not None}
         if given:
             target += f"?{urlencode(given)}"
         data = None if body is None else json.dumps(body).encode()
         every = {**self._headers, **(headers or {}), "Content-Type": "application/json"}
-        status, content = _exchange(self._url, method, target, data, every)
-        if status >= 400:
-            raise _refusal(status, content)
-        try:
-            return json.loads(content) if content else None
-        except ValueError as error:
-            raise NodeUnreachable(f"no node answers at {self._url}: {error}") from error
+        reply = _exchange(self._url, method, target, data, every, self._timeout_s)
+        if reply.status >= 400:
+            raise _refusal(reply.status, reply.body)
+        return reply
 
     def probe(self, path: str) -> tuple[int, dict[str, Any]]:
         """``/health`` or ``/ready``: its status and what it says, whatever that is."""
-        status, content = _exchange(self._url, "GET", self._url + path, None, {})
+        reply = _exchange(self._url, "GET", self._url + path, None, {}, self._timeout_s)
         try:
-            document = json.loads(content)
+            document = json.loads(reply.body)
         except ValueError:
             document = None
         if not isinstance(document, dict):
             raise NodeUnreachable(f"the server at {self._url} is not a BraidMQ node")
-        return status, document
+        return reply.status, document
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+    next: str | None = None
+    """The cursor of the next page, where there is one."""
+
+
+def _authorization(user: str, password: str | None, token: str | None) -> str:
+    if token is not None:
+        if not token.isprintable() or not token.isascii():
+            raise BadRequest("the token has characters that no token has")
+        return f"Bearer {token}"
+    secret = password_of(user) if password is None else password
+    return "Basic " + base64.b64encode(f"{user}:{secret}".encode()).decode()
 
 
 def _exchange(
-    node: str, method: str, target: str, data: bytes | None, headers: dict[str, str]
-) -> tuple[int, bytes]:
+    node: str,
+    method: str,
+    target: str,
+    data: bytes | None,
+    headers: dict[str, str],
+    timeout_s: float,
+) -> Reply:
     # Here and not above: `braid --version` should not wait for a TLS library.
     import http.client
     import urllib.error
     import urllib.request
 
     # No proxy: one meant for the web would be asked for a node on this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if node.startswith("https://"):
+        handlers.append(urllib.request.HTTPSHandler(context=tls_options().context()))
+    opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(target, data, headers, method=method)
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
-            return answer.status, answer.read()
+        with opener.open(request, timeout=timeout_s) as answer:
+            return Reply(answer.status, answer.read(), answer.headers.get("braid-next"))
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, error.read()
+            return Reply(error.code, error.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason
         raise NodeUnreachable(f"no node answers at {node}: {reason}") from error
 
 
@@ -182,73 +250,3 @@ def ask_password(prompt: str, *, confirm: bool = False) -> str:
     if not line:
         raise SetupError(f"{prompt}: missing", remedy="Give it as a flag, or pipe it in")
     return line
-
-
-def show(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
-    rows = list(rows)
-    if as_json:
-        print_json(rows)
-    else:
-        console().print(table_of(rows, columns))
-
-
-def show_one(found: dict[str, Any], fields: Sequence[str], as_json: bool) -> None:
-    """One thing: a line for each of its fields."""
-    if as_json:
-        print_json(found)
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for field in fields:
-        table.add_row(field.replace("_", " "), Text(cell(found.get(field))))
-    console().print(table)
-
-
-def print_json(found: object) -> None:
-    print(json.dumps(found, indent=2))
-
-
-def console() -> "Console":
-    from rich.console import Console
-
-    # A pipe has no width: names in it must not be folded.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
-    return Console(width=width)
-
-
-def table_of(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> "Table":
-    """Numbers to the right, everything else to the left."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        number = bool(rows) and all(type(row[column]) in (int, float) for row in rows)
-        table.add_column(
-            column.replace("_", " "), overflow="fold", justify="right" if number else "left"
-        )
-    for row in rows:
-        # Text and not markup: a pattern such as [a-z] would be taken for a style.
-        table.add_row(*(Text(cell(row[column])) for column in columns))
-    return table
-
-
-def cell(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else printable(str(value))
-
-
-def printable(text: str) -> str:
-    """What others wrote must not steer this terminal: control characters are shown, not obeyed."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in "\t\n" else repr(each)[1:-1] for each in text
-    )

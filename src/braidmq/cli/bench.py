@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.model.errors import BraidError, Kind, SetupError
+from braidmq.cli.commands import Commands
+from braidmq.cli.units import size_bytes, span_s
+from braidmq.model.errors import BadSetting, BraidError, Kind, SetupError
 
 if TYPE_CHECKING:
     from braidmq.loadgen.driver import OnProgress
     from braidmq.loadgen.result import Latency, Result
 
-app = typer.Typer(name="bench", help="Load for a running broker.", no_args_is_help=True)
+app = Commands(name="bench", help="Load for a running broker.", no_args_is_help=True)
 
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 DEFAULT_MQTT_URL = "mqtt://127.0.0.1:1883"
+
+
+MEASURED_S_MIN = 0.1
+PAYLOAD_BYTES_MIN = 24
+"""A number, a time and a checksum."""
 
 
 class NotExactlyOnce(BraidError):
@@ -35,8 +42,11 @@ def amqp(
         str, typer.Option(help="A, B, C, D1, D2, D3, E, topic, topic-1 or backlog.")
     ] = "A",
     seconds: Annotated[
-        float, typer.Option(help="How long to measure, after a second of warming up.", min=0.1)
-    ] = 8.0,
+        str,
+        typer.Option(
+            help="How long to measure, after a second of warming up: 20, 500ms or 2m, for example."
+        ),
+    ] = "8",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Drive a broker as fast as it answers, and check that each message arrives exactly once.
@@ -58,10 +68,11 @@ def amqp(
 
     if workload not in WORKLOADS:
         raise SetupError(
-            f"there is no workload {workload}", remedy=f"Use one of {' '.join(WORKLOADS)}"
+            f"there is no workload {workload}", remedy=f"Use one of {', '.join(WORKLOADS)}"
         )
+    span = _span_s(seconds)
     with _Bar(workload) as bar:
-        result = run(WORKLOADS[workload], url, seconds, bar.show)
+        result = run(WORKLOADS[workload], url, span, bar.show)
     _report(result, as_json)
 
 
@@ -83,7 +94,9 @@ def mqtt(
             max=65_535,
         ),
     ] = 1000,
-    size: Annotated[int, typer.Option(help="Bytes of a payload.", min=24)] = 128,
+    size: Annotated[
+        str, typer.Option(help="Of a payload, at least 24: 128, or 4KiB, for example.")
+    ] = "128",
     rate: Annotated[
         int, typer.Option(help="Publishes a second in all; 0: as fast as possible.", min=0)
     ] = 0,
@@ -92,8 +105,11 @@ def mqtt(
     ] = False,
     v5: Annotated[bool, typer.Option("--v5", help="MQTT 5.0 instead of 3.1.1.")] = False,
     seconds: Annotated[
-        float, typer.Option(help="How long to measure, after a second of warming up.", min=0.1)
-    ] = 8.0,
+        str,
+        typer.Option(
+            help="How long to measure, after a second of warming up: 20, 500ms or 2m, for example."
+        ),
+    ] = "8",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Drive a broker as fast as it answers, and check that each message arrives exactly once.
@@ -110,12 +126,17 @@ def mqtt(
     from braidmq.loadgen.mqtt_workloads import MqttWorkload
     from braidmq.wire.mqtt.constants import Version
 
+    span, payload_bytes = _span_s(seconds), size_bytes(size)
+    if payload_bytes < PAYLOAD_BYTES_MIN:
+        raise BadSetting(
+            f"{size!r} is too small a payload", remedy=f"Use at least {PAYLOAD_BYTES_MIN} bytes"
+        )
     kept = "persistent sessions" if persistent else "sessions in memory"
     workload = MqttWorkload(
         f"QoS {qos}, {publishers}:{subscribers}",
-        f"{size} B, {kept}" + (f", window {window}" if qos else ""),
+        f"{payload_bytes} B, {kept}" + (f", window {window}" if qos else ""),
         producers=publishers,
-        body_bytes=size,
+        body_bytes=payload_bytes,
         window=window if qos else 0,
         per_second=rate / publishers,
         qos=qos,
@@ -124,8 +145,17 @@ def mqtt(
         version=Version.V5 if v5 else Version.V3_1_1,
     )
     with _Bar(workload.name) as bar:
-        result = run(workload, url, seconds, bar.show)
+        result = run(workload, url, span, bar.show)
     _report(result, as_json)
+
+
+def _span_s(text: str) -> float:
+    found = span_s(text)
+    if found < MEASURED_S_MIN:
+        raise BadSetting(
+            f"{text!r} is too short to measure", remedy=f"Use {MEASURED_S_MIN} seconds at least"
+        )
+    return found
 
 
 def _report(result: "Result", as_json: bool) -> None:
@@ -160,7 +190,8 @@ class _Bar:
         self._last = (0.0, 0, 0)
 
     def __enter__(self) -> "_Bar":
-        self._progress.start()
+        if sys.stderr.isatty():
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
+from braidmq.cli.commands import Commands
+
+app = Commands(
     name="config",
     help="What a node would run with, and whether a configuration file is valid.",
     no_args_is_help=True,
@@ -50,7 +52,7 @@ def show(
     """
     from braidmq.config import Config, load, reference
 
-    effective = Config() if defaults else load(config)
+    effective = Config() if defaults else load(config, files=False)
     if as_json:
         print(json.dumps(reference.as_tree(effective), indent=2))
     else:

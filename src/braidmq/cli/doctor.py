@@ -15,22 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from braidmq import __version__
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    NodeUnreachable,
-    Secret,
-    Url,
-    User,
-    console,
-    password_of,
-    print_json,
-)
-from braidmq.cli.broker import AMQP_PORT, AmqpPort, open_broker
+from braidmq.cli.api import Api, NodeUnreachable
+from braidmq.cli.commands import Out, WithAmqp
+from braidmq.cli.node import Node
+from braidmq.cli.output import console
 from braidmq.cli.units import size_text, span_text
 from braidmq.model.errors import BraidError, Kind
 
@@ -42,6 +30,8 @@ SYNCS = 20
 SYNC_BYTES = 4096
 SYNC_MS_MAX = 20.0
 """A disk of a server takes a few; from here on every confirm feels it."""
+CERTIFICATE_MS_MIN = 14 * 24 * 3600 * 1000
+"""Let's Encrypt's are renewed 30 days before their end: by now that has failed for two weeks."""
 OPEN_FILES_MIN = 4096
 OPEN_FILES_USED_MAX = 0.8
 
@@ -70,6 +60,8 @@ class Finding:
 
 
 def doctor(
+    node: WithAmqp,
+    out: Out,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -77,12 +69,6 @@ def doctor(
             " sync takes, and the open files of the node."
         ),
     ] = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    amqp_port: AmqpPort = AMQP_PORT,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Check a node: reachable, ready, logins, version, clock, pressure, disk, open files.
 
@@ -91,13 +77,13 @@ def doctor(
 
     Examples: braid doctor; braid doctor --data-dir /var/lib/braidmq --json
     """
-    secret = password_of(user) if password is None else password
-    findings = list(_node(Api(url, user, secret)))
+    node = node.with_password()
+    findings = list(_node(node.global_api()))
     if findings[0].verdict is Verdict.OK:
-        findings.append(_amqp(url, amqp_port, user, secret, namespace))
+        findings.append(_amqp(node))
     findings += _machine(data_dir)
-    if as_json:
-        print_json([asdict(each) for each in findings])
+    if out.is_data:
+        out.data([asdict(each) for each in findings])
     else:
         console().print(_table(findings))
     if any(each.verdict is Verdict.FAIL for each in findings):
@@ -155,6 +141,7 @@ def _node(api: Api) -> Iterator[Finding]:
     yield _version(overview)
     yield clock_finding(overview, here_ms)
     yield pressure_finding(overview)
+    yield from certificate_findings(api.get("listeners"), round(time.time() * 1000))
 
 
 def _degraded(api: Api, health: dict[str, Any]) -> Iterator[Finding]:
@@ -216,10 +203,35 @@ def pressure_finding(overview: dict[str, Any]) -> Finding:
     return Finding("pressure", verdict, f"publishers are {level}; {held}", remedy)
 
 
-def _amqp(url: str, port: int, user: str, password: str, namespace: str) -> Finding:
+def certificate_findings(listeners: list[dict[str, Any]], now_ms: int) -> Iterator[Finding]:
+    """One for each certificate, however many listeners show it; none of a node without TLS."""
+    shown: dict[tuple[str, str, int], list[str]] = {}
+    for listener in listeners:
+        for each in listener["certificates"]:
+            of = (each["subject"], each["serial"], each["expires_ms"])
+            shown.setdefault(of, []).append(listener["name"])
+    for (subject, serial, expires_ms), names in shown.items():
+        left_ms = expires_ms - now_ms
+        what = f"{subject} (serial {serial}; {', '.join(names)})"
+        remedy = "Renew it; the node reads the new files by itself, or after SIGHUP"
+        if left_ms <= 0:
+            said = f"{what} expired {span_text(-left_ms)} ago"
+            yield Finding("certificate", Verdict.FAIL, said, remedy)
+        elif left_ms < CERTIFICATE_MS_MIN:
+            said = f"{what} expires in {span_text(left_ms)}"
+            yield Finding("certificate", Verdict.WARN, said, remedy)
+        else:
+            said = f"{what} is good for {span_text(left_ms)}"
+            yield Finding("certificate", Verdict.OK, said)
+
+
+def _amqp(node: Node) -> Finding:
+    if node.token is not None:
+        said = "a token is no login over AMQP"
+        return Finding("amqp", Verdict.SKIPPED, said, "Give --user and --password")
     try:
-        with open_broker(url, port, user, password, namespace):
-            return Finding("amqp", Verdict.OK, f"connected to port {port}")
+        with node.broker("doctor"):
+            return Finding("amqp", Verdict.OK, f"connected to port {node.amqp_port}")
     except BraidError as error:
         return _failed("amqp", error)
 

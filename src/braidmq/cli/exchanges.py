@@ -5,34 +5,35 @@ from typing import Annotated, Any
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    print_json,
-    show,
-)
+from braidmq.cli.api import Query
+from braidmq.cli.commands import Commands, InNamespace, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.confirm import Yes, confirm, seen
+from braidmq.cli.output import Output
 from braidmq.cli.units import values
 
-app = typer.Typer(
+app = Commands(
     name="exchanges", help="Exchanges: how AMQP routes messages to topics.", no_args_is_help=True
 )
-bindings_app = typer.Typer(
+bindings_app = Commands(
     name="bindings", help="Bindings: which topics an exchange routes to.", no_args_is_help=True
 )
 
 COLUMNS = ("name", "kind", "durable", "auto_delete", "internal", "alternate_exchange", "arguments")
+LESSER = ("internal", "auto_delete", "durable", "destination_kind")
 BINDING_COLUMNS = ("source", "routing_key", "destination", "destination_kind", "arguments")
 
-Name = Annotated[str, typer.Argument(help="The exchange's name.")]
-Source = Annotated[str, typer.Argument(help="The exchange messages come from.")]
-Destination = Annotated[str, typer.Argument(help="The topic or exchange they go to.")]
+Name = Annotated[
+    str, typer.Argument(help="The exchange's name.", autocompletion=complete("exchanges"))
+]
+Source = Annotated[
+    str,
+    typer.Argument(help="The exchange messages come from.", autocompletion=complete("exchanges")),
+]
+Destination = Annotated[
+    str,
+    typer.Argument(help="The topic or exchange they go to.", autocompletion=complete("queues")),
+]
 RoutingKey = Annotated[
     str,
     typer.Option(
@@ -48,21 +49,20 @@ Arguments = Annotated[
 
 @app.command("list")
 def list_exchanges(
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    node: InNamespace,
+    out: Out,
 ) -> None:
     """Show all exchanges. The default one is shown as `amq.default`.
 
     Example: braid exchanges list
     """
-    _show(Api(url, user, password, namespace).get("exchanges"), COLUMNS, as_json)
+    _show(node.api().get("exchanges"), COLUMNS, out)
 
 
 @app.command()
 def create(
+    node: InNamespace,
+    out: Out,
     name: Name,
     kind: Annotated[str, typer.Option(help="direct, fanout, topic or headers.")] = "direct",
     durable: Annotated[bool, typer.Option(help="Keep it across restarts.")] = True,
@@ -76,11 +76,6 @@ def create(
         str | None, typer.Option(help="Exchange for what matches no binding.")
     ] = None,
     argument: Arguments = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Create an exchange. Fails (exit 6) if it exists with other settings.
 
@@ -94,59 +89,57 @@ def create(
         "alternate_exchange": alternate,
         "arguments": values(argument or []),
     }
-    made = Api(url, user, password, namespace).put("exchanges", name, body=body)
-    if as_json:
-        print_json(made)
+    made = node.api().put("exchanges", name, body=body)
+    out.quiet(made)
 
 
 @app.command()
 def delete(
+    node: InNamespace,
+    out: Out,
     name: Name,
     if_unused: Annotated[
         bool, typer.Option("--if-unused", help="Only if it has no bindings.")
     ] = False,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    yes: Yes = False,
 ) -> None:
     """Delete an exchange, with all bindings from and to it.
 
-    Example: braid exchanges delete events --if-unused
+    Example: braid exchanges delete events --if-unused --yes
     """
-    api = Api(url, user, password, namespace)
+    api = node.api()
+    seen(api, "exchanges", name)
+    confirm(yes, f"Delete exchange {name!r} and all its bindings?")
     api.delete("exchanges", name, if_unused="true" if if_unused else None)
+    out.done(f"deleted exchange {name!r}", {"deleted": name})
 
 
 @bindings_app.command("list")
 def list_bindings(
-    source: Annotated[str | None, typer.Option(help="Only from this exchange.")] = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    node: InNamespace,
+    out: Out,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Only from this exchange.", autocompletion=complete("exchanges")),
+    ] = None,
 ) -> None:
     """Show all bindings. Every topic is bound to `amq.default` by its name besides.
 
     Example: braid bindings list --source events
     """
-    found = Api(url, user, password, namespace).get("bindings", source=source)
-    _show(found, BINDING_COLUMNS, as_json)
+    found = node.api().get("bindings", source=source)
+    _show(found, BINDING_COLUMNS, out)
 
 
 @bindings_app.command("create")
 def create_binding(
+    node: InNamespace,
+    out: Out,
     source: Source,
     destination: Destination,
     key: RoutingKey = "",
     to_exchange: ToExchange = False,
     argument: Arguments = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Route messages of an exchange to a topic or another exchange.
 
@@ -159,41 +152,43 @@ def create_binding(
         "routing_key": key,
         "arguments": values(argument or []),
     }
-    made = Api(url, user, password, namespace).post("bindings", body=body)
-    if as_json:
-        print_json(made)
+    made = node.api().post("bindings", body=body)
+    out.quiet(made)
 
 
 @bindings_app.command("delete")
 def delete_binding(
+    node: InNamespace,
+    out: Out,
     source: Source,
     destination: Destination,
     key: RoutingKey = "",
     to_exchange: ToExchange = False,
     argument: Arguments = None,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    yes: Yes = False,
 ) -> None:
     """Remove a binding, named by all it was made with. One that is not there is removed already.
 
-    Example: braid bindings delete events orders --key 'orders.#'
+    Example: braid bindings delete events orders --key 'orders.#' --yes
     """
-    Api(url, user, password, namespace).delete(
-        "bindings",
-        source=source,
-        destination=destination,
-        destination_kind="exchange" if to_exchange else "topic",
-        routing_key=key,
-        arguments=json.dumps(values(argument)) if argument else None,
+    named: Query = {
+        "source": source,
+        "destination": destination,
+        "destination_kind": "exchange" if to_exchange else "topic",
+        "routing_key": key,
+    }
+    by = f" by key {key!r}" if key else ""
+    confirm(yes, f"Route no more from {source!r} to {destination!r}{by}?")
+    node.api().delete(
+        "bindings", **named, arguments=json.dumps(values(argument)) if argument else None
     )
+    out.done(f"deleted the binding from {source!r} to {destination!r}{by}", {"deleted": named})
 
 
-def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
-    if not as_json:
+def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], out: Output) -> None:
+    if not out.is_data:
         rows = [row | {"arguments": _arguments(row["arguments"])} for row in rows]
-    show(rows, columns, as_json)
+    out.show(rows, columns, LESSER)
 
 
 def _arguments(found: dict[str, Any]) -> list[str] | None:

@@ -1,77 +1,106 @@
 """``braid namespaces``: the separate worlds of a running node, AMQP's virtual hosts."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from braidmq.cli.api import DEFAULT_URL, GUEST, Api, Json, Secret, Url, User, show
+from braidmq.cli.api import PAGE
+from braidmq.cli.commands import AnyNode, Commands, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.confirm import Yes, confirm, seen
+from braidmq.cli.output import counted
 
-app = typer.Typer(
+app = Commands(
     name="namespaces", help="Namespaces of a node: AMQP's virtual hosts.", no_args_is_help=True
 )
 
-COLUMNS = ("name", "max_connections", "max_queues")
+COLUMNS = ("name", "storage", "max_connections", "max_queues")
 NO_LIMIT = -1
 
-Name = Annotated[str, typer.Argument(help="The namespace's name.")]
+Name = Annotated[
+    str, typer.Argument(help="The namespace's name.", autocompletion=complete("namespaces"))
+]
 MaxConnections = Annotated[
     int | None, typer.Option(min=NO_LIMIT, help="Most connections at a time; -1 is no limit.")
 ]
 MaxQueues = Annotated[int | None, typer.Option(min=NO_LIMIT, help="Most queues; -1 is no limit.")]
+Storage = Annotated[
+    Literal["disk", "memory"],
+    typer.Option(
+        help="Where all records are, for good. In memory: a restart leaves topics, queues, bindings"
+        " and subscriptions, and none of their messages."
+    ),
+]
 
 
 @app.command("list")
 def list_namespaces(
-    as_json: Json = False, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None
+    node: AnyNode,
+    out: Out,
 ) -> None:
     """Show all namespaces and their limits.
 
     Example: braid namespaces list
     """
-    show(Api(url, user, password).get("namespaces"), COLUMNS, as_json)
+    out.show(node.global_api().get("namespaces"), COLUMNS)
 
 
 @app.command()
 def add(
+    node: AnyNode,
+    out: Out,
     name: Name,
     max_connections: MaxConnections = None,
     max_queues: MaxQueues = None,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    storage: Storage = "disk",
 ) -> None:
     """Add a namespace. Nobody can use it until `braid permissions set` grants something there.
 
     Example: braid namespaces add shop --max-connections 100
     """
-    body = _limits(max_connections, max_queues)
-    Api(url, user, password).put("namespaces", name, body=body, only_new=True)
+    body = {**_limits(max_connections, max_queues), "storage": storage}
+    node.global_api().put("namespaces", name, body=body, only_new=True)
+    out.quiet({"name": name, **body})
 
 
 @app.command("limits")
 def set_limits(
+    node: AnyNode,
+    out: Out,
     name: Name,
     max_connections: MaxConnections = None,
     max_queues: MaxQueues = None,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Change a namespace's limits; those not given stay.
 
     Example: braid namespaces limits shop --max-queues -1
     """
     body = _limits(max_connections, max_queues)
-    Api(url, user, password).put("namespaces", name, "limits", body=body)
+    node.global_api().put("namespaces", name, "limits", body=body)
+    out.quiet({"name": name, **body})
 
 
 @app.command()
-def delete(name: Name, url: Url = DEFAULT_URL, user: User = GUEST, password: Secret = None) -> None:
-    """Delete a namespace and all permissions on it.
+def delete(
+    node: AnyNode,
+    out: Out,
+    name: Name,
+    yes: Yes = False,
+) -> None:
+    """Delete a namespace with everything in it, and all permissions on it.
 
-    Example: braid namespaces delete shop
+    Example: braid namespaces delete shop --yes
     """
-    Api(url, user, password).delete("namespaces", name)
+    seen(node.global_api(), "namespaces", name)
+    topics = seen(node._replace(given_namespace=name).api(), "topics", limit=PAGE)
+    has = "" if topics is None else f" with {_at_least(len(topics))}"
+    confirm(yes, f"Delete namespace {name!r}{has}?")
+    node.global_api().delete("namespaces", name)
+    out.done(f"deleted namespace {name!r}{has}", {"deleted": name})
+
+
+def _at_least(topics: int) -> str:
+    return f"{PAGE} topics or more" if topics == PAGE else counted(topics, "topic")
 
 
 def _limits(max_connections: int | None, max_queues: int | None) -> dict[str, object]:

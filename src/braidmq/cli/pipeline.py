@@ -9,39 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    console,
-    password_of,
-    print_json,
-    show,
-    show_one,
-    table_of,
-)
-from braidmq.cli.units import span_text
-from braidmq.model.errors import BadRequest, BraidError, Conflict
+from braidmq.cli.commands import Commands, InNamespace, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.node import Node
+from braidmq.cli.output import console, counted
+from braidmq.cli.units import pairs, span_text
+from braidmq.model.errors import BadRequest, BraidError, Conflict, NotFound
 
 if TYPE_CHECKING:
     from braidmq.pipeline.definition import Definition
     from braidmq.pipeline.reporting import Progress, Reporter
 
-app = typer.Typer(
+app = Commands(
     name="pipeline",
     help="Pipelines: data in bulk through Spark, declared in one file.",
     no_args_is_help=True,
 )
 
-COLUMNS = ("pipeline", "state", "rows", "rows_/s", "lag", "batch", "seen")
+LESSER = ("parameters", "batch", "rows_/s")
+COLUMNS = ("pipeline", "parameters", "state", "rows", "rows_/s", "lag", "batch", "seen")
 FIELDS = (
     "name",
+    "parameters",
     "state",
     "stop_requested",
     "rows",
@@ -49,6 +38,10 @@ FIELDS = (
     "lag",
     "batch",
     "batch_ms",
+    "tasks",
+    "tasks_done",
+    "remaining",
+    "restarts",
     "host",
     "user",
     "started",
@@ -56,8 +49,10 @@ FIELDS = (
     "run",
     "error",
 )
-SINK_COLUMNS = ("sink", "batch", "rows", "rows_/s", "lag", "batch_ms", "status")
+NAMES = "Use letters and digits, and after the first also . _ -"
 REPORT_EVERY_S = 2.0
+LINE_EVERY_S = 30.0
+"""Where lines stay: how long a batch may take without one."""
 
 File = Annotated[
     str, typer.Argument(help="A pipeline's file, or the name of one that comes with BraidMQ.")
@@ -66,7 +61,9 @@ Values = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter of the pipeline, as name=value; may be repeated."),
 ]
-Name = Annotated[str, typer.Argument(help="The pipeline's name.")]
+Name = Annotated[
+    str, typer.Argument(help="The pipeline's name.", autocompletion=complete("pipelines"))
+]
 
 NEW = """\
 # A pipeline: `braid pipeline check {name}.toml`, then `braid pipeline run {name}.toml`.
@@ -80,7 +77,7 @@ trigger = "available_now"
 [parameters]            # ${{limit}} below; `--set limit=5` at the command line
 limit = 100
 
-[[source]]              # a topic, topic_pattern, lake or table; its name is a view in SQL
+[[source]]              # a topic, topic_pattern, lake, table or format; its name is a view in SQL
 name = "orders"
 topic = "{name}-in"
 
@@ -92,7 +89,7 @@ FROM orders
 WHERE CAST(get_json_object(decode(value, 'utf-8'), '$.amount') AS DOUBLE) > ${{limit}}
 '''
 
-[[sink]]                # a topic, lake, report or console
+[[sink]]                # a topic, lake, report, console, format or python
 from = "large"
 topic = "{name}-out"
 """
@@ -100,6 +97,7 @@ topic = "{name}-out"
 
 @app.command()
 def new(
+    out: Out,
     name: Annotated[str, typer.Argument(help="Name of the new pipeline.")],
     directory: Annotated[
         Path, typer.Option("--directory", "-d", help="Directory to write it to.")
@@ -109,6 +107,8 @@ def new(
 
     Example: braid pipeline new orders
     """
+    if "/" in name:
+        raise BadRequest(f"{name!r} is not a valid pipeline name", remedy=NAMES)
     path = directory / f"{name}.toml"
     if path.exists():
         raise Conflict(f"{path} already exists")
@@ -122,22 +122,20 @@ def new(
         path.unlink()
         raise BadRequest(
             f"{name!r} is not a valid pipeline name",
-            remedy="Use letters and digits, and after the first also . _ -",
+            remedy=NAMES,
         ) from None
-    print(path)
+    out.done(str(path), {"file": str(path)})
 
 
 @app.command()
 def check(
+    node: InNamespace,
+    out: Out,
     file: File,
     values: Values = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Start Spark and have it check SQL and columns too.")
     ] = False,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Say what is wrong with a pipeline, without running it.
 
@@ -149,23 +147,33 @@ def check(
         from braidmq.pipeline.session import session
 
         with session(definition.name, settings=definition.spark) as spark:
-            Runner(definition, spark, _broker(url, user, password, namespace), path.parent).check()
-    print(f"{definition.name}: {_described(definition)}")
+            Runner(definition, spark, _broker(node), path.parent).check()
+    checkpoint = str(definition.checkpoint_dir) if definition.resumes else None
+    said = f"{definition.name}: {_described(definition)}"
+    out.done(
+        said if checkpoint is None else f"{said}\ncheckpoint: {checkpoint}",
+        {"pipeline": definition.name, "trigger": definition.trigger, "checkpoint": checkpoint},
+    )
 
 
 @app.command()
 def run(
+    node: InNamespace,
+    out: Out,
     file: File,
     values: Values = None,
     master: Annotated[
         str, typer.Option(help="A Spark master.", show_default="local[*], this machine")
     ] = "",
     remote: Annotated[str, typer.Option(help="A Spark Connect address, as sc://host.")] = "",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for what Spark itself says.",
+            show_default="one for each run, in ~/.local/state/braidmq/pipelines/logs",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Run a pipeline until it is done, or stopped: by `braid pipeline stop`, Ctrl-C or SIGTERM.
 
@@ -175,20 +183,27 @@ def run(
     Examples: braid pipeline run orders.toml; braid pipeline run archive --set topic=orders
     --set lake=/data/lake
     """
-    path, definition = _load(file, values)
-    from braidmq.pipeline.session import require_spark, session
+    path, definition = _load(file, values, data_here=not remote)
+    from braidmq.pipeline.session import log_file, require_spark, session
 
+    quiet = quiet or out.is_data
     require_spark()
     from braidmq.pipeline.reporting import Progress, Reporter
     from braidmq.pipeline.runner import Runner
 
-    broker = _broker(url, user, password, namespace)
-    reporter = Reporter(definition.name, broker)
+    broker = _broker(node)
+    reporter = Reporter(definition.name, broker, definition.known_by)
     reporter.report(Progress())
     progress = Progress()
+    where = None if remote else log or log_file(definition.name)
+    if not quiet:
+        print(
+            f"{definition.name}: run {reporter.run}"
+            + (f", Spark's log is {where}" if where else "")
+        )
     try:
         with (
-            session(definition.name, master, remote, definition.spark) as spark,
+            session(definition.name, master, remote, definition.spark, where) as spark,
             # After the session: Spark has a way with Ctrl-C of its own.
             _Watch(reporter, quiet) as watch,
         ):
@@ -201,11 +216,19 @@ def run(
         reporter.report(progress.ended("failed", str(error) or type(error).__name__))
         raise
     reporter.report(progress)
-    print(f"{definition.name} {progress.state}: {progress.rows} rows")
+    out.done(
+        f"{definition.name} {progress.state}: {counted(progress.rows, 'row')}",
+        {
+            "pipeline": definition.name,
+            "run": reporter.run,
+            "state": progress.state,
+            "rows": progress.rows,
+        },
+    )
 
 
 class _Watch:
-    """Shows progress, tells the broker, and hears of wishes to stop."""
+    """Shows progress, a line for each sink, tells the broker, and hears of wishes to stop."""
 
     def __init__(self, reporter: "Reporter", quiet: bool) -> None:
         self._reporter = reporter
@@ -215,6 +238,7 @@ class _Watch:
         self._stop = False
         self._reported_s = 0.0
         self._shown: tuple[Any, ...] = ()
+        self._shown_s = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Watch":
@@ -244,135 +268,202 @@ class _Watch:
         now_s = time.monotonic()
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now_s
-            self._stop = self._reporter.report(progress) or self._stop
+            if self._reporter.report(progress):
+                self._stop = True
         return self._stop
 
     def show(self, progress: "Progress") -> None:
         if self._quiet:
             return
-        rows = [
-            {
-                "sink": each.name,
-                "batch": max(each.batch, 0),
-                "rows": each.rows,
-                "rows_/s": round(each.rows_per_s),
-                "lag": each.lag,
-                "batch_ms": each.batch_ms,
-                "status": each.status,
-            }
-            for each in progress.sinks
-        ]
         if self._live is not None:
-            self._live.update(table_of(rows, SINK_COLUMNS))
+            from rich.text import Text
+
+            self._live.update(Text("\n".join(each.line for each in progress.sinks), no_wrap=True))
             return
-        said = tuple((row["sink"], row["batch"], row["rows"], row["status"]) for row in rows)
-        if said != self._shown and rows:
-            self._shown = said
-            for row in rows:
-                print(" ".join(f"{name}={row[name]}" for name in SINK_COLUMNS if row[name] != ""))
+        # A file that is read later wants what changed, and a sign of life, not every look.
+        said = tuple((each.name, each.batch, each.rows, each.status) for each in progress.sinks)
+        now_s = time.monotonic()
+        before = self._shown if now_s - self._shown_s < LINE_EVERY_S else ()
+        if said != before:
+            for now, each in zip(said, progress.sinks, strict=True):
+                if now not in before:
+                    print(each.line, flush=True)
+            self._shown, self._shown_s = said, now_s
+
+
+@app.command()
+def export(
+    out: Out,
+    file: File,
+    directory: Annotated[Path, typer.Option("--sdp", help="Directory for the project; a new one.")],
+    values: Values = None,
+) -> None:
+    """Write a pipeline as a project of Spark Declarative Pipelines, which `spark-pipelines` runs.
+
+    The broker is not in it: BRAIDMQ_URL, BRAIDMQ_NAMESPACE, BRAIDMQ_USER and BRAIDMQ_PASSWORD say
+    it when it runs.
+
+    Example: braid pipeline export orders.toml --sdp orders
+    """
+    path, definition = _load(file, values)
+    from braidmq.pipeline.session import require_spark
+
+    require_spark()
+    from braidmq.pipeline.sdp import export as write
+
+    files = [str(each) for each in write(definition, path.parent, directory)]
+    out.show_lines(files, [{"file": each} for each in files])
 
 
 @app.command("list")
 def list_pipelines(
+    node: InNamespace,
+    out: Out,
     shipped: Annotated[
         bool, typer.Option("--shipped", help="Those that come with BraidMQ instead.")
     ] = False,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Show pipelines that have reported to the node within a week, and their state.
 
     Example: braid pipeline list
     """
     if shipped:
-        show(_shipped(), ("pipeline", "parameters", "description"), as_json)
+        out.show(_shipped(), ("pipeline", "parameters", "description"))
         return
-    found = Api(url, user, password, namespace).get("pipelines")
+    found = node.api().get("pipelines")
     rows = [
         {
             **each,
             "pipeline": each["name"],
+            "parameters": _parameters(each),
             "rows_/s": round(each["rows_per_s"]),
             "seen": _ago(each["seen_ms"]),
         }
         for each in found
     ]
-    if as_json:
-        print_json(found)
+    if out.is_data:
+        out.data(found)
     else:
-        show(rows, COLUMNS, False)
+        out.show(rows, COLUMNS, LESSER)
 
 
 @app.command()
 def status(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Show the state of a pipeline, and why it failed if it did.
 
     Example: braid pipeline status orders
     """
-    found = Api(url, user, password, namespace).get("pipelines", name)
-    if as_json:
-        print_json(found)
+    found = node.api().get("pipelines", name)
+    if out.is_data:
+        out.data(found)
         return
-    ages = {"started": _ago(found["started_ms"]), "seen": _ago(found["seen_ms"])}
-    show_one({**found, **ages}, FIELDS, False)
+    left_s = found["remaining_s"]
+    said = {
+        "parameters": _parameters(found),
+        "remaining": None if left_s is None else span_text(int(left_s * 1000)),
+        "batch": None if found["batch"] < 0 else found["batch"],
+        "error": found["error"] or None,
+        "started": _ago(found["started_ms"]),
+        "seen": _ago(found["seen_ms"]),
+    }
+    out.show_one({**found, **said}, FIELDS)
 
 
 @app.command()
 def stop(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Only runs with this parameter, as name=value; may be repeated."
+        ),
+    ] = None,
+    run: Annotated[str, typer.Option("--run", help="Only this run.")] = "",
 ) -> None:
     """Ask whoever runs a pipeline to stop it, through the node; it does within seconds.
 
-    Example: braid pipeline stop orders
+    All runs of that name are asked, unless told which.
+
+    Examples: braid pipeline stop orders; braid pipeline stop archive --set topic=orders
     """
-    found = Api(url, user, password, namespace).post("pipelines", name, "stop")
-    if found["state"] != "running":
-        raise Conflict(f"pipeline {name!r} is not running: it is {found['state']}")
+    api = node.api()
+    wanted = [run]
+    if values:
+        wanted = _runs_with(api.get("pipelines", name, "runs"), name, run, _given(values))
+    found = [
+        each for one in wanted for each in api.post("pipelines", name, "stop", run=one or None)
+    ]
+    running = [each for each in found if each["state"] == "running"]
+    if not running:
+        raise Conflict(f"pipeline {name!r} is not running: it is {found[0]['state']}")
+    if out.is_data:
+        out.data(running)
+        return
+    for each in running:
+        print(f"asked {each['run']} on {each['host'] or 'an unknown host'} to stop")
 
 
-def _load(file: str, values: list[str] | None) -> "tuple[Path, Definition]":
+def _runs_with(
+    runs: list[dict[str, Any]], name: str, run: str, values: dict[str, str]
+) -> list[str]:
+    """Those that run with these parameters, or the last that did."""
+    found = [
+        each
+        for each in runs
+        if values.items() <= each["parameters"].items() and run in ("", each["run"])
+    ]
+    if not found:
+        said = ", ".join(f"{key}={value}" for key, value in values.items())
+        raise NotFound(f"no run of pipeline {name!r} with {said} has reported")
+    running = [each for each in found if each["state"] == "running"]
+    return [each["run"] for each in running or found[:1]]
+
+
+def _load(
+    file: str, values: list[str] | None, *, data_here: bool = True
+) -> "tuple[Path, Definition]":
     from braidmq.pipeline.definition import find, load
 
-    given: dict[str, str] = {}
-    for each in values or ():
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise BadRequest(f"--set {each}: expected name=value")
-        given[name] = value
+    given = _given(values)
     path = find(file)
-    return path, load(path, given)
+    return path, load(path, given, data_here=data_here)
 
 
-def _broker(url: str, user: str, password: str | None, namespace: str) -> Any:
+def _given(values: list[str] | None) -> dict[str, str]:
+    return pairs(values or [])
+
+
+def _broker(node: Node) -> Any:
     from braidmq.pipeline.options import BrokerOptions
 
-    secret = password_of(user) if password is None else password
-    return BrokerOptions(url=url.rstrip("/"), user=user, password=secret, namespace=namespace)
+    user, password = "", ""
+    if node.token is None:
+        user, password = node.user, node.with_password().password or ""
+    return BrokerOptions(
+        url=node.url.rstrip("/"),
+        user=user,
+        password=password,
+        token=node.token or "",
+        namespace=node.namespace,
+    )
 
 
 def _described(definition: "Definition") -> str:
     sources = ", ".join(
-        each.topic or each.topic_pattern or each.lake or f"table {each.table}"
+        each.topic or each.topic_pattern or each.lake or each.format or f"table {each.table}"
         for each in definition.sources
     )
     sinks = ", ".join(
-        each.topic or each.lake or each.report or "console" for each in definition.sinks
+        each.topic or each.lake or each.report or each.format or each.python or "console"
+        for each in definition.sinks
     )
-    return f"{sources} → {len(definition.steps)} steps → {sinks} ({definition.trigger})"
+    return f"{sources} → {counted(len(definition.steps), 'step')} → {sinks} ({definition.trigger})"
 
 
 def _shipped() -> list[dict[str, Any]]:
@@ -391,6 +482,10 @@ def _shipped() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _parameters(run: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(run["parameters"].items()))
 
 
 def _ago(at_ms: int) -> str:

@@ -1,35 +1,27 @@
 """``braid publish``: messages from arguments, files or a pipe."""
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    password_of,
-    print_json,
-)
-from braidmq.cli.broker import AMQP_PORT, AmqpPort, open_broker
-from braidmq.cli.units import duration_ms, pairs
+from braidmq.cli.commands import Out, WithAmqp
+from braidmq.cli.node import Node
+from braidmq.cli.output import counted
+from braidmq.cli.posted import Posting
+from braidmq.cli.progress import Bar
+from braidmq.cli.units import duration_ms, moment, pairs
 from braidmq.model.errors import BadSetting, BraidError, Kind, SetupError
 
 if TYPE_CHECKING:
-    from braidmq.client import Failure, SyncProducer
     from braidmq.client.metadata import Metadata
-
-BAR_AFTER_S = 1.0
-"""What is quicker needs no bar."""
 
 PRIORITY_MAX = 255
 INTERRUPTED = 130
@@ -42,6 +34,8 @@ class PublishStopped(BraidError):
 
 
 def publish(
+    node: WithAmqp,
+    out: Out,
     topic: Annotated[str, typer.Argument(help="The topic; with --exchange the routing key.")],
     values: Annotated[
         list[str] | None,
@@ -54,6 +48,10 @@ def publish(
     key: Annotated[
         str | None, typer.Option(help="Messages with one key stay in order, in one partition.")
     ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, help="Where they go, whatever their key: one that the topic has."),
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option(help="name=value; may be given again.")
     ] = None,
@@ -63,6 +61,9 @@ def publish(
     ] = None,
     delay: Annotated[
         str | None, typer.Option(help="Deliver it after this time, such as 30s, 5m or 2h.")
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(help="Deliver it then, such as 2026-05-01T12:00; or --delay.")
     ] = None,
     ttl: Annotated[
         str | None,
@@ -76,12 +77,6 @@ def publish(
             min=0.001, help="Most messages a second.", show_default="as fast as the node takes them"
         ),
     ] = None,
-    namespace: Namespace = ROOT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    url: Url = DEFAULT_URL,
-    amqp_port: AmqpPort = AMQP_PORT,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Publish messages. When it says how many, they are on the node's disk.
 
@@ -97,43 +92,66 @@ def publish(
         # Before any message is sent: half of what was asked for helps nobody.
         if not path.is_file():
             raise SetupError(f"{path} is not a file")
-    metadata = _metadata(key, header or [], priority, delay, ttl, content_type)
+    metadata = _metadata(key, header or [], priority, delay, deliver_at, ttl, content_type)
+    if partition is not None:
+        metadata["partition"] = partition
     from_stdin = not values and not files
-    if from_stdin and password is None:
+    if from_stdin:
         # Before the messages: it may have to be asked for.
-        password = password_of(user)
+        node = node.with_password()
     source = _lines() if from_stdin else _given(values or [], files)
-    total = None if from_stdin else len(values or []) + len(files)
-    refused: list[Failure] = []
+    bar = _bar_of_stdin() if from_stdin else Bar("publishing", len(values or []) + len(files))
+    refused: list[BraidError] = []
     with ExitStack() as stack:
-        broker = stack.enter_context(open_broker(url, amqp_port, user, password, namespace))
-        producer = stack.enter_context(broker.producer(on_error=refused.append))
+        put, flush = _sender(node, stack, topic, exchange, metadata, refused.append)
         started = time.monotonic()
-        sent, interrupted = 0, False
-        with _Bar(total) as bar:
+        sent, sent_bytes, interrupted = 0, 0, False
+        with bar:
             try:
                 for value in _paced(source, rate):
-                    producer.put(topic, value, exchange=exchange, **metadata)
+                    put(value)
                     sent += 1
-                    bar.show(sent)
+                    sent_bytes += len(value) + 1
+                    bar.show(sent_bytes if bar.is_size else sent)
                     if refused:
                         break
             except KeyboardInterrupt:
                 interrupted = True
-            _settle(producer, refused, sent)
+            flush()
+            _settle(refused, sent)
     seconds = time.monotonic() - started
-    if as_json:
-        print_json({"topic": topic, "published": sent, "seconds": round(seconds, 3)})
-    else:
-        print(f"published {sent} message{'' if sent == 1 else 's'} to {topic}")
+    out.done(
+        f"published {counted(sent, 'message')} to {topic}",
+        {"topic": topic, "published": sent, "seconds": round(seconds, 3)},
+    )
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _settle(producer: "SyncProducer", refused: "list[Failure]", sent: int) -> None:
-    producer.flush()
+def _sender(
+    node: Node,
+    stack: ExitStack,
+    topic: str,
+    exchange: str,
+    metadata: "Metadata",
+    on_error: Callable[[BraidError], None],
+) -> tuple[Callable[[bytes], None], Callable[[], None]]:
+    """What sends a message, and what waits until all are safe: over AMQP, or HTTP for a token."""
+    if node.token is not None and not exchange:
+        posting = Posting(node.api(), topic, on_error)
+        return partial(posting.put, metadata=dict(metadata)), posting.flush
+    broker = stack.enter_context(node.broker("publish --exchange"))
+    producer = stack.enter_context(broker.producer(on_error=lambda each: on_error(each.error)))
+
+    def put(value: bytes) -> None:
+        producer.put(topic, value, exchange=exchange, **metadata)
+
+    return put, producer.flush
+
+
+def _settle(refused: list[BraidError], sent: int) -> None:
     if refused:
-        error = refused[0].error
+        error = refused[0]
         if sent == 1:
             raise error
         raise PublishStopped(
@@ -146,6 +164,7 @@ def _metadata(
     headers: list[str],
     priority: str | None,
     delay: str | None,
+    deliver_at: str | None,
     ttl: str | None,
     content_type: str | None,
 ) -> "Metadata":
@@ -158,6 +177,10 @@ def _metadata(
         found["priority"] = _priority(priority)
     if delay is not None:
         found["delay_ms"] = duration_ms(delay)
+    if deliver_at is not None:
+        if delay is not None:
+            raise BadSetting("--delay and --deliver-at exclude each other", remedy="Give only one")
+        found["deliver_at"] = moment(deliver_at)
     if ttl is not None:
         found["ttl_ms"] = duration_ms(ttl)
     if content_type is not None:
@@ -206,48 +229,10 @@ def _paced(values: Iterable[bytes], rate: float | None) -> Iterator[bytes]:
         yield value
 
 
-class _Bar:
-    """Progress on stderr, when a person waits for it."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total = total
-        self._begins_s = time.monotonic() + BAR_AFTER_S
-        self._seen = sys.stderr.isatty()
-        self._stack = ExitStack()
-        self._update: Callable[[int], None] | None = None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def show(self, sent: int) -> None:
-        if self._update is not None:
-            self._update(sent)
-        elif self._seen and time.monotonic() > self._begins_s:
-            self._update = self._begin()
-
-    def _begin(self) -> "Callable[[int], None]":
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        progress = Progress(
-            SpinnerColumn(),
-            TextColumn("publishing"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._stack.enter_context(progress)
-        task = progress.add_task("", total=self._total)
-        return lambda sent: progress.update(task, completed=sent)
+def _bar_of_stdin() -> Bar:
+    """A file says how much it is, a pipe does not."""
+    with suppress(OSError, ValueError):
+        found = os.fstat(sys.stdin.fileno())
+        if stat.S_ISREG(found.st_mode):
+            return Bar("publishing", found.st_size, is_size=True)
+    return Bar("publishing", None)

@@ -4,60 +4,54 @@ from typing import Annotated
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    Api,
-    Json,
-    Secret,
-    Url,
-    User,
-    print_json,
-    show,
-)
+from braidmq.cli.commands import AnyNode, Commands, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.confirm import Yes, confirm
 from braidmq.cli.units import duration_ms, time_text
+from braidmq.model.errors import NotFound
 
-app = typer.Typer(
+app = Commands(
     name="tokens", help="Tokens: programs log in over HTTP with them.", no_args_is_help=True
 )
 
 COLUMNS = ("id", "user", "description", "created", "expires")
 
-Owner = Annotated[str | None, typer.Option("--for", help="Another user; administrators only.")]
+Owner = Annotated[
+    str | None,
+    typer.Option(
+        "--for", help="Another user; administrators only.", autocompletion=complete("users")
+    ),
+]
 
 
 @app.command("list")
 def list_tokens(
+    node: AnyNode,
+    out: Out,
     owner: Owner = None,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Show tokens: one's own, or for administrators everybody's. Their secrets are not kept.
 
     Example: braid tokens list
     """
-    rows = Api(url, user, password).get("tokens", user=owner)
-    if not as_json:
+    rows = node.global_api().get("tokens", user=owner)
+    if not out.is_data:
         rows = [
             row | {"created": time_text(row["created_ms"]), "expires": time_text(row["expires_ms"])}
             for row in rows
         ]
-    show(rows, COLUMNS, as_json)
+    out.show(rows, COLUMNS, ("created", "expires"))
 
 
 @app.command()
 def create(
+    node: AnyNode,
+    out: Out,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     expires: Annotated[
         str | None, typer.Option(help="How long it is valid, such as 30d.", show_default="never")
     ] = None,
     owner: Owner = None,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Issue a token and print it. It is shown this once only.
 
@@ -68,22 +62,36 @@ def create(
         body["expires_in_ms"] = duration_ms(expires)
     if owner is not None:
         body["user"] = owner
-    issued = Api(url, user, password).post("tokens", body=body)
-    if as_json:
-        print_json(issued)
+    issued = node.global_api().post("tokens", body=body)
+    if out.is_data:
+        out.data(issued)
     else:
         print(issued["token"])
 
 
 @app.command()
 def revoke(
-    token: Annotated[str, typer.Argument(help="Its id, as `braid tokens list` shows.")],
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    node: AnyNode,
+    out: Out,
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKEN",
+            help="Its id, as `braid tokens list` shows.",
+            autocompletion=complete("tokens"),
+        ),
+    ],
+    yes: Yes = False,
 ) -> None:
     """Revoke a token: it can no longer be used to log in.
 
-    Example: braid tokens revoke f86f044e60de9291
+    Example: braid tokens revoke f86f044e60de9291 --yes
     """
-    Api(url, user, password).delete("tokens", token)
+    api = node.global_api()
+    about = [each for each in api.get("tokens") if each["id"] == token_id]
+    if not about:
+        raise NotFound(f"there is no token {token_id!r}", remedy="`braid tokens list` has all ids")
+    what = f"token {token_id!r} of user {about[0]['user']!r}"
+    confirm(yes, f"Revoke {what}? Nobody can log in with it any more.")
+    api.delete("tokens", token_id)
+    out.done(f"revoked {what}", {"revoked": token_id, "user": about[0]["user"]})

@@ -1,35 +1,35 @@
 """``braid top``: what a node is doing, live."""
 
-import json
+import os
+import select
 import sys
+import termios
 import time
+import tty
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    console,
-    print_json,
-    table_of,
-)
+from braidmq.cli.api import NodeUnreachable
+from braidmq.cli.away import AWAY, Away
+from braidmq.cli.commands import InNamespace, Out
+from braidmq.cli.node import Node
+from braidmq.cli.output import Output, console, table_of
 from braidmq.cli.topics import every_topic
-from braidmq.cli.units import size_text, span_text
+from braidmq.cli.units import size_text, span_s, span_text
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 TOPIC_COLUMNS = ("topic", "published_/s", "published", "depth", "size", "groups", "consumers")
+TOPIC_LESSER = ("groups", "published", "size", "consumers")
+GROUP_LESSER = ("in_flight", "consumers", "ready")
 GROUP_COLUMNS = ("group", "topic", "acked_/s", "lag", "ready", "in_flight", "consumers")
+
+INTERVAL_S_MIN = 0.1
+KEYS_BYTES = 64
 
 Row = dict[str, Any]
 
@@ -48,56 +48,114 @@ class Look:
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
+    node: InNamespace,
+    out: Out,
+    interval: Annotated[
+        str, typer.Option(help="Between updates, such as 500ms; a number alone is seconds.")
+    ] = "1s",
     rows: Annotated[int, typer.Option(min=1, help="Most topics, and most groups, to show.")] = 15,
     once: Annotated[
         bool, typer.Option("--once", help="Print once and exit; the default in a pipe.")
     ] = False,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
-    """Watch a node: rates, what waits (depth), and how far groups are behind (lag). Ctrl-C ends it.
+    """Watch a node: rates, what waits (depth), and how far groups are behind (lag). `q` ends it.
 
     The topics with the most that waits come first. Rates of a topic or a group are those between
-    two looks, so one look has none. With --json an object for each look.
+    two looks, so one look has none. With --json an object for each look. It goes on when the node
+    is back after a restart.
 
     Examples: braid top; braid top --once --json
     """
-    api = Api(url, user, password, namespace)
-    first = _look(api)
-    if once or not (as_json or sys.stdout.isatty()):
-        if as_json:
-            print_json(first.as_dict())
-        else:
+    interval_s = max(span_s(interval), INTERVAL_S_MIN)
+    first = _look(node)
+    with suppress(KeyboardInterrupt):
+        if out.is_data:
+            _print_looks(node, first, interval_s, out, once=once)
+        elif once or not sys.stdout.isatty():
             console().print(_frame(first, first, rows))
+        else:
+            _watch(node, first, interval_s, rows)
+
+
+def _print_looks(node: Node, now: Look, interval_s: float, out: Output, *, once: bool) -> None:
+    if once:
+        out.data(now.as_dict())
         return
-    try:
-        _watch(api, first, interval, rows, as_json)
-    except KeyboardInterrupt:
-        return
+    away = Away()
+    while True:
+        out.line(now.as_dict())
+        time.sleep(interval_s)
+        while (look := _look_again(node)) is None:
+            away.wait()
+        away.back()
+        now = look
 
 
-def _watch(api: Api, now: Look, interval_s: float, rows: int, as_json: bool) -> None:
-    from contextlib import nullcontext
-
+def _watch(node: Node, now: Look, interval_s: float, rows: int) -> None:
     from rich.live import Live
 
-    live = Live(_frame(now, now, rows), screen=True, auto_refresh=False)
-    with nullcontext() if as_json else live:
-        while True:
-            if as_json:
-                print(json.dumps(now.as_dict()), flush=True)
-            time.sleep(interval_s)
-            before, now = now, _look(api)
-            if not as_json:
-                live.update(_frame(before, now, rows), refresh=True)
+    frame = _frame(now, now, rows)
+    with Keys() as keys, Live(frame, screen=True, auto_refresh=False) as live:
+        while not keys.quit_within(interval_s):
+            look = _look_again(node)
+            if look is None:
+                live.update(_with_note(AWAY, frame), refresh=True)
+                continue
+            frame = _frame(now, look, rows)
+            now = look
+            live.update(frame, refresh=True)
 
 
-def _look(api: Api) -> Look:
-    return Look(time.monotonic(), api.get("overview"), every_topic(api), api.get("subscriptions"))
+class Keys:
+    """What is typed while it runs, one key at a time and unseen."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> "Keys":
+        if sys.stdin.isatty():
+            self._before = termios.tcgetattr(sys.stdin)
+            # What was typed before is kept.
+            tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def quit_within(self, seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        if self._before is None:
+            time.sleep(seconds)
+            return False
+        while (left_s := until_s - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], left_s)[0]:
+                typed = os.read(sys.stdin.fileno(), KEYS_BYTES)
+                # No bytes: the terminal is gone.
+                if not typed or b"q" in typed.lower():
+                    return True
+        return False
+
+
+def _look_again(node: Node) -> Look | None:
+    """None while the node is away."""
+    try:
+        return _look(node)
+    except NodeUnreachable:
+        return None
+
+
+def _with_note(note: str, frame: "Group") -> "Group":
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(Text(note, style="bold red"), frame)
+
+
+def _look(node: Node) -> Look:
+    # The overview is the node's: no namespace has it.
+    overview, api = node.global_api().get("overview"), node.api()
+    return Look(time.monotonic(), overview, every_topic(api), api.get("subscriptions"))
 
 
 def _frame(before: Look, now: Look, rows: int) -> "Group":
@@ -107,9 +165,9 @@ def _frame(before: Look, now: Look, rows: int) -> "Group":
     return Group(
         *_head(now.overview),
         Text(),
-        table_of(topic_rows(before, now)[:rows], TOPIC_COLUMNS),
+        table_of(topic_rows(before, now)[:rows], TOPIC_COLUMNS, TOPIC_LESSER),
         Text(),
-        table_of(group_rows(before, now)[:rows], GROUP_COLUMNS),
+        table_of(group_rows(before, now)[:rows], GROUP_COLUMNS, GROUP_LESSER),
     )
 
 

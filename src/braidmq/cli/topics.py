@@ -5,42 +5,44 @@ from typing import Annotated, Any
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    cell,
-    console,
-    print_json,
-    show,
-    show_one,
-    table_of,
-)
-from braidmq.cli.units import settings, size_text, time_text
+from braidmq.cli.api import LIMIT, Api, Limit
+from braidmq.cli.commands import Commands, InNamespace, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.confirm import Yes, confirm, seen
+from braidmq.cli.output import Output, counted, print_table
+from braidmq.cli.units import measured, settings, size_text, span_text, time_text
 from braidmq.model.errors import BadSetting
 
-app = typer.Typer(
+app = Commands(
     name="topics",
     help="Topics: logs of messages. An AMQP queue is a topic of the same name.",
     no_args_is_help=True,
 )
 
 COLUMNS = ("name", "partitions", "published", "depth", "size", "subscriptions", "consumers")
-FIELDS = ("name", "namespace", "created", "durable", "published", "depth", "size")
-PARTITION_COLUMNS = ("partition", "start_offset", "next_offset", "messages")
+LESSER = ("subscriptions", "published", "partitions")
+FIELDS = (
+    *("name", "namespace", "created", "durable", "messages", "size", "depth", "depth_size"),
+    *("oldest_ready", "oldest_in_flight", "kept", "published"),
+)
+CONSUMER_COLUMNS = (
+    *("id", "subscription", "protocol", "user", "connection", "peer", "tag", "in_flight"),
+    *("prefetch", "credit", "active"),
+)
+READER_COLUMNS = (
+    *("name", "mode", "consumers", "lag", "ready", "oldest_ready", "in_flight", "oldest_in_flight"),
+)
+READERS_LESSER = ("mode",)
+PARTITION_COLUMNS = ("partition", "start_offset", "next_offset", "messages", "size")
+CONSUMERS_LESSER = ("peer", "tag", "credit", "active", "prefetch", "user", "protocol", "connection")
 
-Name = Annotated[str, typer.Argument(help="The topic's name.")]
+Name = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete("topics"))]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A setting, such as ttl_ms=60000 or retry.attempts=5; may be given again."
+        help="A setting, such as ttl_ms=2h, retention.bytes=1GiB or retry.attempts=5; may be"
+        " given again."
         " `braid topics show` has all names.",
     ),
 ]
@@ -48,73 +50,74 @@ Set = Annotated[
 
 @app.command("list")
 def list_topics(
+    node: InNamespace,
+    out: Out,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Show all topics: what was ever published, and what nobody has settled yet (depth).
 
     Example: braid topics list --prefix orders
     """
-    rows = every_topic(Api(url, user, password, namespace), prefix)
-    if not as_json:
+    rows = every_topic(node.api(), prefix)
+    if not out.is_data:
         rows = [row | {"size": size_text(row["depth_bytes"])} for row in rows]
-    show(rows, COLUMNS, as_json)
+    out.show(rows, COLUMNS, LESSER)
 
 
 def every_topic(api: Api, prefix: str = "") -> list[dict[str, Any]]:
-    """Page by page."""
-    found: list[dict[str, Any]] = []
-    while page := api.get("topics", prefix=prefix, after=found[-1]["name"] if found else ""):
-        found += page
-    return found
+    return [each for page in api.pages("topics", prefix=prefix) for each in page]
 
 
 @app.command("show")
 def show_topic(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
-    """Show a topic: its settings, its partitions and who reads it.
+    """Show a topic: what it has, its settings, its partitions and who reads it.
+
+    `messages` and `size` are what the log still has, settled or not; `depth` is what the furthest
+    behind of its subscriptions has not settled. `oldest ready` is how long a message has waited for
+    a consumer, `oldest in flight` how long a consumer has not answered. `published` counts since
+    the node started.
 
     Example: braid topics show orders
     """
-    api = Api(url, user, password, namespace)
+    api = node.api()
     topic = api.get("topics", name)
-    if as_json:
-        print_json(topic)
+    if out.is_data:
+        out.data(topic)
         return
     readers = api.get("topics", name, "subscriptions")
     described = {
         **topic,
         "created": time_text(topic["created_ms"]),
-        "size": size_text(topic["depth_bytes"]),
+        "size": size_text(topic["bytes"]),
+        "depth_size": size_text(topic["depth_bytes"]),
+        **ages(topic),
     }
-    show_one(described, FIELDS, as_json)
-    partitions = [
-        each | {"messages": each["next_offset"] - each["start_offset"]}
-        for each in topic["partitions"]
-    ]
-    out = console()
-    out.print()
-    out.print(table_of(partitions, PARTITION_COLUMNS))
+    out.show_one(described, FIELDS)
+    partitions = [each | {"size": size_text(each["bytes"])} for each in topic["partitions"]]
+    print()
+    print_table(partitions, PARTITION_COLUMNS)
     if readers:
-        out.print()
-        out.print(table_of(readers, ("name", "mode", "consumers", "lag", "ready", "in_flight")))
+        print()
+        print_table([each | ages(each) for each in readers], READER_COLUMNS, READERS_LESSER)
     own = dict(_flat(topic["settings"]))
     rows = [
-        {"setting": name, "value": cell(value), "set": "here" if name in own else ""}
+        {"setting": name, "value": measured(name, value), "set": "here" if name in own else ""}
         for name, value in _flat(topic["policy"])
     ]
-    out.print()
-    out.print(table_of(rows, ("setting", "value", "set")))
+    print()
+    print_table(rows, ("setting", "value", "set"))
+
+
+def ages(found: dict[str, Any]) -> dict[str, str | None]:
+    """How long what is ready has waited, and what is in flight is unanswered; None: nothing is."""
+    return {
+        name: None if (age_ms := found[f"{name}_ms"]) is None else span_text(age_ms)
+        for name in ("oldest_ready", "oldest_in_flight")
+    }
 
 
 def _flat(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -127,7 +130,34 @@ def _flat(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @app.command()
+def consumers(
+    node: InNamespace,
+    out: Out,
+    name: Name,
+    limit: Limit = LIMIT,
+) -> None:
+    """Show who consumes from a topic or queue: their clients, what they have and may still get.
+
+    Example: braid topics consumers orders
+    """
+    show_consumers(out, node.api().first("topics", name, "consumers", limit=limit), ())
+
+
+def show_consumers(out: Output, found: list[dict[str, Any]], before: tuple[str, ...]) -> None:
+    """``before``: columns in front of what is known of every consumer."""
+    if not out.is_data:
+        nobody = dict.fromkeys(("user", "tag", "connection", "peer"))
+        found = [
+            {"credit": None, "prefetch": None, **nobody, **each, **each.get("client", {})}
+            for each in found
+        ]
+    out.show(found, (*before, *CONSUMER_COLUMNS), CONSUMERS_LESSER)
+
+
+@app.command()
 def create(
+    node: InNamespace,
+    out: Out,
     name: Name,
     partitions: Annotated[
         int | None,
@@ -138,76 +168,89 @@ def create(
         ),
     ] = None,
     changes: Set = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Create a topic. Fails (exit 6) if it exists with other settings.
 
-    Example: braid topics create orders --partitions 6 --set retention.time_ms=604800000
+    Example: braid topics create orders --partitions 6 --set retention.time_ms=7d
     """
     meant = settings(changes or [])
     if partitions is not None:
         meant["partitions"] = partitions
-    made = Api(url, user, password, namespace).put("topics", name, body={"settings": meant})
-    if as_json:
-        print_json(made)
+    made = node.api().put("topics", name, body={"settings": meant})
+    out.quiet(made)
 
 
 @app.command()
 def alter(
+    node: InNamespace,
+    out: Out,
     name: Name,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of partitions: more, or fewer.", show_default=False),
+    ] = None,
     changes: Set = None,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Change settings of a topic; those not given stay.
 
-    Example: braid topics alter orders --set ttl_ms=3600000 --set retry.attempts=10
+    Example: braid topics alter orders --set ttl_ms=1h --set retry.attempts=10
     """
-    if not changes:
-        raise BadSetting("nothing to change", remedy="Give --set NAME=VALUE")
-    body: dict[str, object] = {"settings": settings(changes)}
-    changed = Api(url, user, password, namespace).patch("topics", name, body=body)
-    if as_json:
-        print_json(changed)
+    meant = settings(changes or [])
+    if partitions is not None:
+        meant["partitions"] = partitions
+    if not meant:
+        raise BadSetting("nothing to change", remedy="Give --set NAME=VALUE, or --partitions")
+    body: dict[str, object] = {"settings": meant}
+    changed = node.api().patch("topics", name, body=body)
+    out.quiet(changed)
 
 
 @app.command()
 def delete(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    yes: Yes = False,
 ) -> None:
     """Delete a topic with all its messages; its consumers are told.
 
-    Example: braid topics delete orders
+    Example: braid topics delete orders --yes
     """
-    Api(url, user, password, namespace).delete("topics", name)
+    api = node.api()
+    topic = seen(api, "topics", name)
+    what = f"topic {name!r}{_contents(topic)}"
+    confirm(yes, f"Delete {what}?")
+    api.delete("topics", name)
+    data: dict[str, Any] = {"deleted": name}
+    if topic is not None:
+        data |= {"messages": topic["messages"], "partitions": len(topic["partitions"])}
+    out.done(f"deleted {what}", data)
+
+
+def _contents(topic: dict[str, Any] | None) -> str:
+    if topic is None:
+        return ""
+    partitions = counted(len(topic["partitions"]), "partition")
+    return f" with {counted(topic['messages'], 'message')} in {partitions}"
 
 
 @app.command()
 def purge(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    yes: Yes = False,
 ) -> None:
     """Remove every message that is not in flight at a consumer.
 
-    Example: braid topics purge orders
+    Example: braid topics purge orders --yes
     """
-    purged = Api(url, user, password, namespace).post("topics", name, "purge")
-    if as_json:
-        print_json(purged)
-    else:
-        print(f"purged {purged['messages']} messages of {name}")
+    api = node.api()
+    topic = seen(api, "topics", name)
+    confirm(yes, f"Remove the messages of topic {name!r}{_unsettled(topic)}?")
+    purged = api.post("topics", name, "purge")
+    out.done(f"purged {counted(purged['messages'], 'message')} of topic {name!r}", purged)
+
+
+def _unsettled(topic: dict[str, Any] | None) -> str:
+    return "" if topic is None else f", of which {topic['depth']} are not settled"

@@ -4,23 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from braidmq.cli.api import (
-    DEFAULT_URL,
-    GUEST,
-    ROOT,
-    Api,
-    Json,
-    Namespace,
-    Secret,
-    Url,
-    User,
-    print_json,
-    show,
-    show_one,
-)
+from braidmq.cli.commands import Commands, InNamespace, Out
+from braidmq.cli.completion import complete
+from braidmq.cli.confirm import Yes, confirm
+from braidmq.cli.output import Output, counted
 from braidmq.cli.units import span_text, time_text
 
-app = typer.Typer(
+app = Commands(
     name="transactions",
     help="Transactions: those that are open, and what they keep readers from.",
     no_args_is_help=True,
@@ -28,21 +18,24 @@ app = typer.Typer(
 
 COLUMNS = ("name", "state", "owner", "age", "records", "topic", "partition", "from", "behind")
 
+LESSER = ("owner", "from", "age", "state")
 FIELDS = (
     *("name", "state", "owner", "started", "age", "records", "branches", "holds"),
     *("outcome", "reason", "ended"),
 )
 
-Name = Annotated[str, typer.Argument(help="As `braid transactions list` shows it.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="As `braid transactions list` shows it.", autocompletion=complete("transactions")
+    ),
+]
 
 
 @app.command("list")
 def list_transactions(
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    node: InNamespace,
+    out: Out,
 ) -> None:
     """Show open transactions, the oldest first: a line for each partition they have messages in.
 
@@ -50,11 +43,11 @@ def list_transactions(
 
     Example: braid transactions list
     """
-    found = Api(url, user, password, namespace).get("transactions")
-    if as_json:
-        print_json(found)
+    found = node.api().get("transactions")
+    if out.is_data:
+        out.data(found)
         return
-    show([line for each in found for line in _lines(each)], COLUMNS, as_json)
+    out.show([line for each in found for line in _lines(each)], COLUMNS, LESSER)
 
 
 def _lines(transaction: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,58 +67,54 @@ def _lines(transaction: dict[str, Any]) -> list[dict[str, Any]]:
 
 @app.command("show")
 def show_transaction(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Describe a transaction; how it ended is known for an hour.
 
     Example: braid transactions show nightly-17
     """
-    found = Api(url, user, password, namespace).get("transactions", name)
-    _say(found, as_json)
+    found = node.api().get("transactions", name)
+    _say(found, out)
 
 
 @app.command()
 def commit(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
 ) -> None:
     """Commit a transaction: all it published is visible, all it acknowledged is done with.
 
     Example: braid transactions commit nightly-17
     """
-    found = Api(url, user, password, namespace).post("transactions", name, "commit")
-    _say(found, as_json)
+    found = node.api().post("transactions", name, "commit")
+    _say(found, out)
 
 
 @app.command()
 def abort(
+    node: InNamespace,
+    out: Out,
     name: Name,
-    namespace: Namespace = ROOT,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    user: User = GUEST,
-    password: Secret = None,
+    yes: Yes = False,
 ) -> None:
     """Abort a transaction: nobody sees what it published, and what it acknowledged comes again.
 
-    Example: braid transactions abort nightly-17
+    Example: braid transactions abort nightly-17 --yes
     """
-    found = Api(url, user, password, namespace).post("transactions", name, "abort")
-    _say(found, as_json)
+    api = node.api()
+    there = api.get("transactions", name)
+    if "records" in there:
+        lost = counted(there["records"], "message")
+        confirm(yes, f"Abort transaction {name!r}? The {lost} it published will be gone.")
+    _say(api.post("transactions", name, "abort"), out)
 
 
-def _say(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
+def _say(found: dict[str, Any], out: Output) -> None:
+    if out.is_data:
+        out.data(found)
         return
     told = dict(found)
     for field in ("started_ms", "ended_ms"):
@@ -139,4 +128,4 @@ def _say(found: dict[str, Any], as_json: bool) -> None:
             f" ({each['behind']} behind)"
             for each in told["holds"]
         )
-    show_one(told, [field for field in FIELDS if field in told], as_json)
+    out.show_one(told, [field for field in FIELDS if field in told])

@@ -1,24 +1,30 @@
 """The Python client. ``import braidmq`` has the names of this module."""
 
-from functools import partial
-
-from braidmq.client.address import BadAddress, parse_address
-from braidmq.client.broker import CONNECT_S_MAX, HEARTBEAT_S, Broker
+from braidmq.client.address import BadAddress
+from braidmq.client.address import parse_address as _parse_address
+from braidmq.client.broker import CONNECT_S_MAX as _CONNECT_S
+from braidmq.client.broker import HEARTBEAT_S as _HEARTBEAT_S
+from braidmq.client.broker import Broker, Queue
+from braidmq.client.confirm import Confirm, Place
 from braidmq.client.consumer import Consumer
 from braidmq.client.errors import (
     AlreadySettled,
     Blocked,
+    CallFailed,
+    CallTimedOut,
     ChannelClosed,
     ClientError,
     Closed,
     ConnectFailed,
     ConnectionLost,
     ConsumerCancelled,
+    DeliveryTimedOut,
     Failure,
     HttpError,
     Nacked,
     NotInFlight,
     NotYourTransaction,
+    OtherInstance,
     OutOfOrderSequence,
     ProducerFenced,
     PublishError,
@@ -28,8 +34,10 @@ from braidmq.client.errors import (
     TooManyBranches,
     TransactionAborted,
     TransactionCommitted,
+    TransactionCommitting,
     TransactionError,
     UnknownBranch,
+    UnknownPartition,
     UnknownProducer,
     UnknownTransaction,
     Unroutable,
@@ -52,27 +60,33 @@ from braidmq.model.errors import (
     NotFound,
 )
 
-DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
+_DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 
 def connect(
-    url: str = DEFAULT_URL,
+    url: str = _DEFAULT_URL,
     *,
     http_url: str | None = None,
     reconnect: bool = True,
-    heartbeat_s: int = HEARTBEAT_S,
-    connect_timeout_s: float = CONNECT_S_MAX,
+    heartbeat_s: int = _HEARTBEAT_S,
+    connect_timeout_s: float = _CONNECT_S,
     name: str = "",
 ) -> Broker:
-    """``async with braidmq.connect("amqp://user:password@host:5672/vhost") as broker: …``
+    """A broker at an address.
+
+    ```python
+    async with braidmq.connect("amqp://user:password@host:5672/vhost") as broker:
+        await broker.publish("orders", b"…")
+    ```
 
     HTTP, for ``broker.admin`` and ``broker.read``, is at port 8080 of the same host unless
     ``http_url`` says otherwise. With ``reconnect`` a lost connection is restored, however long it
     takes: what is unconfirmed is sent again, and consumers begin anew. ``name`` is what an
-    operator sees of the connection.
+    operator sees of the connection. Raises BadAddress; the ``with`` raises ConnectFailed,
+    NotAuthenticated or AccessRefused.
     """
     return Broker(
-        parse_address(url, http_url),
+        _parse_address(url, http_url),
         reconnect=reconnect,
         heartbeat_s=heartbeat_s,
         connect_timeout_s=connect_timeout_s,
@@ -81,19 +95,25 @@ def connect(
 
 
 def connect_sync(
-    url: str = DEFAULT_URL,
+    url: str = _DEFAULT_URL,
     *,
     http_url: str | None = None,
     reconnect: bool = True,
-    heartbeat_s: int = HEARTBEAT_S,
-    connect_timeout_s: float = CONNECT_S_MAX,
+    heartbeat_s: int = _HEARTBEAT_S,
+    connect_timeout_s: float = _CONNECT_S,
     name: str = "",
 ) -> SyncBroker:
-    """``with braidmq.connect_sync("amqp://…") as broker: …``, the same without ``await``."""
+    """As ``connect``, for programs without an event loop.
+
+    ```python
+    with braidmq.connect_sync("amqp://127.0.0.1") as broker:
+        broker.publish("orders", b"…")
+    ```
+    """
+    address = _parse_address(url, http_url)
     return SyncBroker(
-        partial(
-            Broker,
-            parse_address(url, http_url),
+        lambda: Broker(
+            address,
             reconnect=reconnect,
             heartbeat_s=heartbeat_s,
             connect_timeout_s=connect_timeout_s,
@@ -113,14 +133,18 @@ __all__ = [
     "Blocked",
     "BraidError",
     "Broker",
+    "CallFailed",
+    "CallTimedOut",
     "ChannelClosed",
     "ClientError",
     "Closed",
+    "Confirm",
     "Conflict",
     "ConnectFailed",
     "ConnectionLost",
     "Consumer",
     "ConsumerCancelled",
+    "DeliveryTimedOut",
     "Failure",
     "HttpError",
     "Message",
@@ -129,12 +153,15 @@ __all__ = [
     "NotFound",
     "NotInFlight",
     "NotYourTransaction",
+    "OtherInstance",
     "OutOfOrderSequence",
+    "Place",
     "Producer",
     "ProducerFenced",
     "PublishError",
     "PublishFailed",
     "PublishRefused",
+    "Queue",
     "StaleApplication",
     "StoredMessage",
     "SyncBroker",
@@ -145,8 +172,10 @@ __all__ = [
     "Transaction",
     "TransactionAborted",
     "TransactionCommitted",
+    "TransactionCommitting",
     "TransactionError",
     "UnknownBranch",
+    "UnknownPartition",
     "UnknownProducer",
     "UnknownTransaction",
     "Unroutable",

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from braidmq.client.tls import TlsOptions, options_in
 from braidmq.model.errors import SetupError
 
-AMQP_PORT = 5672
-HTTP_PORT = 8080
+AMQP_PORT, AMQPS_PORT = 5672, 5671
+HTTP_PORT, HTTPS_PORT = 8080, 8443
 
 
 class BadAddress(SetupError):
+    """What ``connect`` was given is not the address of a broker."""
+
     code = "bad-address"
     remedy = "As amqp://user:password@host:5672/vhost"
 
@@ -22,36 +25,45 @@ class Address:
     password: str
     vhost: str
     http_url: str
+    tls: TlsOptions | None = None
 
     def __str__(self) -> str:
         """Without the password: it ends up in messages and logs."""
-        return f"amqp://{self.user}@{self.host}:{self.port}/{quote(self.vhost, safe='')}"
+        scheme = "amqp" if self.tls is None else "amqps"
+        return f"{scheme}://{self.user}@{self.host}:{self.port}/{quote(self.vhost, safe='')}"
 
 
 def parse_address(url: str, http_url: str | None = None) -> Address:
     """``amqp://user:password@host:port/vhost``; ``braid://`` is the same.
 
     HTTP is at the same host, port 8080, unless ``http_url`` or ``?http=`` with a port or a URL
-    says otherwise.
+    says otherwise. ``amqps://`` is TLS for both, on the ports 5671 and 8443; ``?ca=`` names the
+    authorities to trust, ``?cert=`` and ``?key=`` a certificate of the client, which says who it is
+    if the URL names no user.
     """
     parts = urlsplit(url)
     try:
         port = parts.port
     except ValueError:
         raise BadAddress(f"{parts.netloc.rpartition('@')[2]} has no valid port") from None
-    if parts.scheme not in ("amqp", "braid") or not parts.hostname:
+    if parts.scheme not in ("amqp", "amqps", "braid") or not parts.hostname:
         raise BadAddress(f"{parts.scheme}://{parts.hostname or ''} is not the URL of a broker")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    named = http_url or parse_qs(parts.query).get("http", [str(HTTP_PORT)])[-1]
+    query = parse_qs(parts.query)
+    is_tls = parts.scheme == "amqps"
+    tls = options_in(query) if is_tls else None
+    named = http_url or query.get("http", [str(HTTPS_PORT if is_tls else HTTP_PORT)])[-1]
     if named.isdecimal():
-        named = f"http://{host}:{named}"
-    if not named.startswith("http://"):
+        named = f"{'https' if is_tls else 'http'}://{host}:{named}"
+    if not named.startswith(("http://", "https://")):
         raise BadAddress(f"{named} is not an HTTP URL", remedy="Use a URL such as http://host:8080")
+    anybody = "" if tls is not None and tls.cert else "guest"
     return Address(
         host=parts.hostname,
-        port=port or AMQP_PORT,
-        user=unquote(parts.username) if parts.username is not None else "guest",
-        password=unquote(parts.password) if parts.password is not None else "guest",
+        port=port or (AMQPS_PORT if is_tls else AMQP_PORT),
+        user=unquote(parts.username) if parts.username is not None else anybody,
+        password=unquote(parts.password) if parts.password is not None else anybody,
         vhost=unquote(parts.path[1:]) or "/",
         http_url=named.rstrip("/"),
+        tls=tls,
     )

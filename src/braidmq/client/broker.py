@@ -1,50 +1,81 @@
-"""A broker as a program sees it: one connection that is restored when it is lost, and what uses it.
-
-Producers and consumers have a channel each, of the same number on every connection. When one is
-lost they are attached to the next: producers send again what is unconfirmed, consumers begin anew.
-"""
+"""A broker as a program sees it."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Literal, NamedTuple, Self, Unpack
 
 from braidmq.client.address import Address
 from braidmq.client.admin import Admin
-from braidmq.client.connection import Channel, ChannelOwner, Connection
-from braidmq.client.consumer import Consumer, ConsumerOptions
-from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost
+from braidmq.client.calls import CALL_S, Calls, reply_metadata
+from braidmq.client.confirm import Confirm
+from braidmq.client.consumer import Consumer
+from braidmq.client.consuming import ConsumerOptions
+from braidmq.client.errors import PublishError
 from braidmq.client.http import HttpClient
+from braidmq.client.link import Link
+from braidmq.client.message import Message
 from braidmq.client.metadata import Metadata
-from braidmq.client.producer import Producer, ProducerOptions, Value
+from braidmq.client.options import one_of
+from braidmq.client.producer import Producer
+from braidmq.client.publishing import ProducerOptions, Publishing, Value
 from braidmq.client.reader import StoredMessage, read
-from braidmq.client.transaction import Transaction, TransactionOptions
-from braidmq.model.errors import BraidError
-from braidmq.wire.amqp.methods import QueueDeclare, QueueDeclareOk
-from braidmq.wire.amqp.tables import Table
+from braidmq.client.transaction import PublishingPool, Transaction, TransactionOptions
+from braidmq.wire.amqp.methods import (
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueueUnbind,
+)
+from braidmq.wire.amqp.tables import FieldValue
+
+logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30
 """Half of what our broker offers."""
 CONNECT_S_MAX = 10.0
-BACK_OFF_S_MIN = 0.05
-BACK_OFF_S_MAX = 5.0
-"""A node that restarts is back within seconds; one that is away for long is asked no more often."""
+SERVED_AT_ONCE = 10
 
-TRANSACTION_RECORDS = 1000
-TRANSACTION_BYTES = 1 << 20
-IDLE_MAX = 16
-"""Transactions at once that find a channel ready."""
+Arguments = Mapping[str, FieldValue]
+DestinationKind = Literal["queue", "exchange"]
+Handler = Callable[[Message], Awaitable[Value | None]]
 
-Attachment = Producer | Consumer
+
+class Queue(NamedTuple):
+    """What the broker says of a queue that was declared.
+
+    ```python
+    name, message_count, consumer_count = await broker.declare_queue("orders")
+    ```
+    """
+
+    name: str
+    message_count: int
+    """Messages that wait in it."""
+    consumer_count: int
 
 
 class Broker:
-    """Use ``braidmq.connect()``."""
+    """A connection to a broker, restored when it is lost: made with ``braidmq.connect()``.
 
-    loop: asyncio.AbstractEventLoop
+    ```python
+    async with braidmq.connect("amqp://127.0.0.1") as broker:
+        await broker.publish("orders", b"…")
+    ```
+
+    What exclusive and auto-delete queues, transient exchanges, and bindings of these it declared is
+    declared again with a new connection. Outside its ``with`` everything raises Closed.
+    """
 
     def __init__(
         self,
@@ -55,21 +86,22 @@ class Broker:
         connect_timeout_s: float = CONNECT_S_MAX,
         name: str = "",
     ) -> None:
-        self.address = address
-        self.admin = Admin(HttpClient(address.http_url, address.user, address.password), address)
-        self._reconnect = reconnect
-        self._heartbeat_s = heartbeat_s
-        self._connect_timeout_s = connect_timeout_s
-        self._name = name
-        self._connection: Connection | None = None
-        self._connected = asyncio.Event()
-        self._attachments: dict[int, Attachment] = {}
-        self._numbers: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._over: BraidError | None = None
-        self._producer: Producer | None = None
-        self._idle_producers: list[Producer] = []
-        """Channels that transactions were on, for the next ones."""
+        self._http = HttpClient(address.http_url, address.user, address.password, address.tls)
+        self.admin = Admin(self._http, address)
+        """The HTTP API: topics, groups, dead letters and all else there is to administer."""
+        self._link = Link(
+            address,
+            reconnect=reconnect,
+            heartbeat_s=heartbeat_s,
+            connect_timeout_s=connect_timeout_s,
+            name=name,
+        )
+        self._pool = PublishingPool(self._link)
+        self._sharing = asyncio.Lock()
+        self._publishing: Publishing | None = None
+        self._answers: Publishing | None = None
+        """For answers alone: an address that the broker refuses must not harm anything else."""
+        self._calls: Calls | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -84,80 +116,86 @@ class Broker:
         await self.close()
 
     async def open(self) -> None:
-        """Raises ConnectFailed, NotAuthenticated or AccessRefused."""
-        self.loop = asyncio.get_running_loop()
-        connection = await self._open()
-        self._connection = connection
-        self._connected.set()
-        self._start(self._supervise(connection))
+        """As ``async with`` does. Raises ConnectFailed, NotAuthenticated or AccessRefused."""
+        await self._link.open()
 
     async def close(self) -> None:
         """Close everything made with it. Producers do not wait for confirms: ``flush`` them."""
-        if self._over is not None:
-            return
-        for attachment in list(self._attachments.values()):
-            await attachment.close()
-        self._give_up(Closed("the broker object was closed"))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._connection is not None:
-            await self._connection.close()
-        await self.admin.close()
+        await self._link.close()
+        await self._http.close()
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection just now."""
-        return self._connected.is_set()
+        return self._link.is_connected
 
-    # --- what it is for ---
+    # --- publishing ---
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
-        """``async with broker.producer() as producer: await producer.send("orders", b"…")``"""
-        return Producer(self, **options)
+        """For many messages.
+
+        ```python
+        async with broker.producer() as producer:
+            await producer.put("orders", b"…")
+        ```
+        """
+        return Producer(self._link, **options)
 
     async def publish(
         self, topic: str, value: Value, *, exchange: str = "", **metadata: Unpack[Metadata]
-    ) -> None:
-        """Publish one message at once, with a producer that all such calls share."""
-        if self._producer is None:
-            producer = Producer(self, linger_ms=0)
-            await self.attach(producer)
-            # Another call may have made one meanwhile.
-            if self._producer is None:
-                self._producer = producer
-            else:
-                await producer.close()
-        await self._producer.send(topic, value, exchange=exchange, **metadata)
+    ) -> Confirm:
+        """Publish one message at once; the broker has it on disk when this returns.
+
+        ```python
+        confirm = await broker.publish("orders", b"…", key="customer-7")
+        print(confirm.place)
+        ```
+
+        Raises Unroutable, Nacked or another PublishError.
+        """
+        publishing = self._publishing
+        if publishing is None or publishing.over:
+            async with self._sharing:
+                publishing = await self._shared(self._publishing)
+                self._publishing = publishing
+        return await publishing.send(topic, value, exchange=exchange, **metadata)
+
+    async def _shared(self, shared: Publishing | None) -> Publishing:
+        """What callers share, or a new one in its place."""
+        if shared is None or shared.over:
+            shared = Publishing(self._link, linger_ms=0)
+            await self._link.attach(shared)
+        return shared
 
     def transaction(self, name: str = "", **options: Unpack[TransactionOptions]) -> Transaction:
-        """``async with broker.transaction() as tx: tx.publish(…); tx.ack(message)``
+        """What is published and acknowledged in it counts together, or not at all.
 
-        All of it is committed at the end, or nothing if an exception leaves it. With a name it is
-        the same transaction wherever it is begun, and is committed once.
+        ```python
+        async with broker.transaction() as tx:
+            await tx.publish("invoices", b"…")
+            tx.ack(message)
+        ```
+
+        It is committed at the end, or aborted if an exception leaves it. With a name it is the same
+        transaction wherever it is begun, and is committed once.
         """
-        return Transaction(self, name, **options)
+        return Transaction(self._link, self._pool, name, **options)
 
-    async def take_transaction_producer(self) -> Producer:
-        while self._idle_producers:
-            producer = self._idle_producers.pop()
-            if not producer.over:
-                return producer
-        # Nobody waits for less than all of it.
-        producer = Producer(self, batch_records=TRANSACTION_RECORDS, batch_bytes=TRANSACTION_BYTES)
-        await self.attach(producer)
-        return producer
-
-    async def give_transaction_producer(self, producer: Producer) -> None:
-        producer.unbind()
-        if producer.over or producer.unconfirmed or len(self._idle_producers) >= IDLE_MAX:
-            await producer.close()
-        else:
-            self._idle_producers.append(producer)
+    # --- consuming ---
 
     def consume(self, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
-        """``async with broker.consume("orders", group="billing") as consumer: …``"""
-        return Consumer(self, topic, **options)
+        """Take messages of a queue, or of a topic as one of a group.
+
+        ```python
+        async with broker.consume("orders", group="billing") as consumer:
+            async for message in consumer:
+                await message.ack()
+        ```
+
+        Raises BadRequest for options that are none; inside the ``with``, NotFound, AccessRefused
+        or Conflict.
+        """
+        return Consumer(self._link, topic, **options)
 
     def read(
         self,
@@ -168,11 +206,15 @@ class Broker:
         partition: int | None = None,
         follow: bool = False,
     ) -> AsyncIterator[StoredMessage]:
-        """``async for message in broker.read("orders", from_time=yesterday): …``
+        """Messages the log still has, whoever consumed them; no group notices.
 
-        Messages the log still has, whoever consumed them; no group notices. All partitions, one
-        after the other, or one of them; an offset is one of partition 0 unless another is named. It
-        ends where the log ended when it began, unless it is to ``follow``.
+        ```python
+        async for message in broker.read("orders", from_time=yesterday):
+            print(message.offset, message.value)
+        ```
+
+        All partitions, one after the other, or one of them; an offset is one of partition 0 unless
+        another is named. It ends where the log ended when it began, unless it is to ``follow``.
         """
         return read(
             self.admin,
@@ -183,140 +225,224 @@ class Broker:
             follow=follow,
         )
 
+    # --- queues, exchanges, bindings ---
+
     async def declare_queue(
-        self, name: str, *, durable: bool = True, arguments: Table | None = None
+        self,
+        name: str = "",
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+    ) -> Queue:
+        """A topic with one partition that keeps messages until they are acknowledged.
+
+        ```python
+        queue = await broker.declare_queue(exclusive=True)
+        print(queue.name, queue.message_count)
+        ```
+
+        Without a name it gets one. An ``exclusive`` queue is this connection's, and goes with it;
+        an ``auto_delete`` one goes with its last consumer. Raises Conflict if there is one of that
+        name with other settings, or somebody else's.
+        """
+        # The name is ours, so that it is the same after the connection was lost.
+        method = QueueDeclare(
+            name or f"gen-{secrets.token_urlsafe(16)}",
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=dict(arguments or {}),
+        )
+        answer = await self._link.declare(method)
+        assert isinstance(answer, QueueDeclareOk)
+        return Queue(answer.queue, answer.message_count, answer.consumer_count)
+
+    async def delete_queue(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False
+    ) -> int:
+        """Delete a queue and what is in it; gives how many messages that were.
+
+        Raises Conflict if it is in use or not empty, and that was a condition.
+        """
+        answer = await self._link.declare(QueueDelete(name, if_unused, if_empty))
+        assert isinstance(answer, QueueDeleteOk)
+        return answer.message_count
+
+    async def declare_exchange(
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Arguments | None = None,
     ) -> None:
-        """A topic with one partition that keeps messages until they are acknowledged."""
-        method = QueueDeclare(name, durable=durable, arguments=arguments or {})
-        async with self.short_channel(ChannelOwner()) as channel:
-            await channel.call(method, QueueDeclareOk)
+        """Make an exchange: ``"direct"``, ``"fanout"``, ``"topic"``, ``"headers"``, or of another
+        kind that the broker has.
 
-    @asynccontextmanager
-    async def short_channel(self, owner: ChannelOwner) -> AsyncIterator[Channel]:
-        """A channel for a few calls."""
-        number = self._take_number()
-        try:
-            channel = await (await self._ready()).open_channel(number, owner)
-            yield channel
-            await channel.close()
-        finally:
-            self._numbers.discard(number)
+        ```python
+        await broker.declare_exchange("events", "topic")
+        ```
 
-    # --- channels ---
-
-    async def attach(self, attachment: Attachment) -> None:
-        """Give a producer or consumer its channel, and another whenever the connection is lost."""
-        attachment.number = self._take_number()
-        while True:
-            connection = await self._ready()
-            try:
-                await self._attach(connection, attachment)
-                break
-            except ConnectionLost:
-                attachment.detached()
-            except BaseException:
-                self._numbers.discard(attachment.number)
-                raise
-        self._attachments[attachment.number] = attachment
-
-    async def _attach(self, connection: Connection, attachment: Attachment) -> None:
-        channel = await connection.open_channel(attachment.number, attachment)
-        await attachment.attached(channel)
-
-    def attach_again(self, attachment: Attachment) -> None:
-        """The broker closed its channel; the connection lives."""
-        self._start(self._attach_or_fail(attachment))
-
-    async def _attach_or_fail(self, attachment: Attachment) -> None:
-        connection = self._connection
-        if connection is None or connection.error is not None:
-            return  # it is attached again with all the others
-        try:
-            await self._attach(connection, attachment)
-        except ConnectionLost:
-            attachment.detached()
-        except BraidError as error:
-            attachment.fail(error)
-
-    async def detach(self, attachment: Attachment) -> None:
-        if self._attachments.pop(attachment.number, None) is None:
-            return
-        connection = self._connection
-        try:
-            if connection is not None and connection.error is None:
-                await connection.close_channel(attachment.number)
-        except BraidError:
-            pass  # then its channel is gone too
-        finally:
-            self._numbers.discard(attachment.number)
-
-    def _take_number(self) -> int:
-        number = next(n for n in range(1, 1 << 16) if n not in self._numbers)
-        self._numbers.add(number)
-        return number
-
-    # --- the connection ---
-
-    async def _ready(self) -> Connection:
-        """The connection, once there is one."""
-        while True:
-            if self._over is not None:
-                raise self._over
-            connection = self._connection
-            if connection is not None and connection.error is None:
-                return connection
-            await self._connected.wait()
-            await asyncio.sleep(0)
-
-    async def _open(self) -> Connection:
-        return await Connection.open(
-            self.address,
-            heartbeat_s=self._heartbeat_s,
-            timeout_s=self._connect_timeout_s,
-            name=self._name,
+        Raises Conflict if there is one of that name with other settings, BadRequest for an unknown
+        kind.
+        """
+        await self._link.declare(
+            ExchangeDeclare(
+                name,
+                kind,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=dict(arguments or {}),
+            )
         )
 
-    async def _supervise(self, connection: Connection) -> None:
-        """Restore the connection whenever it is lost."""
-        while True:
-            error = await asyncio.shield(connection.lost)
-            self._connected.clear()
-            for attachment in self._attachments.values():
-                attachment.detached()
-            if not self._reconnect:
-                self._give_up(error)
-                return
-            try:
-                connection = await self._restore()
-            except BraidError as refused:
-                self._give_up(refused)
-                return
-            self._connection = connection
-            self._connected.set()
-            for attachment in list(self._attachments.values()):
-                if not attachment.over:
-                    await self._attach_or_fail(attachment)
+    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange and its bindings. Raises Conflict if it has some and must not."""
+        await self._link.declare(ExchangeDelete(name, if_unused))
 
-    async def _restore(self) -> Connection:
-        """Try until it works; a refused login will not get better by trying."""
-        wait_s = BACK_OFF_S_MIN
-        while True:
-            try:
-                return await self._open()
-            except ConnectFailed:
-                # Not all clients of a node that restarts should come at once.
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(2 * wait_s, BACK_OFF_S_MAX)
+    async def bind(
+        self,
+        source: str,
+        destination: str,
+        routing_key: str = "",
+        *,
+        kind: DestinationKind = "queue",
+        arguments: Arguments | None = None,
+    ) -> None:
+        """Have a queue, or with ``kind="exchange"`` an exchange, get what is published to another.
 
-    def _give_up(self, error: BraidError) -> None:
-        self._over = error
-        self._connected.set()  # whoever waits for a connection learns that there will be none
-        attachments = list(self._attachments.values())
-        self._attachments.clear()
-        for attachment in attachments:
-            attachment.fail(error)
+        ```python
+        await broker.bind("events", "mail", "order.*")
+        ```
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        Raises NotFound if one of them is not there.
+        """
+        one_of("kind", kind, DestinationKind)
+        make = QueueBind if kind == "queue" else ExchangeBind
+        await self._link.declare(
+            make(destination, source, routing_key, arguments=dict(arguments or {}))
+        )
+
+    async def unbind(
+        self,
+        source: str,
+        destination: str,
+        routing_key: str = "",
+        *,
+        kind: DestinationKind = "queue",
+        arguments: Arguments | None = None,
+    ) -> None:
+        """Undo a ``bind`` of the same arguments."""
+        one_of("kind", kind, DestinationKind)
+        said = dict(arguments or {})
+        method: Method = (
+            QueueUnbind(destination, source, routing_key, said)
+            if kind == "queue"
+            else ExchangeUnbind(destination, source, routing_key, arguments=said)
+        )
+        await self._link.declare(method)
+
+    # --- calls ---
+
+    async def call(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        timeout_s: float = CALL_S,
+        exchange: str = "",
+        **metadata: Unpack[Metadata],
+    ) -> Message:
+        """Ask who serves a queue, and wait for the answer.
+
+        ```python
+        answer = await broker.call("prices", b"apples", timeout_s=5)
+        print(answer.value)
+        ```
+
+        Raises CallTimedOut, CallFailed with what who serves says went wrong, ConnectionLost if the
+        answer may have been lost, or why the request was not taken: Unroutable, or another
+        PublishError. A request that was not begun by then expires (``ttl_ms``).
+        """
+        async with self._sharing:
+            calls = self._calls
+            if calls is None or calls.over:
+                calls = Calls(self._link)
+                await self._link.attach(calls)
+                self._calls = calls
+        return await calls.call(topic, value, timeout_s, exchange, metadata)
+
+    async def reply(
+        self,
+        message: Message,
+        value: Value = b"",
+        *,
+        error: object = None,
+        **metadata: Unpack[Metadata],
+    ) -> None:
+        """Answer a call; with an ``error``, a text or an exception, the call raises CallFailed.
+
+        ```python
+        await broker.reply(message, b"3.20", content_type="text/plain")
+        ```
+
+        Raises BadRequest if the message asks for no answer. Who called may be gone: that raises
+        Unroutable where answers are sent to queues, and nothing with direct ones.
+        """
+        address, said = reply_metadata(message, error, metadata)
+        async with self._sharing:
+            answers = self._answers = await self._shared(self._answers)
+        await answers.send(address, value, **said)
+
+    async def serve(self, queue: str, handler: Handler, *, at_once: int = SERVED_AT_ONCE) -> None:
+        """Answer the calls of a queue with what ``handler`` gives for each, until it is cancelled.
+
+        ```python
+        async def price(message):
+            return b"3.20"
+
+
+        await broker.serve("prices", price)
+        ```
+
+        So many calls are worked on ``at_once``. A handler that raises has its caller get CallFailed
+        and the request go to the dead letters, with the error. It gives None to answer nothing.
+        """
+        async with (
+            self.consume(queue, prefetch=at_once) as consumer,
+            asyncio.TaskGroup() as working,
+        ):
+            async for message in consumer:
+                working.create_task(_serve(self, message, handler))
+
+
+async def _serve(broker: Broker, message: Message, handler: Handler) -> None:
+    try:
+        async with message.process(reject=Exception):
+            answer = await handler(message)
+            if answer is not None:
+                await answer_call(broker, message, answer)
+    except Exception as error:
+        await answer_failed_call(broker, message, error)
+
+
+async def answer_call(
+    broker: Broker, message: Message, answer: Value, error: object = None
+) -> None:
+    """What is wrong with the address is the caller's business; who serves goes on."""
+    if not message.reply_to:
+        return
+    try:
+        await broker.reply(message, answer, error=error)
+    except PublishError as wrong:
+        logger.info("an answer to a call of %s was not taken: %s", message.topic, wrong)
+
+
+async def answer_failed_call(broker: Broker, message: Message, error: Exception) -> None:
+    logger.info("a call of %s failed", message.topic, exc_info=error)  # its caller is told
+    await answer_call(broker, message, b"", error)

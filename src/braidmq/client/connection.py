@@ -18,6 +18,8 @@ from braidmq.wire.amqp.methods import (
     HEARTBEAT_FRAME,
     BasicCancel,
     BasicDeliver,
+    BasicExtend,
+    BasicPlaced,
     BasicReturn,
     ChannelClose,
     ChannelCloseOk,
@@ -58,10 +60,16 @@ class ChannelOwner:
     def on_confirm(self, first: int, last: int, positive: bool) -> None:
         """Tags ``first`` to ``last``; a first of 0 is the oldest that is unconfirmed."""
 
+    def on_placed(self, run: BasicPlaced) -> None:
+        """Where published messages are; their confirm comes behind it."""
+
     def on_return(self, method: BasicReturn, properties: bytes, body: bytes) -> None: ...
 
     def on_cancel(self) -> None:
         """The broker ended the channel's consumer."""
+
+    def on_timeout(self, first: int, last: int) -> None:
+        """The visibility timeout of these deliveries is over."""
 
     def on_closed(self, error: BraidError) -> None:
         """The broker closed the channel; the connection lives."""
@@ -122,6 +130,10 @@ class Channel:
             self.owner.on_closed(error)
         elif isinstance(method, BasicCancel):
             self.owner.on_cancel()
+        elif isinstance(method, BasicExtend):
+            self.owner.on_timeout(method.first_tag, method.last_tag)
+        elif isinstance(method, BasicPlaced):
+            self.owner.on_placed(method)
         elif self._calls:
             waiting = self._calls.popleft()
             if not waiting.done():
@@ -159,8 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         self.channel_max = CHANNEL_MAX
         self.can_retry = False
         """Whether the broker knows basic.retry."""
+        self.can_extend = False
+        """Whether it has visibility timeouts, and basic.extend."""
+        self.can_tell_errors = False
+        """Whether it knows basic.fail: an error that goes with the dead letter."""
         self.can_transact = False
         """Whether it has our transactions and numbered producers."""
+        self.can_tell_places = False
+        """Whether it says where messages went, to who asks with confirm.places."""
         self.blocked: str | None = None
         """Why the broker takes no publishes just now."""
         self._transport: asyncio.Transport | None = None
@@ -191,7 +209,10 @@ class Connection(asyncio.BufferedProtocol):
         connection = cls(loop)
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: connection, address.host, address.port)
+                context = None if address.tls is None else address.tls.context()
+                await loop.create_connection(
+                    lambda: connection, address.host, address.port, ssl=context
+                )
                 await connection._log_in(address, heartbeat_s, name)
         except TimeoutError:
             connection.abort()
@@ -210,6 +231,9 @@ class Connection(asyncio.BufferedProtocol):
         capabilities = server.get("capabilities")
         if isinstance(capabilities, dict):
             self.can_retry = bool(capabilities.get("braid.retry"))
+            self.can_extend = bool(capabilities.get("braid.visibility"))
+            self.can_tell_errors = bool(capabilities.get("braid.errors"))
+            self.can_tell_places = bool(capabilities.get("braid.places"))
             self.can_transact = bool(capabilities.get("braid.transactions"))
         self._say(start_ok("BraidMQ client", address.user, address.password, name))
         try:

@@ -54,6 +54,8 @@ class PublishError(ClientError):
 
 
 class Unroutable(PublishError):
+    """Nobody gets what is published there."""
+
     code = "unroutable"
     remedy = "Create the topic, or bind a queue to the exchange, before publishing to it"
 
@@ -99,7 +101,14 @@ class PublishFailed(PublishError):
 
 
 class Failure:
-    """A message that was not taken, as it was given, and why."""
+    """A message that was not taken, as it was given, and why.
+
+    ```python
+    except braidmq.PublishFailed as failed:
+        for failure in failed.failures:
+            print(failure.routing_key, failure.value, failure.error)
+    ```
+    """
 
     __slots__ = ("error", "exchange", "routing_key", "value")
 
@@ -120,10 +129,30 @@ class AlreadySettled(ClientError):
     remedy = "Acknowledge or reject each message once"
 
 
+class DeliveryTimedOut(ClientError):
+    """The consumer's visibility timeout was over before the message was answered."""
+
+    code = "delivery-timed-out"
+    remedy = "It is delivered again: ask for a longer visibility_ms, or extend() it in time"
+
+
 class ConsumerCancelled(ClientError):
     """The broker ended the consumer: its topic is gone."""
 
     code = "consumer-cancelled"
+
+
+class CallTimedOut(ClientError):
+    """Nobody answered a call in time. It may have been carried out, or may yet be."""
+
+    code = "call-timed-out"
+    remedy = "See that somebody serves the queue, or give a longer timeout_s"
+
+
+class CallFailed(ClientError):
+    """Who served a call answered with an error; the text is theirs."""
+
+    code = "call-failed"
 
 
 class Unsupported(ClientError):
@@ -142,6 +171,8 @@ class TransactionError(ClientError):
 
 
 class UnknownProducer(TransactionError):
+    """The broker has forgotten this producer, or never knew it."""
+
     code = "unknown-producer"
 
 
@@ -152,10 +183,14 @@ class ProducerFenced(TransactionError):
 
 
 class OutOfOrderSequence(TransactionError):
+    """Messages before this one are missing: it is not written."""
+
     code = "out-of-order-sequence"
 
 
 class UnknownTransaction(TransactionError):
+    """There is none of that name, or it ended long ago."""
+
     code = "unknown-transaction"
 
 
@@ -172,15 +207,28 @@ class TransactionAborted(TransactionError):
     remedy = "Repeat its work in a new transaction"
 
 
+class TransactionCommitting(TransactionError):
+    """What it staged is on its way into its topics."""
+
+    code = "transaction-committing"
+    remedy = "Ask again in a moment"
+
+
 class NotYourTransaction(TransactionError):
+    """It is another user's."""
+
     code = "not-your-transaction"
 
 
 class UnknownBranch(TransactionError):
+    """The transaction has no such branch."""
+
     code = "unknown-branch"
 
 
 class TooManyBranches(TransactionError):
+    """A transaction has no room for another branch."""
+
     code = "too-many-branches"
 
 
@@ -190,10 +238,23 @@ class StaleApplication(TransactionError):
     code = "stale-application"
 
 
+class OtherInstance(StaleApplication):
+    """Another run of the application counts in this epoch."""
+
+    code = "other-instance"
+
+
 class NotInFlight(TransactionError):
     """A message to be acknowledged in a transaction is not with its consumer any more."""
 
     code = "not-in-flight"
+
+
+class UnknownPartition(NotFound):
+    """The topic has no partition of that number."""
+
+    code = "unknown-partition"
+    remedy = "Name a partition that the topic has, or none"
 
 
 class HttpError(ClientError):
@@ -203,7 +264,8 @@ class HttpError(ClientError):
 
 
 _BY_CODE: dict[str, type[BraidError]] = {
-    each.code: each for each in TransactionError.__subclasses__()
+    UnknownPartition.code: UnknownPartition,
+    **{each.code: each for each in TransactionError.__subclasses__()},
 }
 
 _BY_REPLY: dict[int, type[BraidError]] = {

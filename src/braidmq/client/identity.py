@@ -49,7 +49,14 @@ class NumberedProducer:
 
 
 class Application(TypedDict):
-    """A program that numbers its transactions: each is committed once, whoever tries again."""
+    """A program that numbers its transactions: each is committed once, whoever tries again.
+
+    ```python
+    about = braidmq.Application(name="billing", epoch=1, sequence=17)
+    async with broker.transaction(application=about) as tx:
+        await tx.publish("invoices", b"…")
+    ```
+    """
 
     name: str
     epoch: int

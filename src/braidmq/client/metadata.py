@@ -3,6 +3,7 @@
 AMQP has no property for a key or a due time, so they are headers:
 
     x-key          text or bytes     which partition, and whose successor the message is
+    x-partition    number            which partition, whatever the key
     x-delay        milliseconds      from when the broker takes it
     x-deliver-at   milliseconds      since the epoch
 """
@@ -16,6 +17,7 @@ from braidmq.wire.amqp.properties import Properties, encode_properties
 from braidmq.wire.amqp.tables import FieldValue, Long
 
 KEY: Final = "x-key"
+PARTITION: Final = "x-partition"
 DELAY: Final = "x-delay"
 DELIVER_AT: Final = "x-deliver-at"
 
@@ -26,6 +28,8 @@ class Metadata(TypedDict, total=False):
     """What may be said of a message besides its value. All of it is optional."""
 
     key: str | bytes | None
+    partition: int | None
+    """Where it goes, whatever its key; refused by topics that have none of that number."""
     headers: Mapping[str, FieldValue] | None
     priority: int | None
     delay_ms: int | None
@@ -41,9 +45,13 @@ class Metadata(TypedDict, total=False):
     """When it was made, by the publisher's clock: a time, or seconds since the epoch."""
     type: str | None
     app_id: str | None
+    user_id: str | None
+    """Must be who publishes."""
 
 
 class BadMetadata(BadRequest):
+    """What was said of a message can't be said of one."""
+
     code = "bad-metadata"
 
 
@@ -58,7 +66,9 @@ def encode_metadata(metadata: Metadata) -> bytes:
     headers: dict[str, FieldValue] = dict(named.pop("headers", None) or {})
     key, delay_ms = named.pop("key", None), named.pop("delay_ms", None)
     deliver_at, ttl_ms = named.pop("deliver_at", None), named.pop("ttl_ms", None)
-    timestamp = named.pop("timestamp", None)
+    timestamp, partition = named.pop("timestamp", None), named.pop("partition", None)
+    if partition is not None:
+        headers[PARTITION] = Long(_partition(partition))
     if key is not None:
         headers[KEY] = _text_if_it_is(key)
     if delay_ms is not None and deliver_at is not None:
@@ -88,6 +98,12 @@ def _text_if_it_is(key: str | bytes) -> str | bytes:
         return key.decode()
     except UnicodeDecodeError:
         return key
+
+
+def _partition(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise BadMetadata(f"{number!r} is not the number of a partition")
+    return number
 
 
 def _whole(name: str, value: int) -> int:

@@ -7,15 +7,12 @@ deliveries have no end. JSON is decoded into structs in one step a page.
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from braidmq.client.admin import Admin, read_page
 from braidmq.client.metadata import milliseconds
 from braidmq.model.errors import BadRequest
-
-if TYPE_CHECKING:
-    from braidmq.client.admin import Admin
 
 PAGE_MESSAGES = 1000
 FOLLOW_S = 0.2
@@ -29,7 +26,13 @@ class _Page(msgspec.Struct):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as the log has it. ``value`` None marks its key as deleted."""
+    """A message as the log has it. ``value`` None marks its key as deleted.
+
+    ```python
+    async for message in broker.read("orders", from_offset=0):
+        print(message.offset, message.key, message.value)
+    ```
+    """
 
     topic: str
     partition: int
@@ -57,10 +60,12 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> bytes | None:
+        """Its bytes; None marks its key as deleted."""
         return self.text.encode() if self.text is not None else self.data
 
     @property
     def key(self) -> bytes | None:
+        """What it is grouped and ordered by, if anything."""
         return self.key_text.encode() if self.key_text is not None else self.key_data
 
 
@@ -68,7 +73,7 @@ _decoder = msgspec.json.Decoder(_Page)
 
 
 async def read(
-    admin: "Admin",
+    admin: Admin,
     topic: str,
     *,
     from_offset: int | None,
@@ -102,11 +107,11 @@ async def read(
 
 
 async def _partition(
-    admin: "Admin", topic: str, partition: int, starts: dict[int, str], end: int | None
+    admin: Admin, topic: str, partition: int, starts: dict[int, str], end: int | None
 ) -> AsyncIterator[StoredMessage]:
     """To ``end``, or to where the partition ends now; ``starts`` has where to go on."""
     while True:
-        raw = await admin.read_page(topic, partition, starts[partition], PAGE_MESSAGES)
+        raw = await read_page(admin, topic, partition, starts[partition], PAGE_MESSAGES)
         page = _decoder.decode(raw)
         stop = page.end_offset if end is None else end
         for message in page.messages:

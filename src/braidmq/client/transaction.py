@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 from braidmq.client.connection import ChannelOwner
 from braidmq.client.errors import (
@@ -22,9 +22,10 @@ from braidmq.client.errors import (
     UnknownTransaction,
 )
 from braidmq.client.identity import Application, TransactionBranch
-from braidmq.client.message import Batch, Message, Source
+from braidmq.client.link import Link
+from braidmq.client.message import Batch, Message, Source, take
 from braidmq.client.metadata import Metadata
-from braidmq.client.producer import Producer, Value
+from braidmq.client.publishing import Publishing, Value
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.methods import (
     ConfirmSelect,
@@ -39,11 +40,14 @@ from braidmq.wire.amqp.methods import (
 )
 from braidmq.wire.amqp.tables import Table
 
-if TYPE_CHECKING:
-    from braidmq.client.broker import Broker
-
 HEARTBEAT_S = 3.0
 """A tenth of the time after which a silent owner's transaction is aborted."""
+
+
+TRANSACTION_RECORDS = 1000
+TRANSACTION_BYTES = 1 << 20
+IDLE_MAX = 16
+"""Transactions at once that find a channel ready."""
 
 
 class TransactionOptions(TypedDict, total=False):
@@ -59,12 +63,49 @@ class TransactionOptions(TypedDict, total=False):
     """Raises TransactionCommitted when this application has committed that sequence already."""
 
 
+class PublishingPool:
+    """Channels that transactions were on, for the next ones."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._idle: list[Publishing] = []
+
+    async def take(self) -> Publishing:
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.over:
+                return idle
+        # Nobody waits for less than all of it.
+        made = Publishing(
+            self._link, batch_records=TRANSACTION_RECORDS, batch_bytes=TRANSACTION_BYTES
+        )
+        await self._link.attach(made)
+        return made
+
+    async def give(self, publishing: Publishing) -> None:
+        publishing.unbind()
+        if publishing.over or publishing.unconfirmed or len(self._idle) >= IDLE_MAX:
+            await publishing.close()
+        else:
+            self._idle.append(publishing)
+
+
 class Transaction:
-    """Use ``broker.transaction()``."""
+    """Publishes and acknowledgements that all count, or none: made with ``broker.transaction()``.
+
+    ```python
+    async with broker.transaction() as tx:
+        await tx.publish("invoices", b"…")
+        tx.ack(message)
+    ```
+
+    Raises TransactionAborted or another TransactionError, at its end or where it is used.
+    """
 
     def __init__(
         self,
-        broker: "Broker",
+        link: Link,
+        pool: "PublishingPool",
         name: str = "",
         *,
         branch: str = "",
@@ -75,7 +116,8 @@ class Transaction:
     ) -> None:
         self.name = name or uuid.uuid4().hex
         self._may_be_refused = bool(name or application or join)
-        self._broker = broker
+        self._link = link
+        self._pool = pool
         about = application or Application(name="", epoch=0, sequence=0)
         self._begin = TxBegin(
             self.name,
@@ -87,7 +129,7 @@ class Transaction:
             application_epoch=about["epoch"],
             application_sequence=about["sequence"],
         )
-        self._producer: Producer | None = None
+        self._producer: Publishing | None = None
         self._branch: TransactionBranch
         self._beat: asyncio.TimerHandle | None = None
         self._acks: list[tuple[Source, int, int]] = []
@@ -96,12 +138,12 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         """Raises TransactionCommitted, for one of that name that is, and what else is wrong."""
-        self._branch = TransactionBranch(self._begin, self._broker.loop)
-        producer = await self._broker.take_transaction_producer()
+        self._branch = TransactionBranch(self._begin, self._link.loop)
+        producer = await self._pool.take()
         try:
             await producer.bind(self._branch, waits=self._may_be_refused)
         except BaseException:
-            await self._broker.detach(producer)
+            await self._link.detach(producer)
             raise
         self._producer = producer
         # There is one for each message: without a call in between.
@@ -152,7 +194,7 @@ class Transaction:
         It must be one of a consumer of the same broker object.
         """
         producer = self._open
-        source, ranges = message.take_for_transaction()
+        source, ranges = take(message)
         if not ranges:
             raise AlreadySettled("the message was already acknowledged or rejected")
         theirs, mine = source.channel, producer.channel
@@ -160,7 +202,7 @@ class Transaction:
             raise NotInFlight("the message's connection is gone: it will be delivered again")
         self._branch.unsure = True
         if not self._acks:
-            self._broker.loop.call_soon(self._send_acks)
+            self._link.loop.call_soon(self._send_acks)
         for first, last in ranges:
             _add(self._acks, source, first, last)
 
@@ -174,15 +216,10 @@ class Transaction:
                 mine.send(TxAck(theirs.number, first, last))
 
     @property
-    def _open(self) -> Producer:
+    def _open(self) -> Publishing:
         if self._producer is None:
             raise Closed("the transaction is over")
         return self._producer
-
-    @property
-    def producer(self) -> Producer:
-        """What it publishes with."""
-        return self._open
 
     # --- its end ---
 
@@ -217,7 +254,7 @@ class Transaction:
             raise
         self._let_go()
         self._stop()
-        await self._broker.give_transaction_producer(producer)
+        await self._pool.give(producer)
 
     async def abort(self) -> None:
         """Nothing of it will be seen; what it acknowledged is delivered again."""
@@ -253,10 +290,10 @@ class Transaction:
         for source, first, last in acked:
             source.give_back(first, last)
 
-    async def _drop(self, producer: Producer) -> None:
+    async def _drop(self, producer: Publishing) -> None:
         self._stop()
         producer.fail(Closed("the transaction is over"))
-        await self._broker.detach(producer)
+        await self._link.detach(producer)
 
     def _stop(self) -> None:
         self._producer = None
@@ -267,10 +304,10 @@ class Transaction:
     async def _abort_elsewhere(self) -> None:
         """On a channel of its own: that of a transaction that failed may be gone."""
         self._send_acks()  # none of them leaves, but they are given back below
-        if not self._broker.connected:
+        if not self._link.is_connected:
             return  # the broker's time-out does it, and what was delivered comes again
         try:
-            async with self._broker.short_channel(ChannelOwner()) as channel:
+            async with self._link.short_channel(ChannelOwner()) as channel:
                 begin = TxBegin(
                     self.name, self._begin.branch, join=True, number=self._branch.number
                 )
@@ -284,13 +321,18 @@ class Transaction:
     # --- signs of life ---
 
     def _next_beat(self) -> None:
-        self._beat = self._broker.loop.call_later(HEARTBEAT_S, self._on_beat)
+        self._beat = self._link.loop.call_later(HEARTBEAT_S, self._on_beat)
 
     def _on_beat(self) -> None:
         channel = self._producer.channel if self._producer is not None else None
         if channel is not None:
             channel.send(TxHeartbeat())
         self._next_beat()
+
+
+def publishing_of(transaction: Transaction) -> Publishing:
+    """What it publishes with. Raises Closed when it is over."""
+    return transaction._open
 
 
 def _add(ranges: list[tuple[Source, int, int]], source: Source, first: int, last: int) -> None:

@@ -14,7 +14,8 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -24,19 +25,22 @@ from braidmq.config.settings import (
     Config,
     all_keys,
     flag_of,
-    keys_in,
     keys_of,
 )
 from braidmq.model.errors import BadSetting
-from braidmq.net.settings import (
-    ListenerEntry,
-    ListenerSettings,
-    mistakes_in,
-    with_default_ports,
-)
+from braidmq.net.settings import ListenerSettings, mistakes_in, with_default_ports
+from braidmq.net.tls_settings import TlsSettings
 
-NOT_KEYS = frozenset({"BRAID_CONFIG", "BRAID_URL", "BRAID_USER", "BRAID_PASSWORD"})
-"""Variables of the command line: the file itself, and how its commands reach a node."""
+if TYPE_CHECKING:
+    from braidmq.net.tls_contexts import BadListenerTls
+
+NOT_KEYS = frozenset(
+    {"BRAID_CONFIG"}
+    | {f"BRAID_{name}" for name in ("CONTEXT", "URL", "USER", "PASSWORD", "TOKEN")}
+    | {f"BRAID_{name}" for name in ("NAMESPACE", "AMQP_PORT", "CA", "CERT", "KEY")}
+)
+"""Variables of the command line: the file itself, and how its commands reach a node. Whoever has
+them set may run a node in the same shell."""
 
 PLACE = re.compile(r" - at `\$((?:\[\d+\]|\.\w+)+)`$")
 STEP = re.compile(r"\[(\d+)\]|\.(\w+)")
@@ -135,12 +139,12 @@ class Loader:
         try:
             converted = msgspec.convert(value, self._types[dotted], strict=strict)
         except msgspec.ValidationError as error:
-            self.mistakes.append(_explained(str(error), origin))
+            self.mistakes.append(_explained(str(error), origin, self._types[dotted]))
         else:
             self._given[dotted] = Given(converted, origin)
 
-    def finish(self) -> Config:
-        """Raises BadSettings."""
+    def finish(self, *, files: bool) -> Config:
+        """``files``: look at those that are named, too. Raises BadSettings."""
         made: dict[str, msgspec.Struct] = {}
         for section, kind in SECTIONS.items():
             given = {
@@ -150,14 +154,17 @@ class Loader:
             }
             values = {name: each.value for name, each in given.items()}
             if kind is ListenerSettings:
-                values = with_default_ports(values)
+                values = with_default_ports(values, self._is_given("tls.cert"))
             try:
                 made[section] = kind(**values)
             except ValueError as error:
                 # Keys that contradict each other: the one given last decided it.
                 origins = [each.origin for name, each in given.items() if name in str(error)]
                 self.mistakes.append(f"{origins[-1]()}: {error}")
-        self._check_listeners(cast(ListenerSettings, made["listeners"]))
+        listeners = cast(ListenerSettings, made["listeners"])
+        self._check_listeners(listeners)
+        if files and not self.mistakes:
+            self._check_certificates(listeners, cast(TlsSettings, made["tls"]))
         if self.mistakes:
             raise BadSettings(self.mistakes, self.causes)
         return Config(**made)  # type: ignore[arg-type]
@@ -169,19 +176,47 @@ class Loader:
             self.mistakes.append(f"{self._given[f'listeners.{key}'].origin(*inside)}: {mistake}")
             self.causes.append(mistake)
 
+    def _check_certificates(self, listeners: ListenerSettings, settings: TlsSettings) -> None:
+        specs = [each for each in listeners.specs() if each.tls is not None]
+        if not specs:
+            return
+        # Here and not above: most configurations do without OpenSSL.
+        from braidmq.net.tls_contexts import mistakes_in_files
+
+        for mistake in mistakes_in_files(specs, settings):
+            self.mistakes.append(f"{self._origin_of(mistake)}: {mistake}")
+            self.causes.append(mistake)
+
+    def _origin_of(self, mistake: "BadListenerTls") -> str:
+        """Where the listener's own table says it, or that of all listeners; or else what asks for
+        TLS."""
+        spec, (field, *inside) = mistake.spec, mistake.at
+        if getattr(spec.tls, str(field), None) is not None:
+            return self._given["listeners.entries"].origin(spec.at[1], "tls", field, *inside)
+        if self._is_given(f"tls.{field}"):
+            return self._given[f"tls.{field}"].origin(*inside)
+        key, *way = spec.at
+        return self._given[f"listeners.{key}"].origin(*way)
+
+    def _is_given(self, dotted: str) -> bool:
+        return dotted in self._given and bool(self._given[dotted].value)
+
 
 def load(
     path: Path | None,
     flags: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    files: bool = True,
 ) -> Config:
-    """What a node is to run with. ``environment`` is the process's own unless given."""
+    """What a node is to run with. ``environment`` is the process's own unless given; ``files`` that
+    are named, as certificates, are looked at."""
     loader = Loader()
     if path is not None:
         loader.add_file(path)
     loader.add_environment(os.environ if environment is None else environment)
     loader.add_flags(flags or {})
-    return loader.finish()
+    return loader.finish(files=files)
 
 
 class LineFinder:
@@ -228,15 +263,32 @@ def _has(tree: object, path: tuple[str | int, ...]) -> bool:
     return True
 
 
-def _explained(reason: str, origin: Origin) -> str:
-    """What msgspec says of a value, where it stands."""
+def _table_at(kind: Any, inside: Sequence[str | int]) -> type[msgspec.Struct]:
+    """The table to which the way leads, inside of a value of this type."""
+    for step in inside:
+        table = _table_in(kind)
+        if isinstance(step, str):
+            kind = next(each.type for each in msgspec.structs.fields(table) if each.name == step)
+    return _table_in(kind)
+
+
+def _table_in(kind: Any) -> type[msgspec.Struct]:
+    """That of which a list is, or which may be missing."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    found = [each for each in get_args(kind) if each not in (NoneType, ...)]
+    return _table_in(found[0])
+
+
+def _explained(reason: str, origin: Origin, kind: Any) -> str:
+    """What msgspec says of a value of this type, where it stands."""
     inside: list[str | int] = []
     if found := PLACE.search(reason):
         reason = reason[: found.start()]
         steps = STEP.findall(found[1])
         inside = [int(index) if index else name for index, name in steps]
     if found := UNKNOWN_FIELD.fullmatch(reason):
-        known = [key.name for key in keys_in("entries", ListenerEntry)]
+        known = [each.name for each in msgspec.structs.fields(_table_at(kind, inside))]
         return _unknown(origin(*inside, found[1]), "key", found[1], known)
     return f"{origin(*inside)}: {_lowered(reason)}"
 
@@ -245,7 +297,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
-        raise BadSetting(f"--config: cannot read {path}: {error.strerror}") from error
+        raise BadSetting(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise BadSetting(f"{path}:{line}: not valid TOML: {error}") from error

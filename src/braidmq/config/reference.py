@@ -12,6 +12,7 @@ import msgspec
 
 from braidmq.config.settings import SECTIONS, Config, Key, keys_in, keys_of
 from braidmq.net.settings import ListenerEntry
+from braidmq.net.tls_settings import CertificateEntry, ListenerTls
 
 WIDTH = 98
 
@@ -43,8 +44,8 @@ ENTRIES = """
 
 A node has a list of listeners. `amqp_port = 5672` is short for an entry `name = "amqp"`,
 `protocol = "amqp"`, `port = 5672` that binds `listeners.host`; `mqtt_port`, `ws_port` and
-`http_port` are the same for theirs. Who needs more than one of a protocol, or other addresses,
-writes entries:
+`http_port` are the same for theirs, and `amqps_port` and so on for theirs with `tls = {}`. Who
+needs more than one of a protocol, or other addresses, writes entries:
 
 ```toml
 [listeners]
@@ -67,6 +68,31 @@ That node has three listeners: with entries, ports that are not set are 0. All l
 protocol serve the same queues and topics. Two listeners can't have one name, or one address; an
 entry can't have the name of a port that is set too, by whatever file, variable or flag. In the
 environment the list is a JSON array, `BRAID_LISTENERS_ENTRIES='[{"name": "amqp-here", …}]'`.
+
+| key | default | |
+|---|---|---|
+"""
+
+ENTRY_TLS = """
+### tls of an entry
+
+`tls = {}` has a listener speak TLS as `[tls]` says. What is different for it is in the table; its
+own certificate comes with its own key and companions, its own `ca` with its own `crl`:
+
+```toml
+[[listeners.entries]]
+name = "devices"
+protocol = "mqtt"
+port = 8884
+tls = { client_certs = "required", ca = "/etc/braid/devices-ca.pem" }
+```
+
+| key | default: as in `[tls]` | |
+|---|---|---|
+"""
+
+CERTIFICATES = """
+### [[tls.certificates]]
 
 | key | default | |
 |---|---|---|
@@ -98,8 +124,14 @@ def _section_toml(config: Config, section: str) -> str:
 
 
 def _entry_toml(dotted: str, entry: msgspec.Struct) -> str:
-    fields = msgspec.structs.asdict(entry).items()
-    return "\n".join([f"[[{dotted}]]", *(f"{name} = {_toml(value)}" for name, value in fields)])
+    return "\n".join([f"[[{dotted}]]", *_pairs(entry)])
+
+
+def _pairs(table: msgspec.Struct) -> Iterator[str]:
+    """TOML has no word for what is not there."""
+    for name, value in msgspec.structs.asdict(table).items():
+        if value is not None:
+            yield f"{name} = {_toml(value)}"
 
 
 def described(key: Key) -> str:
@@ -130,6 +162,10 @@ def _commented(text: str) -> list[str]:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, msgspec.Struct):
+        return "{ " + ", ".join(_pairs(value)) + " }" if any(_pairs(value)) else "{}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     # A JSON string is a TOML basic string, except that TOML wants one more character escaped.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
@@ -144,12 +180,22 @@ def as_markdown() -> str:
             value = _toml(getattr(getattr(defaults, section), key.name))
             parts.append(f"| `{key.name}` | `{value}` | {described(key)} |\n")
         if section == "listeners":
-            parts.append(ENTRIES)
-            for key in keys_in("listeners.entries", ListenerEntry):
-                needed = key.default is msgspec.NODEFAULT
-                value = "must be given" if needed else f"`{_toml(key.default)}`"
-                parts.append(f"| `{key.name}` | {value} | {described(key)} |\n")
+            parts += [ENTRIES, *_rows("listeners.entries", ListenerEntry), ENTRY_TLS]
+            parts += _rows("listeners.entries.tls", ListenerTls)
+        if section == "tls":
+            parts += [CERTIFICATES, *_rows("tls.certificates", CertificateEntry)]
     return "".join(parts)
+
+
+def _rows(section: str, table: type[msgspec.Struct]) -> Iterator[str]:
+    for key in keys_in(section, table):
+        yield f"| `{key.name}` | {_default(key)} | {described(key)} |\n"
+
+
+def _default(key: Key) -> str:
+    if key.default is msgspec.NODEFAULT:
+        return "must be given"
+    return "" if key.default is None else f"`{_toml(key.default)}`"
 
 
 if __name__ == "__main__":

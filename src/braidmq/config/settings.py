@@ -9,11 +9,14 @@ from msgspec import Meta
 from braidmq.alerts.settings import AlertSettings
 from braidmq.api.settings import HttpSettings
 from braidmq.engine.pressure import Watermarks
+from braidmq.engine.settings import RetentionSettings
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.net.settings import ListenerSettings
+from braidmq.net.tls_settings import TlsSettings
+from braidmq.runtime.usage import UsageSettings
 from braidmq.storage.settings import StorageSettings
 
 VARIABLE_PREFIX = "BRAID_"
@@ -72,14 +75,17 @@ class LimitSettings(Watermarks, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSettings = NodeSettings()
     listeners: ListenerSettings = ListenerSettings()
+    tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
+    retention: RetentionSettings = RetentionSettings()
     amqp: AmqpSettings = AmqpSettings()
     mqtt: MqttSettings = MqttSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()
+    usage: UsageSettings = UsageSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

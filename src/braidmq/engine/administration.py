@@ -3,21 +3,28 @@
 import logging
 from typing import Any
 
+import msgspec
+
+from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.effects import TopicDeleted
-from braidmq.engine.errors import BadPartitionCount, TopicExists
+from braidmq.engine.errors import StorageIsFixed, TopicExists
 from braidmq.engine.hooks import Hooks
 from braidmq.engine.policy import (
+    IllegalPolicy,
     Template,
     TopicKind,
     TopicPolicy,
     choose_template,
     layered,
     make_policy,
+    make_whole_policy,
 )
 from braidmq.engine.rebuilding import Rebuilding
+from braidmq.engine.records import TopicRecord
 from braidmq.engine.references import SET_BY, References, names_target
+from braidmq.engine.resizing import Resizing
 from braidmq.engine.settlement import Settlement
-from braidmq.engine.state import TOPICS, EngineState, TimerKind
+from braidmq.engine.state import STAGING, TOPICS, EngineState, TimerKind
 from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.timers import Timers
 from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Topic, TopicPartition
@@ -26,8 +33,6 @@ from braidmq.storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-FIRST_COMPACTION_MS = 5 * 60 * 1000
-"""After a topic is made or the node starts, however long its interval."""
 SHARED_POLICIES_MAX = 1024
 
 ROOT_NAMESPACE = "/"
@@ -45,6 +50,7 @@ class TopicAdministration:
         settlement: Settlement,
         rebuilding: Rebuilding,
         subscriptions: Subscriptions,
+        resizing: Resizing,
     ) -> None:
         self._state = state
         self._hooks = hooks
@@ -52,9 +58,11 @@ class TopicAdministration:
         self._settlement = settlement
         self._rebuilding = rebuilding
         self._subscriptions = subscriptions
+        self._resizing = resizing
         self._shared: dict[TopicPolicy, TopicPolicy] = {}
         """Thousands of topics are alike: they share one policy."""
         timers.register(TimerKind.IDLE, self._idle)
+        hooks.unattended.append(subscriptions.set_stand_in)
 
     def create(
         self,
@@ -88,6 +96,7 @@ class TopicAdministration:
             attributes=attributes,
         )
         self._add_partitions(topic, policy.partitions)
+        topic.width = policy.partitions
         self.register(topic)
         self._references.judge(topic)
         self._state.save_topic(topic)
@@ -107,12 +116,25 @@ class TopicAdministration:
     def _add_partitions(self, topic: Topic, count: int) -> None:
         for number in range(len(topic.partitions), count):
             label = f"{topic.namespace}/{topic.name}/{number}"
-            log = self._state.store.create_partition(label, durable=topic.durable)
+            log = self._state.store.create_partition(
+                label, durable=topic.durable, in_memory=topic.in_memory
+            )
+            if topic.closed is not None and number in topic.closed:
+                self._begin_at(log, topic.closed.pop(number))
             self.add_partition(topic, log)
+
+    def _begin_at(self, log: PartitionLog, offset: int) -> None:
+        store = self._state.store
+        log.pass_over(offset)
+        if log.durable:
+            store.advance_start(log, offset)
+        else:
+            store.state.advance_start(log, offset)
 
     def add_partition(self, topic: Topic, log: PartitionLog) -> TopicPartition:
         partition = TopicPartition(topic, len(topic.partitions), log, self._state.clock)
         topic.partitions.append(partition)
+        log.compressed = topic.policy.compression != "none"
         self._state.partitions[log.id] = partition
         if log.damage is not None:
             topic.look_at_quarantine()
@@ -121,15 +143,19 @@ class TopicAdministration:
     def alter(
         self, topic: Topic, settings: dict[str, Any], *, now_ms: int, set_by: str | None = None
     ) -> None:
-        """Replace a topic's own settings. Partitions can be added, never taken away. ``set_by``:
-        who named where dead letters go, if that is what changes."""
+        """Replace a topic's own settings. Partitions are taken away only by who says how many
+        there are to be. ``set_by``: who named where dead letters go, if that is what changes."""
         topic.require_existing()
-        policy = self.policy(topic.namespace, topic.name, settings, topic.kind)
-        if policy.partitions < len(topic.partitions):
-            raise BadPartitionCount(
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions; "
-                f"it can't go back to {policy.partitions}"
+        wanted = settings.get("durability")
+        if wanted is not None and (wanted == "memory") != topic.in_memory:
+            raise StorageIsFixed(
+                f"topic {topic.name!r} keeps its records"
+                f" {'in memory' if topic.in_memory else 'on disk'}: that can't be changed"
             )
+        policy = self.policy_of(topic, self._state.templates_of(topic.namespace), settings)
+        if "partitions" not in settings:
+            policy = at_least_as_wide(topic, policy)
+        self._resizing.check(topic, policy.partitions)
         if set_by is not None:
             if set_by:
                 self._references.require_target(set_by, topic.namespace, topic.name, policy)
@@ -163,6 +189,7 @@ class TopicAdministration:
                     *((PARTITIONS, str(each.log.id), None) for each in topic.partitions),
                 ]
             )
+        self._subscriptions.set_stand_in(topic, state.wheel.now_ms)
         holders = self._consumers_by_subscription(topic)
         for partition in topic.partitions:
             # At once: taking thousands out one by one takes longer with each.
@@ -209,13 +236,45 @@ class TopicAdministration:
     def policy(
         self, namespace: str, name: str, settings: dict[str, Any], kind: TopicKind = "topic"
     ) -> TopicPolicy:
-        return self.policy_under(self._state.templates_of(namespace), name, settings, kind)
+        templates = self._state.templates_of(namespace)
+        merged = self._merged(templates, name, settings, kind)
+        if self._state.is_in_memory(namespace):
+            if merged.get("durability", "memory") != "memory":
+                raise IllegalPolicy(
+                    f"topic {name!r} can't have durability {merged['durability']!r}: namespace"
+                    f" {namespace!r} keeps its records in memory",
+                    remedy="Leave durability out, or use a namespace on disk",
+                )
+            merged["durability"] = "memory"
+        return self._share(make_whole_policy(merged))
 
-    def policy_under(
-        self, templates: dict[str, Template], name: str, settings: dict[str, Any], kind: TopicKind
+    def policy_of(
+        self, topic: Topic, templates: dict[str, Template], settings: dict[str, Any] | None = None
     ) -> TopicPolicy:
+        """Of one that is there, with the storage that it has: templates never move records."""
+        own = topic.settings if settings is None else settings
+        merged = self._merged(templates, topic.name, own, topic.kind)
+        return self._with_storage(merged, in_memory=topic.in_memory)
+
+    def restored_policy(self, record: TopicRecord, *, in_memory: bool) -> TopicPolicy:
+        templates = self._state.templates_of(record.namespace)
+        merged = self._merged(templates, record.name, record.settings, record.kind)
+        return self._with_storage(merged, in_memory=in_memory)
+
+    def _with_storage(self, merged: dict[str, Any], *, in_memory: bool) -> TopicPolicy:
+        if in_memory:
+            merged["durability"] = "memory"
+        elif merged.get("durability") == "memory":
+            merged["durability"] = "disk"
+        return self._share(make_whole_policy(merged))
+
+    def _merged(
+        self, templates: dict[str, Template], name: str, settings: dict[str, Any], kind: TopicKind
+    ) -> dict[str, Any]:
         template = choose_template(templates.values(), name, kind)
-        policy = make_policy(layered(kind, template.settings if template else {}, settings))
+        return layered(kind, template.settings if template else {}, settings)
+
+    def _share(self, policy: TopicPolicy) -> TopicPolicy:
         if len(self._shared) >= SHARED_POLICIES_MAX:
             self._shared.clear()
         return self._shared.setdefault(policy, policy)
@@ -227,11 +286,16 @@ class TopicAdministration:
             old.priority_levels,
             old.starvation_ms,
         )
-        before = len(topic.partitions)
+        before, by_key = len(topic.partitions), topic.by_key
         topic.set_policy(policy)
         self._references.judge(topic)
         self._add_partitions(topic, policy.partitions)
-        if old.retention.until_acked and not policy.retention.until_acked:
+        if policy.partitions != topic.width or topic.by_key != by_key:
+            self._resizing.follow_layout(topic, policy.partitions, by_key=by_key)
+        if policy.partitions != topic.width:
+            self._resizing.switch(topic, policy.partitions)
+        rule = policy.retention
+        if old.retention.until_acked and (not rule.until_acked or rule.keeps_acked):
             for partition in topic.partitions:
                 self._state.store.keep_start(partition.log)
         self._state.save_topic(topic)
@@ -252,7 +316,9 @@ class TopicAdministration:
                     for hook in self._hooks.recounting:
                         hook(view)
                     self._rebuilding.rebuild(view, now_ms)
+            raise_barriers(subscription)
             self._state.mark_dirty(subscription)
+        self._subscriptions.set_stand_in(topic, now_ms)
         for policy_changed in self._hooks.policy_changed:
             policy_changed(topic, now_ms)
         for partition in topic.partitions:
@@ -265,9 +331,24 @@ class TopicAdministration:
             self._state.wheel.cancel(topic.compaction_timer)
             topic.compaction_timer = 0
             self.arm_compaction(topic, now_ms)
+        self._resizing.watch(topic, now_ms)
         if len(topic.partitions) > before:
-            for added in self._hooks.partitions_added:
-                added(topic, now_ms)
+            for changed in self._hooks.partitions_changed:
+                changed(topic, now_ms)
+
+    def hold(self, topic: Topic) -> None:
+        """A queue is about to be none any more: what it let go stays so, and it lets go of nothing
+        more, whatever policy a restart finds."""
+        topic.until_acked = False
+        for partition in topic.partitions:
+            self._state.store.keep_start(partition.log)
+
+    def hold_no_more(self, topic: Topic) -> None:
+        """It stays one after all."""
+        if topic.until_acked != topic.policy.retention.until_acked:
+            topic.set_policy(topic.policy)
+            for partition in topic.partitions:
+                self._settlement.release(partition)
 
     def arm_idle(self, topic: Topic, now_ms: int) -> None:
         if topic.policy.idle_expires_ms and not topic.idle_timer:
@@ -275,10 +356,9 @@ class TopicAdministration:
             topic.idle_timer = self._state.wheel.schedule(due, TimerKind.IDLE, topic.id)
 
     def arm_compaction(self, topic: Topic, now_ms: int) -> None:
-        """The first time soon: a node that starts often is to compact at all."""
         rule = topic.policy.compaction
         if rule.enabled and not topic.compaction_timer:
-            due = now_ms + min(rule.period_ms, FIRST_COMPACTION_MS)
+            due = now_ms + self._state.upkeep.first_compaction_ms(rule.interval_ms)
             topic.compaction_timer = self._state.wheel.schedule(due, TimerKind.COMPACTION, topic.id)
 
     def drop_orphans(self) -> None:
@@ -287,7 +367,7 @@ class TopicAdministration:
         store = self._state.store
         for number in [each for each in store.logs if each not in self._state.partitions]:
             log = store.logs[number]
-            if log.next_offset or log.segments:
+            if log.next_offset > log.start_offset or log.segments:
                 logger.error("partition without a topic", extra={"partition": log.label})
             else:
                 store.delete_partition(number)
@@ -323,10 +403,18 @@ class TopicAdministration:
             if log is None:
                 log = self._state.store.create_partition(f"{namespace}/{name}/{place}")
             self.add_partition(topic, log)
+        topic.width = count
         self.register(topic)
         self._state.save_topic(topic)
         self._subscriptions.subscribe(topic, QUEUE_SUBSCRIPTION, now_ms)
         _log_topic("topic recovered", topic)
+
+
+def at_least_as_wide(topic: Topic, policy: TopicPolicy) -> TopicPolicy:
+    """A default or a template never takes partitions away."""
+    if policy.partitions >= topic.width:
+        return policy
+    return make_policy(msgspec.to_builtins(policy), {"partitions": topic.width})
 
 
 def split_label(label: str) -> tuple[str, str, int]:
@@ -344,7 +432,9 @@ def split_label(label: str) -> tuple[str, str, int]:
 
 
 def _log_topic(what: str, topic: Topic) -> None:
-    # Those that are not durable come and go with connections: no news to most.
-    level = logging.INFO if topic.durable else logging.DEBUG
+    # Those that are not durable come and go with connections, those that are staged with
+    # transactions: no news to most.
+    is_news = topic.durable and topic.namespace != STAGING
+    level = logging.INFO if is_news else logging.DEBUG
     facts = {"topic": topic.name, "namespace": topic.namespace}
     logger.log(level, what, extra=facts)

@@ -12,7 +12,7 @@ from braidmq.engine.reading import Reading
 from braidmq.engine.record_times import RecordClock, shifted
 from braidmq.engine.settlement import Settlement, leave_out
 from braidmq.engine.state import EngineState, TimerKind
-from braidmq.engine.topics import PartitionView, Topic, TopicPartition
+from braidmq.engine.topics import PartitionView, Subscription, Topic, TopicPartition
 from braidmq.engine.transactions.entries import Stamp
 from braidmq.engine.transactions.stability import Stability
 from braidmq.model.errors import PartitionQuarantined
@@ -50,13 +50,13 @@ def split_by_partition(
     topic: Topic, batch: RecordBatch, partition: int | None = None
 ) -> list[tuple[TopicPartition, RecordBatch]]:
     if partition is not None:
-        target = topic.partition(partition)
+        target = topic.open_partition(partition)
         require_writable(target)
         return [(target, batch)]
-    if len(topic.partitions) == 1:
+    if topic.width == 1:
         return [(topic.partitions[0], batch)]
-    parts, topic.round_robin = split(batch, len(topic.partitions), topic.round_robin)
-    pairs = zip(topic.partitions, parts, strict=True)
+    parts, topic.round_robin = split(batch, topic.width, topic.round_robin, by_key=topic.by_key)
+    pairs = zip(topic.partitions[: topic.width], parts, strict=True)
     found = [(target, part) for target, part in pairs if part is not None]
     if topic.quarantined:
         for target, _ in found:
@@ -90,9 +90,16 @@ class Appending:
         durable: bool = True,
         settled: Sequence[Settled] = (),
         stamp: Stamp | None = None,
+        only: Subscription | None = None,
     ) -> Lsn | None:
-        """Append to partitions and tell their subscriptions. No limits are checked."""
+        """Append to partitions and tell their subscriptions. No limits are checked.
+
+        With ``only`` one of their subscriptions gets it: for the others it is settled in the same
+        step. No transaction may be open there.
+        """
         store = self._state.store
+        if only is not None:
+            settled = [*settled, *_settled_for_others(targets, batch.count, only)]
         if self._state.clock.lead_ms:
             # Stamped with the engine's time; people are shown the wall clock's.
             batch = shifted(batch, self._state.clock.lead_ms)
@@ -105,6 +112,9 @@ class Appending:
                 waits = waits or target.topic.policy.durability == "disk"
             else:
                 in_memory.append(target)
+            if not target.views:
+                for hook in self._hooks.unattended:
+                    hook(target.topic, now_ms)
         bases = [target.log.next_offset for target in targets]
         # Before it is in a log: that is to know that it shares the batch with others.
         twins = [
@@ -119,11 +129,13 @@ class Appending:
                 store.acknowledge(subscription, partition, [(start, stop)])
         copies = twins if on_disk else [batch, *twins]
         for index, target in enumerate(in_memory):
-            store.append_transient(copies[index], target.log)
+            reserved = store.append_transient(copies[index], target.log)
+            if reserved is not None:
+                lsn, waits = reserved, True
         if stamp is not None:
             self._stability.stamped(targets, bases, stamp)
         for index, target in enumerate(targets):
-            self._arrived(target, batch, bases[index], now_ms)
+            self._arrived(target, batch, bases[index], now_ms, only)
         # Only now: what one topic can't hold may go to another of them.
         for target in targets:
             if target.topic.bounded and target.topic.drops_head:
@@ -132,7 +144,12 @@ class Appending:
         return lsn if waits else None
 
     def _arrived(
-        self, target: TopicPartition, batch: RecordBatch, base_offset: int, now_ms: int
+        self,
+        target: TopicPartition,
+        batch: RecordBatch,
+        base_offset: int,
+        now_ms: int,
+        only: Subscription | None = None,
     ) -> None:
         topic, state = target.topic, self._state
         topic.published += batch.count
@@ -143,6 +160,10 @@ class Appending:
             if batch.summary & FLAG_TIMED:
                 self._schedule(target, batch, base_offset, now_ms)
             for view in target.views:
+                if only is not None and view.subscription is not only:
+                    stop = base_offset + batch.count
+                    leave_out(view.state, min(view.state.end, base_offset), stop)
+                    continue
                 view.state.published(batch, base_offset, now_ms, topic.lane_of, target.clock)
                 state.mark_dirty(view.subscription)
         policy = topic.policy
@@ -169,7 +190,7 @@ class Appending:
             offset += ahead
             if start <= offset < stop:
                 if due > now_ms:
-                    wheel.schedule(due, TimerKind.DUE, target.log.id, offset)
+                    wheel.schedule(due, TimerKind.DUE, target.log.id, offset, due)
                 if expires:
                     wheel.schedule(expires, TimerKind.EXPIRY, target.log.id, offset)
                 if dated:
@@ -223,3 +244,17 @@ class Appending:
             leave_out(state, state.end, batch.offset_at(first))
             lane_of = view.partition.topic.lane_of
             state.told(batch, first, run.stop, now_ms, lane_of, clock)
+
+
+def _settled_for_others(
+    targets: Sequence[TopicPartition], count: int, only: Subscription
+) -> list[Settled]:
+    """What is about to be appended, for all subscriptions but one."""
+    found: list[Settled] = []
+    for target in targets:
+        start = target.log.next_offset
+        for view in target.views:
+            subscription = view.subscription
+            if subscription is not only and subscription.durable:
+                found.append((subscription.id, target.log.id, start, start + count))
+    return found

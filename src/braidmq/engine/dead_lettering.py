@@ -86,6 +86,10 @@ class DeadLettering:
         else:
             self._move_now(dead)
 
+    def is_moving(self, view: PartitionView, offset: int) -> bool:
+        """Whether a message of a view has died there and waits to be moved."""
+        return any(each.start <= offset < each.stop for each in self._pending.get(view.id, ()))
+
     @property
     def has_pending(self) -> bool:
         """Whether messages wait to be moved: ``move_some`` does."""
@@ -138,7 +142,7 @@ class DeadLettering:
             _log_deaths(view, start, stop, reason, moved=True)
         view.subscription.dead_lettered += count
         self._state.totals.of(topic.namespace).dead_lettered[reason] += count
-        if not view.subscription.durable:
+        if not view.subscription.journaled:
             view.state.settled.add(start, stop)
         self._settlement.release(view.partition)
         if view.subscription.keys is not None:
@@ -162,7 +166,7 @@ class DeadLettering:
         view: PartitionView | None,
     ) -> bool:
         """Publish dead copies; False when there is nowhere to put them."""
-        durable = view is None or view.subscription.durable
+        journaled = view is None or view.subscription.journaled
         groups = self._targets.group(topic, runs, death, now_ms)
         if not groups:
             return False
@@ -170,7 +174,7 @@ class DeadLettering:
         cuts = [group.first_offset for group in groups[1:]]
         for group, share in zip(groups, _shares(settled, cuts), strict=True):
             self._appending.append(
-                group.targets, group.batch, now_ms, settled=share if durable else ()
+                group.targets, group.batch, now_ms, settled=share if journaled else ()
             )
         webhook = topic.policy.dead_letter.alert_webhook
         if webhook is not None:

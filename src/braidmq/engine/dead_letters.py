@@ -19,7 +19,7 @@ from braidmq.engine.limits import is_full
 from braidmq.engine.routing.errors import ExchangeNotFound
 from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic, TopicPartition
-from braidmq.record.batch import RecordBatch
+from braidmq.record.batch import Record, RecordBatch
 from braidmq.storage.partition_log import Run
 from braidmq.wire.deaths import GRAVE_SIZE, DeathWriter, alike, copy_as
 
@@ -114,13 +114,14 @@ class DeadLetterTargets:
         keys = [death.to_key] if death.new_key else routing_keys(record)
         envelope_format, envelope, deaths = annotate(record, death._replace(to_key=keys[0]))
         targets = self._targets(topic, keys, run, at, deaths, now_ms)
-        # Native ones say from which offset they are.
+        # Native ones say their offset in as many digits as it has.
         same = envelope_format == AMQP and not alone
         stop = alike(run.batch, at, run.stop) if same else at + 1
         if not targets:
             return stop
+        offset_at = _offset_in(record, envelope, death) if stop > at + 1 else -1
         batch = self._batch_for(groups, targets, run, at)
-        return copy_as(run.batch, at, stop, batch, envelope_format, envelope, now_ms)
+        return copy_as(run.batch, at, stop, batch, envelope_format, envelope, now_ms, offset_at)
 
     def _targets(
         self, topic: Topic, keys: list[bytes], run: Run, at: int, deaths: Deaths, now_ms: int
@@ -172,6 +173,14 @@ class DeadLetterTargets:
             return groups[-1].batch
         groups.append(DeadGroup(targets, RecordBatch(), run.batch.offset_at(at)))
         return groups[-1].batch
+
+
+def _offset_in(record: Record, envelope: bytes, death: Death) -> int:
+    """Where in an envelope of AMQP the record's offset stands: where another would differ. -1 for
+    one that does not say it."""
+    other = annotate(record._replace(offset=~record.offset), death)[1]
+    pairs = enumerate(zip(envelope, other, strict=True))
+    return next((index for index, (ours, its) in pairs if ours != its), -1)
 
 
 def through(death: Death, exchange: str | None, own: bytes | None) -> Death:

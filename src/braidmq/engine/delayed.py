@@ -1,7 +1,8 @@
-"""Messages published for later: looked at, counted, cancelled."""
+"""Messages that wait for their time: looked at, counted, cancelled."""
 
 from dataclasses import dataclass
 
+from braidmq.engine.delay_ends import DelayEnd, DelayEnds
 from braidmq.engine.errors import NotDelayed
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import CANCELLED, EngineState
@@ -23,8 +24,9 @@ class Delayed:
 
 
 class DelayedMessages:
-    def __init__(self, state: EngineState, settlement: Settlement) -> None:
+    def __init__(self, state: EngineState, settlement: Settlement, ends: DelayEnds) -> None:
         self._state = state
+        self._ends = ends
         self._settlement = settlement
 
     def find(
@@ -92,21 +94,18 @@ class DelayedMessages:
             clock = partition.clock_at(run.batch.offset_at(index))
         return clock.due_of(run.batch, index) > time_ms
 
-    def cancel(self, topic: Topic, number: int, offset: int) -> None:
+    def cancel(self, topic: Topic, number: int, offset: int, now_ms: int) -> None:
         """A delayed message is not delivered after all."""
         partition = topic.partition(number)
         if not self._is_pending(partition, offset):
             raise NotDelayed(
                 f"offset {offset} of {topic.name}/{number} is not waiting for its time"
             )
-        store, log = self._state.store, partition.log
-        # Also for subscriptions that do not exist yet.
-        if topic.durable:
-            store.acknowledge(CANCELLED, log.id, [(offset, offset + 1)])
-        else:
-            store.offsets_of(CANCELLED, log.id).add(offset, offset + 1)
+        due_ms = next(at[1] for at in partition.timed_between(offset, offset + 1))
+        self._state.cancel(partition, [(offset, offset + 1)])
         for view in partition.views:
             self._cancel_in(view, offset)
+        self._ends.note(partition, offset, due_ms, DelayEnd.CANCELLED, now_ms)
 
     def _is_pending(self, partition: TopicPartition, offset: int) -> bool:
         if not 0 <= offset < partition.stable_offset:

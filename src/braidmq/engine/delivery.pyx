@@ -15,6 +15,9 @@ table of ``braidmq.engine.states``.
 
 Ready messages that have an entry also have a bit in the set of their lane, which hands them out
 lowest offset first, so that a requeued message keeps its place. Fresh ones belong to lane 0.
+
+At or above ``ceiling`` nothing is ready, whatever its entry says: it waits for messages of other
+partitions (``braidmq.engine.barriers``). Everything else is as without it.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -22,13 +25,12 @@ from libc.stdlib cimport malloc
 from libc.string cimport memset
 
 from braidmq.engine.entries cimport (
-    BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, DELAYED, FIRST_TERMINAL, IN_FLIGHT, NO_STATE, READY,
-    WAITING, Block, Entry, EntryTable, RangeList, bytes_in, entry_in, run_length, separate,
+    BLOCK_MASK, BLOCK_SHIFT, BLOCK_SIZE, DELAYED, FIRST_TERMINAL, IN_FLIGHT, READY, WAITING, Block,
+    Entry, RangeList, bytes_in, entry_in, separate,
 )
+from braidmq.engine.lane_table cimport LaneTable
 from braidmq.engine.record_times cimport RecordClock
-from braidmq.record.offset_set cimport (
-    OffsetBits, OffsetSet, braid_ctz, braid_popcount, mask_between,
-)
+from braidmq.record.offset_set cimport OffsetBits, OffsetSet, braid_ctz, mask_between
 from braidmq.record.batch cimport TIMED, RecordBatch, RecordHeader
 
 from braidmq.engine import states
@@ -134,7 +136,13 @@ cdef Py_ssize_t admit_block(
     return end
 
 
-cdef class DeliveryState(EntryTable):
+cdef bint can_be_handed_over(const Entry *entry, uint32_t consumer) noexcept:
+    if entry.state == IN_FLIGHT:
+        return entry.consumer == consumer
+    return consumer == 0 and (entry.state == READY or entry.state == WAITING)
+
+
+cdef class DeliveryState(LaneTable):
 
     def __cinit__(self, OffsetSet settled, int64_t cursor, int64_t end):
         if not settled.floor <= cursor <= end:
@@ -142,79 +150,42 @@ cdef class DeliveryState(EntryTable):
         self.settled = settled
         self.cursor = cursor
         self.end = end
+        self.ceiling = OFFSET_MAX
         self.fresh_bytes = 0
-        self.lanes = [None]
         self.ahead = OffsetBits()
-        memset(self.counts, 0, sizeof(self.counts))
-        memset(self.sizes, 0, sizeof(self.sizes))
         self.nonce = 0
 
-    # --- states ---
-
-    cdef OffsetBits lane_bits(self, int lane):
-        while len(self.lanes) <= lane:
-            self.lanes.append(None)
-        if self.lanes[lane] is None:
-            self.lanes[lane] = OffsetBits()
-        return self.lanes[lane]
-
-    cdef int change_lane(self, int lane, int64_t base, uint64_t mask, bint ready) except -1:
-        cdef OffsetBits bits = self.lane_bits(lane)
-        cdef int low, count
-        while mask:
-            low = braid_ctz(mask)
-            count = run_length(mask, low)
-            bits.change(base + low, base + low + count, ready)
-            mask &= ~mask_between(low, low + count)
-        return 0
-
-    cdef int set_state(self, Entry *entry, int64_t offset, uint8_t state) except -1:
-        """Move an entry between states; terminal ones are removed."""
-        if entry.state != NO_STATE:
-            self.counts[entry.state] -= 1
-            self.sizes[entry.state] -= entry.size
-            if entry.state == READY:
-                self.lane_bits(entry.lane).change(offset, offset + 1, False)
-        if state >= FIRST_TERMINAL:
-            self.remove(offset)
-            return 0
-        entry.state = state
-        self.counts[state] += 1
-        self.sizes[state] += entry.size
-        if state == READY:
-            self.lane_bits(entry.lane).change(offset, offset + 1, True)
-        return 0
-
-    cdef int move_alike(self, Block *block, int64_t number, uint64_t mask, uint8_t state) except -1:
-        """The same for messages of a block that are alike: for all of them, or out of it."""
-        cdef uint8_t before = block.common.state
-        cdef int count = braid_popcount(mask)
-        cdef int64_t size = bytes_in(block, mask)
-        self.counts[before] -= count
-        self.sizes[before] -= size
-        if before == READY:
-            self.change_lane(block.common.lane, number << BLOCK_SHIFT, mask, False)
-        if state >= FIRST_TERMINAL:
-            block.present &= ~mask
-            if block.present == 0:
-                self.drop_block(number)
-            return 0
-        block.common.state = state
-        self.counts[state] += count
-        self.sizes[state] += size
-        if state == READY:
-            self.change_lane(block.common.lane, number << BLOCK_SHIFT, mask, True)
-        return 0
-
     # --- what there is ---
+
+    cdef int64_t count_fresh(self) noexcept:
+        if self.ceiling >= self.end:
+            return self.end - self.cursor - self.ahead.size
+        if self.ceiling <= self.cursor:
+            return 0
+        return self.ceiling - self.cursor - self.ahead.count_between(self.cursor, self.ceiling)
 
     @property
     def fresh(self):
         """Messages never delivered, and free to be."""
-        return self.end - self.cursor - self.ahead.size
+        return self.count_fresh()
 
     cdef int64_t count_ready(self) noexcept:
-        return self.end - self.cursor - self.ahead.size + self.counts[READY]
+        cdef int64_t count
+        if self.ceiling >= self.end:
+            return self.end - self.cursor - self.ahead.size + self.counts[READY]
+        count = self.count_fresh()
+        for bits in self.lanes:
+            if bits is not None:
+                count += (<OffsetBits>bits).count_between(0, self.ceiling)
+        return count
+
+    @property
+    def held(self):
+        """Messages that would be ready if it were not for the ceiling."""
+        if self.ceiling >= self.end:
+            return 0
+        return (self.end - self.cursor - self.ahead.size + self.counts[READY]
+                - self.count_ready())
 
     @property
     def ready(self):
@@ -256,8 +227,10 @@ cdef class DeliveryState(EntryTable):
         cdef int64_t count = 0
         if lane < len(self.lanes) and self.lanes[lane] is not None:
             count = (<OffsetBits>self.lanes[lane]).size
+            if self.ceiling < self.end:
+                count = (<OffsetBits>self.lanes[lane]).count_between(0, self.ceiling)
         if lane == 0:
-            count += self.end - self.cursor - self.ahead.size
+            count += self.count_fresh()
         return count
 
     def ready_lanes(self):
@@ -281,6 +254,25 @@ cdef class DeliveryState(EntryTable):
                 return True
             at += 1
         return False
+
+    def first_unsettled(self, int64_t start, int64_t stop):
+        """The first of some offsets that somebody is still to get, or has: not settled, and not
+        delayed either, because a delay gives up its place. -1: there is none."""
+        cdef int64_t at = max(start, self.settled.floor), known = min(stop, self.end)
+        cdef const Entry *entry
+        while at < known:
+            if at >= self.cursor:
+                if not self.ahead.has(at):
+                    return at
+            elif self.block_at(at >> BLOCK_SHIFT) == NULL:
+                at = min(((at >> BLOCK_SHIFT) + 1) << BLOCK_SHIFT, self.cursor)
+                continue
+            entry = self.peek(at)
+            if entry != NULL and entry.state != DELAYED:
+                return at
+            at += 1
+        # What is behind the end is yet to be told of: its transaction is open.
+        return max(at, self.end) if max(at, self.end) < stop else -1
 
     # --- arriving ---
 
@@ -405,16 +397,6 @@ cdef class DeliveryState(EntryTable):
                     lanes[header.priority] if lanes != NULL else 0)
                 self.set_state(entry, offset, READY)
 
-    cdef int move_to_lane(self, int64_t offset, uint8_t lane) except -1:
-        cdef Entry *entry
-        if self.peek(offset).lane != lane:
-            entry = self.find(offset)
-            if entry.state == READY:
-                self.lane_bits(entry.lane).change(offset, offset + 1, False)
-                self.lane_bits(lane).change(offset, offset + 1, True)
-            entry.lane = lane
-        return 0
-
     def recount(self):
         """Before ``rebuild``: what is fresh is counted again, everything with an entry stays."""
         self.fresh_bytes = 0
@@ -459,7 +441,7 @@ cdef class DeliveryState(EntryTable):
         """
         cdef int64_t start = 0, stop = 0, offset
         cdef uint16_t attempts
-        if not self.first_ready(lane, limit, &start, &stop):
+        if not self.first_ready(lane, limit, self.ceiling, &start, &stop):
             return None
         if start >= self.cursor and lane == 0:
             return start, stop, 0
@@ -478,28 +460,37 @@ cdef class DeliveryState(EntryTable):
         cdef int lane
         cdef int64_t start = 0, stop = 0
         for lane in range(<int>len(self.lanes) - 1, -1, -1):
-            if self.first_ready(lane, OFFSET_MAX, &start, &stop):
+            if self.first_ready(lane, OFFSET_MAX, OFFSET_MAX, &start, &stop):
                 return lane, start, stop
         return None
 
+    def oldest_ready(self):
+        """The lowest offset that is ready; -1: none is."""
+        cdef int lane
+        cdef int64_t start = 0, stop = 0, lowest = -1
+        for lane in range(len(self.lanes)):
+            if self.first_ready(lane, 1, self.ceiling, &start, &stop):
+                lowest = start if lowest < 0 else min(lowest, start)
+        return lowest
+
     cdef bint first_ready(
-        self, int lane, int64_t limit, int64_t *start, int64_t *stop
+        self, int lane, int64_t limit, int64_t ceiling, int64_t *start, int64_t *stop
     ) except -1:
         """The first ready messages of a lane that stand together, however often delivered."""
         cdef OffsetBits bits
-        cdef int64_t offset
+        cdef int64_t offset, end = min(self.end, ceiling)
         if lane < len(self.lanes) and self.lanes[lane] is not None:
             bits = self.lanes[lane]
             offset = bits.scan(0, True) if bits.size else -1
-            if offset >= 0 and (lane or offset < self.cursor):
+            if 0 <= offset < end and (lane or offset < self.cursor):
                 start[0] = offset
-                stop[0] = bits.scan(offset, False)
+                stop[0] = min(bits.scan(offset, False), end)
                 if stop[0] - offset > limit:
                     stop[0] = offset + limit
                 return True
-        if lane == 0 and self.end - self.cursor > self.ahead.size:
+        if lane == 0 and self.cursor < end and self.end - self.cursor > self.ahead.size:
             start[0] = self.cursor
-            stop[0] = self.end
+            stop[0] = end
             if self.ahead.size:
                 offset = self.ahead.scan(self.cursor, True)
                 if offset >= 0:
@@ -510,7 +501,7 @@ cdef class DeliveryState(EntryTable):
         return False
 
     def deliver(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, uint32_t consumer,
-                int64_t deadline_ms):
+                int64_t deadline_ms, int64_t now_ms):
         """Mark ready messages as being at a consumer; returns the bytes of their values."""
         cdef Py_ssize_t at = first, count
         cdef int64_t offset
@@ -519,6 +510,7 @@ cdef class DeliveryState(EntryTable):
         if stop <= first:
             return 0
         self.nonce += 1
+        self.begin_flight(self.nonce, now_ms)
         memset(&delivered, 0, sizeof(Entry))
         delivered.state = next_state(READY, DELIVER)
         delivered.attempts = 1
@@ -568,6 +560,7 @@ cdef class DeliveryState(EntryTable):
         block.present |= mask
         self.fresh_bytes -= size
         self.counts[delivered.state] += high - low
+        self.count_in_flight(delivered.nonce, high - low)
         self.sizes[delivered.state] += size
         return 0
 
@@ -586,14 +579,13 @@ cdef class DeliveryState(EntryTable):
             if entry_in(block, i).state != READY:
                 raise ValueError(f"offset {base + i} is not ready")
         if block.entries == NULL and mask == block.present:
-            self.move_alike(block, number, mask, delivered.state)
             hand_to(&block.common, delivered)
-            return 0
+            return self.move_alike(block, number, mask, delivered.state)
         separate(block)
         for i in range(low, high):
             entry = &block.entries[i]
-            self.set_state(entry, base + i, delivered.state)
             hand_to(entry, delivered)
+            self.set_state(entry, base + i, delivered.state)
         return 0
 
     def consume(self, RecordBatch batch, Py_ssize_t first, Py_ssize_t stop):
@@ -707,11 +699,10 @@ cdef class DeliveryState(EntryTable):
     def hand_over(self, int64_t start, int64_t stop, uint32_t consumer, uint32_t holder):
         """What is in flight at ``consumer`` is ``holder``'s from now on, without a deadline.
 
-        Consumer 0: what is ready goes to it, as if it had been its before. No delivery is counted.
-        Returns as ``apply``.
+        Consumer 0, after a restart: what is ready goes to it, waits, or is in flight at nobody who
+        is known, as if it had been its before. No delivery is counted. Returns as ``apply``.
         """
         cdef RangeList changed = RangeList()
-        cdef uint8_t wanted = IN_FLIGHT if consumer else READY
         cdef int64_t number, base
         cdef uint64_t mask
         cdef Block *block
@@ -728,7 +719,7 @@ cdef class DeliveryState(EntryTable):
                 <int>max(start - base, 0), <int>min(stop - base, BLOCK_SIZE))
             if block.entries == NULL and mask == block.present:
                 entry = &block.common
-                if entry.state == wanted and (consumer == 0 or entry.consumer == consumer):
+                if can_be_handed_over(entry, consumer):
                     changed.add_mask(base, mask, bytes_in(block, mask))
                     self.move_alike(block, number, mask, IN_FLIGHT)
                     entry.consumer = holder
@@ -738,7 +729,7 @@ cdef class DeliveryState(EntryTable):
                 index = braid_ctz(mask)
                 mask &= mask - 1
                 entry = self.find(base + index)
-                if entry.state == wanted and (consumer == 0 or entry.consumer == consumer):
+                if can_be_handed_over(entry, consumer):
                     changed.add(base + index, base + index + 1, entry.size)
                     self.set_state(entry, base + index, IN_FLIGHT)
                     entry.consumer = holder
@@ -827,9 +818,7 @@ cdef class DeliveryState(EntryTable):
     def rewind(self, int64_t offset):
         """Forget all entries and begin again at ``offset``; ``rebuild`` then counts the records."""
         self.forget_entries()
-        memset(self.counts, 0, sizeof(self.counts))
-        memset(self.sizes, 0, sizeof(self.sizes))
-        self.lanes = [None]
+        self.forget_states()
         self.ahead.clear()
         self.fresh_bytes = 0
         self.cursor = offset

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
+from braidmq.engine.barriers import lift_barriers
 from braidmq.engine.effects import ActiveConsumerChanged
+from braidmq.engine.key_queues import KeyQueues
+from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.partitioner import NO_SLOT, key_slots
 from braidmq.engine.removal import Removal
 from braidmq.engine.settlement import Settlement
@@ -39,7 +42,11 @@ ATTEMPTS_MAX: Final = 0xFFFF
 """Where counting deliveries ends: the kernel and the journal keep 16 bits of it."""
 
 KEY_WINDOW = 1024
-"""How far key-ordered delivery looks ahead for keys that are free."""
+"""How far key-ordered delivery looks ahead for free keys; with priorities, in each lane."""
+
+KEYS_READ_MAX = 16_384
+"""Messages whose keys are read in one go, where key order and priorities are both kept: after a
+restart that is the whole backlog."""
 
 # Looking a member up in its enum costs more than the kernel takes for a whole run.
 IN_FLIGHT: Final = int(State.IN_FLIGHT)
@@ -103,14 +110,31 @@ class Dispatching:
         """Say once (``SubscriptionReady``) when a pull may find something."""
         subscription.watched = True
 
+    def with_ready(self, subscription: Subscription) -> list[Consumer]:
+        """Where partitions are assigned: who has some with messages that are ready."""
+        if subscription.barriers is not None:
+            lift_barriers(subscription)
+        owned = subscription.assignment.items()
+        ready = (each for number, each in owned if subscription.views[number].state.ready)
+        return list(dict.fromkeys(ready))
+
     def _pull(
         self, consumer: Consumer, limit: int, now_ms: int, bytes_max: int, out: list[Delivery]
     ) -> None:
         subscription = consumer.subscription
+        if subscription.barriers is not None:
+            lift_barriers(subscription)
         if not self._may_serve(subscription, consumer):
             return
-        if subscription.mode is KEY_ORDERED:
+        mode = subscription.mode
+        if mode is KEY_ORDERED:
             self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit)
+            if self._has_unread_keys(subscription):
+                self._state.mark_dirty(subscription)
+            return
+        strict = mode is SINGLE_ACTIVE and subscription.topic.policy.ordering == "strict"
+        if strict and consumer.passive and subscription.in_flight:
+            # Who pulls may be anybody, each time: the next comes after the answers for the last.
             return
         for view in self._views_for(subscription, consumer):
             while limit > 0 and bytes_max > 0 and (consumer.room > 0 or consumer.auto_ack):
@@ -125,13 +149,15 @@ class Dispatching:
     # --- who is next ---
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
+        if subscription.barriers is not None:
+            lift_barriers(subscription)
         if subscription.mode is KEY_ORDERED:
             before, seen = -1, len(out)
             # One look reaches no further than the window; expired messages fill it too.
             while before != subscription.ready:
                 before = subscription.ready
                 self._serve_by_key(subscription, now_ms, out)
-                if len(out) - seen >= KEY_WINDOW:
+                if len(out) - seen >= KEY_WINDOW or self._has_unread_keys(subscription):
                     self._again.append(subscription)
                     return
             return
@@ -385,11 +411,12 @@ class Dispatching:
             self._settlement.settle(view, [(start, end)])
             return count
         deadline = now_ms + consumer.visibility_ms if consumer.visibility_ms else 0
-        size = view.state.deliver(batch, first, stop, consumer.id, deadline)
+        size = view.state.deliver(batch, first, stop, consumer.id, deadline, now_ms)
         consumer.took(count, size)
         if deadline:
             self._state.wheel.schedule(deadline, VISIBILITY, view.id, start, end)
-        self._settlement.note(view, start, end, attempts + 1, IN_FLIGHT, 0)
+        kept = deadline if consumer.outlives else 0
+        self._settlement.note(view, start, end, attempts + 1, IN_FLIGHT, kept)
         out.append(Delivery(consumer, view, batch, first, stop, attempts + 1, start, end))
         return count
 
@@ -416,6 +443,10 @@ class Dispatching:
             if view.log.damage is not None:
                 continue
             try:
+                if view.lanes is not None:
+                    look = KeyLook(view, subscription.keys, only)
+                    limit = self._serve_lanes_by_key(look, view.lanes, now_ms, out, limit)
+                    continue
                 self._materialise(view)
                 limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
             except PartitionQuarantined:
@@ -441,10 +472,10 @@ class Dispatching:
             found = view.state.next_run(0, KEY_WINDOW)
             if found is None or found[0] < view.state.cursor:
                 # Explicit ones come first: go behind them to what is fresh.
-                found = (view.state.cursor, view.state.end, 0)
+                found = (view.state.cursor, min(view.state.end, view.state.ceiling), 0)
             runs = list(view.partition.runs(found[0], found[1]))
             if not runs:
-                self._settlement.skip(view, view.state.cursor, view.state.end)
+                self._settlement.skip(view, view.state.cursor, found[1])
                 return
             for run in runs[:1]:
                 first_offset = run.batch.offset_at(run.first)
@@ -463,16 +494,9 @@ class Dispatching:
         limit: int,
     ) -> int:
         """Returns what is left of ``limit``."""
-        number = view.partition.number
-        blocked: set[int] = set()
-        if view.state.waiting:
-            blocked = {
-                slot
-                for (partition, offset), slot in keys.slot_of.items()
-                if partition == number and self._waits(view, offset)
-            }
-        # By offset, whatever their priority: the order of a key goes before it.
-        lanes = [lane.ranges() for lane in view.state.lanes if lane is not None]
+        blocked, ceiling = self._waiting_slots(view, keys), view.state.ceiling
+        # Lanes that a topic had once may have left something.
+        lanes = [lane.ranges(0, ceiling) for lane in view.state.lanes if lane is not None]
         for start, stop in lanes[0] if len(lanes) == 1 else sorted(chain(*lanes)):
             for run in list(view.partition.runs(start, stop)):
                 slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
@@ -487,6 +511,17 @@ class Dispatching:
                         continue
                     limit -= self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
         return limit
+
+    def _waiting_slots(self, view: PartitionView, keys: KeySlots) -> set[int]:
+        """What waits for its retry holds back what follows it."""
+        if not view.state.waiting:
+            return set()
+        number = view.partition.number
+        return {
+            slot
+            for (partition, offset), slot in keys.slot_of.items()
+            if partition == number and self._waits(view, offset)
+        }
 
     def _waits(self, view: PartitionView, offset: int) -> bool:
         found = view.state.look(offset)
@@ -541,6 +576,89 @@ class Dispatching:
             given += self._give(view, consumer, live, found[1], now_ms, out)
         return given
 
+    # --- key order with priorities ---
+
+    def _has_unread_keys(self, subscription: Subscription) -> bool:
+        """Whether there is more to do although nothing was handed out."""
+        return any(
+            view.state.key_queues is not None
+            and view.state.key_queues.unread.size > 0
+            and view.log.damage is None
+            for view in subscription.views
+        )
+
+    def _serve_lanes_by_key(
+        self,
+        look: "KeyLook",
+        lanes: LaneScheduler,
+        now_ms: int,
+        out: list[Delivery],
+        limit: int,
+    ) -> int:
+        """Lanes by their weights; of each the first messages of their keys, by offset. Returns
+        what is left of ``limit``."""
+        view = look.view
+        self._read_keys(view, look.queues)
+        look.blocked = self._waiting_slots(view, look.keys)
+        # Of a lane that is passed over because nobody has room the turn would be lost.
+        while limit > 0 and self._can_take(look):
+            picked = lanes.pick(view.state, limit, now_ms, look.exhausted)
+            if picked is None:
+                break
+            lane, turn = picked
+            given = self._serve_lane_by_key(look, lane, turn, now_ms, out)
+            if given:
+                lanes.served_from(lane, given, now_ms)
+                limit -= given
+            else:
+                look.exhausted.add(lane)
+        return limit
+
+    def _can_take(self, look: "KeyLook") -> bool:
+        if look.only is not None:
+            return self._has_room(look.only)
+        return any(self._has_room(each) for each in look.view.subscription.consumers)
+
+    def _read_keys(self, view: PartitionView, queues: KeyQueues) -> None:
+        left = KEYS_READ_MAX
+        while left > 0:
+            found = queues.unread.run(0, left)
+            if found is None:
+                return
+            start, stop = found
+            for run in view.partition.runs(start, stop):
+                view.state.read_keys(run.batch, run.first, run.stop)
+            for low, high in queues.unread.ranges(start, stop):
+                self._settlement.skip(view, low, high)
+            left -= stop - start
+
+    def _serve_lane_by_key(
+        self, look: "KeyLook", lane: int, turn: int, now_ms: int, out: list[Delivery]
+    ) -> int:
+        """At most ``turn`` messages of a lane, from where the look at it has come to."""
+        view, keys, given = look.view, look.keys, 0
+        while given < turn and look.left_of(lane) > 0:
+            found = look.queues.run(lane, look.places.get(lane, 0), turn - given)
+            if found is None or found[0] >= view.state.ceiling:
+                break
+            for run in list(view.partition.runs(found[0], min(found[1], view.state.ceiling))):
+                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
+                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
+                    look.places[lane] = run.batch.offset_at(index) + 1
+                    if slot in look.blocked:
+                        look.passed(lane)
+                        continue
+                    consumer = self._owner(view.subscription, keys, slot, look.only)
+                    if consumer is None:
+                        if not self._can_take(look):
+                            return given
+                        look.blocked.add(slot)
+                        look.passed(lane)
+                        continue
+                    given += self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
+                    look.reached_next()
+        return given
+
     # --- coming and going ---
 
     def choose_active(self, subscription: Subscription) -> None:
@@ -555,6 +673,41 @@ class Dispatching:
         if subscription.active is not None:
             self._state.effects.append(ActiveConsumerChanged(subscription.active))
             self._state.mark_dirty(subscription)
+
+
+class KeyLook:
+    """One look through the lanes of a partition whose keys are in order: how far it has come."""
+
+    __slots__ = ("blocked", "exhausted", "keys", "looks", "only", "places", "queues", "view")
+
+    def __init__(self, view: PartitionView, keys: KeySlots, only: Consumer | None) -> None:
+        self.view = view
+        self.keys = keys
+        self.only = only
+        """The consumer that asks, if one does."""
+        self.queues = view.state.queue_keys()
+        self.blocked: set[int] = set()
+        """Slots of keys whose next message can't go now, and so none of them."""
+        self.exhausted: set[int] = set()
+        """Lanes that have nothing more that can go now."""
+        self.places: dict[int, int] = {}
+        self.looks: dict[int, int] = {}
+
+    def left_of(self, lane: int) -> int:
+        """How many more messages of a lane are looked at in vain."""
+        return KEY_WINDOW - self.looks.get(lane, 0)
+
+    def passed(self, lane: int) -> None:
+        """A message was looked at in vain."""
+        self.looks[lane] = self.looks.get(lane, 0) + 1
+
+    def reached_next(self) -> None:
+        """The message behind the last one of its key may go now: maybe in another lane."""
+        found = self.queues.take_next()
+        if found is not None:
+            lane, offset = found
+            self.places[lane] = min(self.places.get(lane, 0), offset)
+            self.exhausted.discard(lane)
 
 
 def _rotated(items: list[T], turn: int) -> list[T]:

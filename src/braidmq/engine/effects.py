@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from braidmq.engine.envelope import Death
-from braidmq.engine.topics import Consumer, Subscription, Topic
+from braidmq.engine.groups import Membership
+from braidmq.engine.topics import Consumer, PartitionView, Subscription, Topic
 from braidmq.model.errors import PartitionQuarantined
 
 
@@ -21,6 +22,16 @@ class ConsumerFailed:
 
     consumer: Consumer
     error: PartitionQuarantined
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesTimedOut:
+    """A consumer did not answer for these in its visibility timeout: they are not its any more."""
+
+    consumer: Consumer
+    view: PartitionView
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,17 @@ class SubscriptionReady:
     watched again."""
 
     subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNotice:
+    """What a member of a group has is another now. It comes before any delivery that follows
+    from it."""
+
+    group: str
+    membership: Membership
+    consumers: tuple[Consumer, ...]
+    """Where deliveries to the member go."""
 
 
 class Level(IntEnum):
@@ -73,9 +95,11 @@ class DeadLettered:
 Effect = (
     ConsumerCancelled
     | ConsumerFailed
+    | DeliveriesTimedOut
     | ActiveConsumerChanged
     | TopicDeleted
     | SubscriptionReady
+    | MemberNotice
     | PressureChanged
     | DeadLettered
 )

@@ -270,15 +270,16 @@ cdef class EntryTable:
             found.append((low, high, before))
         return found
 
-    def notes(self):
+    def notes(self, outliving=frozenset()):
         """What a restart must know of delivered messages: (start, stop, attempts, state, deadline)
-        of each run of equal entries that were delivered at least once."""
+        of each run of equal entries that were delivered at least once. Of what is in flight the
+        deadline counts at consumers that are ``outliving`` it: 0 for others."""
         cdef list found = []
         cdef Py_ssize_t i
         cdef const Block *block
         cdef const Entry *entry
         cdef uint64_t mask
-        cdef int64_t offset, start = -1, stop = -1, deadline = 0
+        cdef int64_t offset, start = -1, stop = -1, deadline = 0, until
         cdef uint16_t attempts = 0
         cdef uint8_t state = 0
         for i in range(self.used):
@@ -290,12 +291,15 @@ cdef class EntryTable:
                 mask &= mask - 1
                 if entry.attempts == 0:
                     continue
+                until = entry.deadline_ms if entry.state == WAITING else 0
+                if entry.state == IN_FLIGHT and entry.deadline_ms and entry.consumer in outliving:
+                    until = entry.deadline_ms
                 if not (offset == stop and entry.attempts == attempts and entry.state == state
-                        and (entry.deadline_ms == deadline or state != WAITING)):
+                        and until == deadline):
                     if start >= 0:
                         found.append((start, stop, attempts, state, deadline))
                     start = offset
-                    attempts, state, deadline = entry.attempts, entry.state, entry.deadline_ms
+                    attempts, state, deadline = entry.attempts, entry.state, until
                 stop = offset + 1
         if start >= 0:
             found.append((start, stop, attempts, state, deadline))

@@ -103,7 +103,10 @@ def annotate(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
 
 def death_writers(death: Death) -> list[DeathWriter]:
     """Of each format that has any; its time is said when it writes."""
-    return [make(death) for make in _writer_makers.values()]
+    writers = [make(death) for make in _writer_makers.values()]
+    for writer in writers:
+        writer.placed = death.partition >= 0
+    return writers
 
 
 def routing_keys(record: Record) -> list[bytes]:
@@ -141,32 +144,72 @@ COUNT_BYTES, LENGTH_BYTES = 2, 4
 """Of encoded headers: how many they are, and how long the value of one is."""
 
 
-def annotate_native(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
-    headers = decode_headers(record.envelope) if record.envelope_format == NATIVE else []
-    path = decode_headers(dict(headers).get(PATH, b""))
-    path = [(death.topic, death.reason.encode()), *path][:64]
-    first = [(key, value) for key, value in headers if key.startswith(f"{DEATH}first-")] or [
-        (f"{DEATH}first-topic", death.topic.encode()),
-        (f"{DEATH}first-reason", death.reason.encode()),
-    ]
-    latest = {
+DEATHS_MAX = 64
+"""As many are remembered, the latest."""
+
+
+def facts_of(death: Death, offset: int) -> dict[str, str]:
+    """What every dead letter says of its end, in whichever protocol. What a full topic refused has
+    never been in a partition."""
+    return {
         "reason": death.reason,
         "topic": death.topic,
         "partition": str(death.partition),
-        "offset": str(record.offset),
+        "offset": str(offset if death.partition >= 0 else NOWHERE),
         "attempts": str(death.attempts),
         "subscription": death.subscription,
         "time": str(death.at_ms),
         "error": death.error,
     }
+
+
+NOWHERE = -1
+
+
+def annotate_native(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
+    headers = decode_headers(record.envelope) if record.envelope_format == NATIVE else []
+    said = dict(headers)
+    path = _grown_path(said.get(PATH, b""), death, said.get(f"{DEATH}time", b""))
+    first = [(key, value) for key, value in headers if key.startswith(f"{DEATH}first-")] or [
+        (f"{DEATH}first-topic", death.topic.encode()),
+        (f"{DEATH}first-reason", death.reason.encode()),
+    ]
     kept = [(key, value) for key, value in headers if not key.startswith(DEATH)]
+    latest = facts_of(death, record.offset)
     written = [
         *kept,
         *first,
         *((DEATH + key, value.encode()) for key, value in latest.items()),
         (PATH, encode_headers(path)),
     ]
-    return NATIVE, encode_headers(written), [(topic, reason.decode()) for topic, reason in path]
+    deaths = [(topic, reason) for topic, reason, _ in decode_path(encode_headers(path))]
+    return NATIVE, encode_headers(written), deaths
+
+
+def _grown_path(before: bytes, death: Death, last_ms: bytes) -> Headers:
+    """Topics and reasons, the newest first; the older ones with their times, which are said of the
+    newest elsewhere."""
+    try:
+        path = decode_headers(before)
+    except BadHeaders:
+        path = []  # a publisher's
+    if path and last_ms.isdigit() and AT not in path[0][1]:
+        path[0] = (path[0][0], path[0][1] + AT + last_ms)
+    return [(death.topic, death.reason.encode()), *path][:DEATHS_MAX]
+
+
+AT = b"\0"
+"""Between a reason and its time."""
+
+
+def decode_path(path: bytes) -> list[tuple[str, str, int | None]]:
+    """Topic, reason and time of each death. Raises BadHeaders."""
+    found = []
+    for topic, told in decode_headers(path):
+        reason, _, at_ms = told.partition(AT)
+        time = int(at_ms) if at_ms.isdigit() and len(at_ms) < 19 else None
+        found.append((topic, reason.decode("utf-8", "replace"), time))
+    return found
 
 
 def native_writer(death: Death) -> DeathWriter:

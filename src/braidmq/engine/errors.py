@@ -15,6 +15,24 @@ class UnknownPartition(NotFound):
     code = "unknown-partition"
 
 
+class UnknownLetter(NotFound):
+    """It was returned, removed or consumed, or never was one."""
+
+    code = "unknown-dead-letter"
+
+
+class LetterInFlight(Conflict):
+    code = "dead-letter-in-flight"
+    remedy = "Wait for the consumer's answer, or end the consumer"
+
+
+class LetterUndecided(Conflict):
+    """Who is to get a message alone can't be told of it before those that came earlier."""
+
+    code = "transaction-open"
+    remedy = "Try again when the transaction is over, or return it for all subscriptions"
+
+
 class UnknownGroup(NotFound):
     code = "unknown-group"
     remedy = "Join the group first"
@@ -30,6 +48,19 @@ class UnknownTemplate(NotFound):
     code = "unknown-template"
 
 
+class UnknownSchedule(NotFound):
+    code = "unknown-schedule"
+
+
+class BadSchedule(BadRequest):
+    code = "bad-schedule"
+
+
+class TooManySchedules(Conflict):
+    code = "too-many-schedules"
+    remedy = "Delete some"
+
+
 class NotDelayed(NotFound):
     """The message is not waiting for its time any more, or never was."""
 
@@ -38,6 +69,13 @@ class NotDelayed(NotFound):
 
 class TopicExists(Conflict):
     code = "topic-exists"
+
+
+class StorageIsFixed(Conflict):
+    """Records do not move between memory and disk."""
+
+    code = "storage-is-fixed"
+    remedy = "Delete it, and make it anew with the storage it is to have"
 
 
 class StaleReceipt(Conflict):
@@ -68,14 +106,39 @@ class BadPosition(BadRequest):
     code = "bad-position"
 
 
-class BadPartitionCount(BadRequest):
-    code = "bad-partition-count"
+class PartitionClosed(Conflict):
+    """It was taken away, and is only read to its end."""
+
+    code = "partition-closed"
+    remedy = "Publish to one of the topic's partitions, or without naming one"
+
+
+class TooManyResizes(Conflict):
+    """The topic still holds records from before as many resizes as it can keep."""
+
+    code = "too-many-resizes"
+    remedy = "Let its subscriptions catch up, or its retention remove the oldest records first"
+
+
+class PartitionRequired(BadRequest):
+    """The topic's partition strategy leaves the choice to publishers."""
+
+    code = "partition-required"
+    remedy = "Name a partition, or set partition_strategy of the topic to hash or round-robin"
 
 
 class MessageTooLarge(BraidError):
     kind = Kind.TOO_LARGE
     code = "message-too-large"
     remedy = "Send less, or raise message_bytes_max of the topic"
+
+
+class TooManyInFlight(BraidError):
+    """Whoever receives from the subscription has as much unanswered as its topic allows."""
+
+    kind = Kind.REFUSED
+    code = "too-many-in-flight"
+    remedy = "Answer for what was received, or raise in_flight_max of the topic"
 
 
 class TopicFull(BraidError):

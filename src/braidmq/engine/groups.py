@@ -2,34 +2,35 @@
 
 A pure state machine: it is told the time and returns effects. One partition's life:
 
-           assign                another plan                 A acknowledges, or
+           assign                another plan                 nothing in flight at A,
     free ─────────► owned by A ──────────────► revoking at A ──────────────────────► owned by B
-      ▲                │   ▲                      │     │     its deadline passes
+      ▲                │   ▲                      │     │     A lets go, or too late
       │                │   └─ planned for A again ┘     │
       └────────────────┴── A leaves, expires or joins ──┘
                            anew, or the topic shrinks
 
 A *rebalance* makes a new plan and a new generation. Only partitions whose plan changed are touched:
-their old owner is asked to stop (``Revoking``), and only when it has, or its time is up, does the
-new one start (``Assigned``). Nothing else pauses (catalogue row C3).
+their old owner is asked to stop (``Revoking``). The new one starts (``Assigned``) when nothing is
+in flight at the old one (``quiet``), which may be at once, when that one says that it has let go,
+or when its time is up. Nothing else pauses (catalogue row C3).
 
 Generations fence zombies. A heartbeat must carry the current one. An acknowledgement or a commit
 is held against the generation in which its sender got the partition: a member that kept it across
 rebalances goes on undisturbed, one that lost it in between is refused, even if it has it again.
 
-The caller makes ``dump`` durable whenever it sees ``Rebalanced``, before it answers any member: a
-generation must never be handed out twice.
+The caller makes ``dump`` durable whenever it sees ``Rebalanced``, and the ``record`` of each member
+in ``take_changed``, before it answers any member: a generation must never be handed out twice, and
+members go on after a restart with what they had (``restore``, ``resume``).
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from heapq import heapify, heapreplace
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import msgspec
 
+from braidmq.engine.group_plans import PLANNERS, Plan, Strategy, TopicPartition
 from braidmq.model.errors import AccessRefused, BadRequest, BraidError, Conflict, Kind, NotFound
 
 HEARTBEAT_INTERVAL_MS: Final = 3_000
@@ -66,11 +67,6 @@ class GroupFull(BraidError):
     kind = Kind.REFUSED
     code = "group-full"
     remedy = "Let members leave first, or use another group"
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
 
 
 # --- effects ---
@@ -129,200 +125,11 @@ class Membership:
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
 
 
-# --- plans ---
-
-Plan = dict[TopicPartition, str]
-Subscriptions = Mapping[str, frozenset[str]]
-"""Member to the topics it wants."""
-
-
-def _subscribers(subscriptions: Subscriptions) -> dict[str, list[str]]:
-    """Topic to the members that want it, in order."""
-    found = defaultdict[str, list[str]](list)
-    for member_id in sorted(subscriptions):
-        for topic in subscriptions[member_id]:
-            found[topic].append(member_id)
-    return found
-
-
-def plan_range(subscriptions: Subscriptions, counts: Mapping[str, int], _: Plan) -> Plan:
-    """Each topic in consecutive pieces, so that equal partitions of two topics meet."""
-    plan: Plan = {}
-    for topic, members in _subscribers(subscriptions).items():
-        each, left_over = divmod(counts.get(topic, 0), len(members))
-        first = 0
-        for i, member_id in enumerate(members):
-            stop = first + each + (i < left_over)
-            plan.update((TopicPartition(topic, p), member_id) for p in range(first, stop))
-            first = stop
-    return plan
-
-
-def plan_round_robin(subscriptions: Subscriptions, counts: Mapping[str, int], _: Plan) -> Plan:
-    """All partitions of all topics in turn, skipping members that don't want the topic."""
-    plan: Plan = {}
-    turns = deque(sorted(subscriptions))
-    for topic in sorted(_subscribers(subscriptions)):
-        for partition in range(counts.get(topic, 0)):
-            while topic not in subscriptions[turns[0]]:
-                turns.rotate(-1)
-            plan[TopicPartition(topic, partition)] = turns[0]
-            turns.rotate(-1)
-    return plan
-
-
-def plan_sticky(subscriptions: Subscriptions, counts: Mapping[str, int], previous: Plan) -> Plan:
-    """As even as can be, and with the fewest moves from ``previous`` that it takes."""
-    return _StickyPlan(subscriptions, counts, previous).made()
-
-
-class _StickyPlan:
-    """Keep, fill, level. With equal subscriptions the moves are the minimum: each move takes from
-    the fullest and gives to the emptiest, so it is one that any even plan has to make."""
-
-    def __init__(
-        self, subscriptions: Subscriptions, counts: Mapping[str, int], previous: Plan
-    ) -> None:
-        self._subscribers = _subscribers(subscriptions)
-        self._counts = {topic: counts.get(topic, 0) for topic in self._subscribers}
-        self._previous = previous
-        self._load = dict.fromkeys(sorted(subscriptions), 0)
-        # Member to topic to the partitions it has of it.
-        self._held = {member_id: defaultdict[str, set[int]](set) for member_id in subscriptions}
-        self._keep(subscriptions)
-
-    def made(self) -> Plan:
-        self._fill()
-        if all(len(members) == len(self._load) for members in self._subscribers.values()):
-            self._level_alike()
-        else:
-            self._level()
-        return {
-            TopicPartition(topic, partition): member_id
-            for member_id, topics in self._held.items()
-            for topic, partitions in topics.items()
-            for partition in partitions
-        }
-
-    def _keep(self, subscriptions: Subscriptions) -> None:
-        for (topic, partition), member_id in self._previous.items():
-            wanted = topic in subscriptions.get(member_id, ())
-            if wanted and partition < self._counts[topic]:
-                self._give(member_id, topic, partition)
-
-    def _give(self, member_id: str, topic: str, partition: int) -> None:
-        self._held[member_id][topic].add(partition)
-        self._load[member_id] += 1
-
-    def _fill(self) -> None:
-        """Give what nobody has to the least loaded; topics with little choice come first."""
-        choice = {topic: len(members) for topic, members in self._subscribers.items()}
-        for topic in sorted(choice, key=lambda topic: (choice[topic], topic)):
-            members = self._subscribers[topic]
-            taken = set[int]().union(*(self._held[member_id][topic] for member_id in members))
-            emptiest = [(self._load[member_id], member_id) for member_id in members]
-            heapify(emptiest)
-            for partition in range(self._counts[topic]):
-                if partition not in taken:
-                    load, member_id = emptiest[0]
-                    heapreplace(emptiest, (load + 1, member_id))
-                    self._give(member_id, topic, partition)
-
-    def _level_alike(self) -> None:
-        """From the fullest to the emptiest, where everybody may have everything. Nobody both gives
-        and takes, so each heap is right about the members it is asked for."""
-        emptiest = [(load, member_id) for member_id, load in self._load.items()]
-        fullest = [(-load, member_id) for load, member_id in emptiest]
-        heapify(emptiest)
-        heapify(fullest)
-        while fullest and -fullest[0][0] - emptiest[0][0] >= 2:
-            giver, taker = fullest[0][1], emptiest[0][1]
-            held = self._held[giver]
-            topic = max(held, key=lambda each: (len(held[each]), each))
-            self._shift([(giver, topic, taker)])
-            heapreplace(fullest, (-self._load[giver], giver))
-            heapreplace(emptiest, (self._load[taker], taker))
-
-    def _level(self) -> None:
-        """Move along chains from fuller to emptier members until none makes it more even."""
-        stuck = set[str]()
-        while len(stuck) < len(self._load):
-            fullest = max(self._load.keys() - stuck, key=lambda each: (self._load[each], each))
-            if self._load[fullest] < min(self._load.values()) + 2:
-                return
-            if chain := self._chain_from(fullest):
-                self._shift(chain)
-                stuck.clear()
-            else:
-                stuck.add(fullest)
-
-    def _chain_from(self, fullest: str) -> list[tuple[str, str, str]]:
-        """The shortest way, as (from, topic, to) steps, to a member with two fewer or less."""
-        came = dict[str, tuple[str, str]]()
-        level = [fullest]
-        while level:
-            following = list[str]()
-            for member_id in level:
-                self._look_around(member_id, fullest, came, following)
-            emptiest = min(following, key=lambda each: (self._load[each], each), default=fullest)
-            if self._load[emptiest] <= self._load[fullest] - 2:
-                return self._steps(came, fullest, emptiest)
-            level = following
-        return []
-
-    def _look_around(
-        self, member_id: str, start: str, came: dict[str, tuple[str, str]], following: list[str]
-    ) -> None:
-        for topic, partitions in sorted(self._held[member_id].items()):
-            if not partitions:
-                continue
-            for other in self._subscribers[topic]:
-                if other != start and other not in came:
-                    came[other] = (member_id, topic)
-                    following.append(other)
-
-    @staticmethod
-    def _steps(
-        came: dict[str, tuple[str, str]], start: str, end: str
-    ) -> list[tuple[str, str, str]]:
-        steps = list[tuple[str, str, str]]()
-        while end != start:
-            member_id, topic = came[end]
-            steps.append((member_id, topic, end))
-            end = member_id
-        return steps
-
-    def _shift(self, chain: list[tuple[str, str, str]]) -> None:
-        for giver, topic, taker in chain:
-            partition = self._least_missed(giver, topic, taker)
-            self._held[giver][topic].remove(partition)
-            self._load[giver] -= 1
-            self._give(taker, topic, partition)
-
-    def _least_missed(self, giver: str, topic: str, taker: str) -> int:
-        """Best one that was the taker's before, then one that wasn't the giver's."""
-
-        def cost(partition: int) -> tuple[int, int]:
-            before = self._previous.get(TopicPartition(topic, partition))
-            return (0 if before == taker else 2 if before == giver else 1), -partition
-
-        return min(self._held[giver][topic], key=cost)
-
-
-class Strategy(Enum):
-    RANGE = "range"
-    ROUND_ROBIN = "round-robin"
-    STICKY = "sticky"
-
-
-PLANNERS: Final[dict[Strategy, Callable[[Subscriptions, Mapping[str, int], Plan], Plan]]] = {
-    Strategy.RANGE: plan_range,
-    Strategy.ROUND_ROBIN: plan_round_robin,
-    Strategy.STICKY: plan_sticky,
-}
-
-
 # --- the group ---
+
+
+NEVER_MS: Final = 1 << 62
+"""A member that is there while its connection is has no session that could be over."""
 
 
 @dataclass(slots=True)
@@ -332,6 +139,8 @@ class _Member:
     joined: int
     """The generation its join made: anything older was sent by an earlier life of this id."""
     deadline_ms: int
+    kept: bool
+    """Whether it comes back after a restart."""
     held: set[TopicPartition] = field(default_factory=set)
 
 
@@ -350,6 +159,24 @@ class _Dump(msgspec.Struct, array_like=True):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     generation: int
+    counts: dict[str, int] = {}
+
+
+class _Holding(msgspec.Struct, array_like=True):
+    topic: str
+    partition: int
+    since: int
+    planned: str
+
+
+class MemberRecord(msgspec.Struct, array_like=True):
+    """What is kept of a member."""
+
+    member_id: str
+    client: str
+    topics: list[str]
+    joined: int
+    held: list[_Holding]
 
 
 class Group:
@@ -376,11 +203,12 @@ class Group:
         self._counts: dict[str, int] = {}
         self._tenures: dict[TopicPartition, _Tenure] = {}
         self._revoke_by_ms: dict[TopicPartition, int] = {}
+        self._changed: set[str] = set()
 
     # --- what outlives a restart ---
 
     def dump(self) -> bytes:
-        """All but the members, who join again, and the partitions, which the topics know."""
+        """All but the members, who have a record each."""
         return msgspec.msgpack.encode(
             _Dump(
                 self.name,
@@ -388,8 +216,54 @@ class Group:
                 self.session_timeout_ms,
                 self.rebalance_timeout_ms,
                 self.generation,
+                self._counts,
             )
         )
+
+    def take_changed(self) -> list[str]:
+        """Members whose record is another, or gone, since this was last asked."""
+        changed, self._changed = sorted(self._changed), set()
+        return changed
+
+    def record(self, member_id: str) -> MemberRecord | None:
+        """None for one that is not there, or does not come back after a restart."""
+        member = self._members.get(member_id)
+        if member is None or not member.kept:
+            return None
+        tenures = ((each, self._tenures[each]) for each in sorted(member.held))
+        held = [_Holding(*each, tenure.since, tenure.planned) for each, tenure in tenures]
+        return MemberRecord(member_id, member.client, sorted(member.topics), member.joined, held)
+
+    def restore(self, record: MemberRecord, now_ms: int) -> None:
+        """A member of before the restart is there, with a whole session to be heard of again."""
+        member = self._members[record.member_id] = _Member(
+            record.client,
+            frozenset(record.topics),
+            record.joined,
+            now_ms + self.session_timeout_ms,
+            kept=True,
+        )
+        for each in record.held:
+            place = TopicPartition(each.topic, each.partition)
+            if each.partition < self._counts.get(each.topic, 0):
+                self._tenures[place] = _Tenure(record.member_id, each.since, each.planned)
+                member.held.add(place)
+                if each.planned != record.member_id:
+                    self._revoke_by_ms[place] = now_ms + self.rebalance_timeout_ms
+
+    def resume(self, now_ms: int) -> Effects:
+        """All members that come back are there: what they work on, and what the others had."""
+        effects: Effects = []
+        for member_id in self.member_ids:
+            theirs = self._members[member_id].held - self._revoke_by_ms.keys()
+            if theirs:
+                effects.append(Assigned(member_id, tuple(sorted(theirs)), self.generation))
+        wanted = {topic for member in self._members.values() for topic in member.topics}
+        count = sum(self._counts.get(topic, 0) for topic in wanted)
+        planned = (tenure.planned in self._members for tenure in self._tenures.values())
+        if len(self._tenures) == count and all(planned):
+            return effects
+        return effects + self._rebalance(self._previous(), now_ms)
 
     @classmethod
     def load(cls, data: bytes) -> Self:
@@ -402,6 +276,7 @@ class Group:
             dumped.name, dumped.strategy, dumped.session_timeout_ms, dumped.rebalance_timeout_ms
         )
         group.generation = dumped.generation
+        group._counts = dumped.counts
         return group
 
     # --- questions ---
@@ -409,6 +284,19 @@ class Group:
     @property
     def member_ids(self) -> tuple[str, ...]:
         return tuple(sorted(self._members))
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self._counts)
+
+    def all_revoking(self) -> list[TopicPartition]:
+        """What is still with an old owner that was asked to stop."""
+        return list(self._revoke_by_ms)
+
+    def membership(self, member_id: str) -> Membership:
+        return Membership(
+            member_id, self.generation, self.assignment(member_id), self.revoking(member_id)
+        )
 
     def assignment(self, member_id: str) -> dict[str, tuple[int, ...]]:
         """The partitions the member works on, without those it is to let go of."""
@@ -425,7 +313,8 @@ class Group:
     def next_deadline_ms(self) -> int | None:
         """When ``expire`` will next have something to do."""
         sessions = (member.deadline_ms for member in self._members.values())
-        return min((*sessions, *self._revoke_by_ms.values()), default=None)
+        due = min((*sessions, *self._revoke_by_ms.values()), default=NEVER_MS)
+        return due if due < NEVER_MS else None
 
     def fence(self, member_id: str, generation: int, topic: str, partition: int) -> None:
         """Raise unless what a member sent in ``generation`` counts for this partition."""
@@ -440,13 +329,24 @@ class Group:
     # --- what members do ---
 
     def join(
-        self, member_id: str | None, client: str, topics: Iterable[str], now_ms: int
+        self,
+        member_id: str | None,
+        client: str,
+        topics: Iterable[str],
+        now_ms: int,
+        *,
+        attached: bool = False,
     ) -> tuple[Membership, Effects]:
         """Become a member. Joining under an id that is a member is that member's new life: what
-        its old one held goes back first, and what its old one sends from now on is refused."""
+        its old one held goes back first, and what its old one sends from now on is refused.
+
+        ``attached``: it is there as long as its connection and need not be heard of. Only under an
+        id of its own can it come back after a restart.
+        """
         wanted = frozenset(topics)
         if not wanted:
             raise BadRequest("a member of a group must name at least one topic")
+        kept = member_id is not None or not attached
         if member_id is None:
             member_id = self._new_id(client)
         if member_id not in self._members and len(self._members) >= MEMBERS_MAX:
@@ -454,10 +354,11 @@ class Group:
         # Before its old life's partitions are freed, so that a sticky plan gives them back to it.
         previous = self._previous()
         effects = self._free(member_id) if member_id in self._members else []
-        deadline_ms = now_ms + self.session_timeout_ms
-        self._members[member_id] = _Member(client, wanted, self.generation + 1, deadline_ms)
+        deadline_ms = NEVER_MS if attached else now_ms + self.session_timeout_ms
+        self._members[member_id] = _Member(client, wanted, self.generation + 1, deadline_ms, kept)
+        self._changed.add(member_id)
         effects += self._rebalance(previous, now_ms)
-        return self._membership(member_id), effects
+        return self.membership(member_id), effects
 
     def heartbeat(
         self, member_id: str, generation: int, now_ms: int, revoked: Iterable[tuple[str, int]] = ()
@@ -479,15 +380,29 @@ class Group:
         asked = {TopicPartition(*each) for each in revoked} & member.held
         let_go = [each for each in asked if self._lets_go(each, generation)]
         effects = self._hand_over(let_go)
-        return self._membership(member_id), effects
+        return self.membership(member_id), effects
 
     def leave(self, member_id: str, generation: int, now_ms: int) -> Effects:
         self._live(member_id, generation)
-        effects = self._free(member_id)
-        del self._members[member_id]
+        effects = self._remove(member_id)
         return effects + self._rebalance(self._previous(), now_ms)
 
     # --- what happens to them ---
+
+    def detach(self, member_id: str, now_ms: int) -> Effects:
+        """Its connection is lost. One that can come back has a session's time for that; what it had
+        in flight is nobody's, so that what it was to let go of goes."""
+        member = self._members.get(member_id)
+        if member is None:
+            return []
+        if not member.kept:
+            return self._remove(member_id) + self._rebalance(self._previous(), now_ms)
+        member.deadline_ms = now_ms + self.session_timeout_ms
+        return self.quiet(member.held)
+
+    def quiet(self, partitions: Iterable[TopicPartition]) -> Effects:
+        """Nothing is in flight in these: those whose owner was asked to stop go on at once."""
+        return self._hand_over([each for each in partitions if each in self._revoke_by_ms])
 
     def expire(self, now_ms: int) -> Effects:
         """End the sessions and the revocations whose time is up."""
@@ -495,8 +410,7 @@ class Group:
         gone = [each for each in self.member_ids if self._members[each].deadline_ms <= now_ms]
         if gone:
             for member_id in gone:
-                effects += [MemberExpired(member_id), *self._free(member_id)]
-                del self._members[member_id]
+                effects += [MemberExpired(member_id), *self._remove(member_id)]
             effects += self._rebalance(self._previous(), now_ms)
         overdue = [each for each, by_ms in self._revoke_by_ms.items() if by_ms <= now_ms]
         return effects + self._hand_over(overdue)
@@ -544,11 +458,6 @@ class Group:
             )
         return member
 
-    def _membership(self, member_id: str) -> Membership:
-        return Membership(
-            member_id, self.generation, self.assignment(member_id), self.revoking(member_id)
-        )
-
     def _previous(self) -> Plan:
         """The last plan, or where that fell through the owner: what a sticky plan starts from."""
         return {
@@ -560,12 +469,20 @@ class Group:
         assert each not in self._tenures
         self._tenures[each] = _Tenure(owner, self.generation, owner)
         self._members[owner].held.add(each)
+        self._changed.add(owner)
 
     def _end_tenure(self, each: TopicPartition) -> _Tenure:
         tenure = self._tenures.pop(each)
         self._members[tenure.owner].held.remove(each)
         self._revoke_by_ms.pop(each, None)
+        self._changed.add(tenure.owner)
         return tenure
+
+    def _remove(self, member_id: str) -> Effects:
+        effects = self._free(member_id)
+        del self._members[member_id]
+        self._changed.add(member_id)
+        return effects
 
     def _free(self, member_id: str) -> Effects:
         """Take everything from a member that is gone: there is nobody to wait for."""
@@ -628,6 +545,7 @@ class Group:
         given: list[tuple[str, TopicPartition]],
     ) -> None:
         tenure.planned = planned
+        self._changed.add(tenure.owner)
         if planned == tenure.owner:
             del self._revoke_by_ms[each]
             given.append((planned, each))

@@ -1,6 +1,6 @@
 """What a topic takes before it refuses: messages up to a size, and so many of them."""
 
-from braidmq.engine.errors import MessageTooLarge
+from braidmq.engine.errors import MessageTooLarge, PartitionRequired
 from braidmq.engine.topics import Topic
 from braidmq.record.batch import RecordBatch
 
@@ -13,9 +13,18 @@ def check_size(topic: Topic, batch: RecordBatch) -> None:
         )
 
 
+def check_place(topic: Topic) -> None:
+    """For a batch whose publisher names no partition."""
+    if topic.needs_partition:
+        raise PartitionRequired(
+            f"whoever publishes to topic {topic.name!r} has to name one of its {topic.width} "
+            "partitions"
+        )
+
+
 def room(topic: Topic, batch: RecordBatch) -> int:
     """How many records of the batch the topic takes, before it refuses."""
-    if topic.drops_head or not topic.has_load:
+    if topic.drops_head:
         return batch.count
     policy, fitting = topic.policy, batch.count
     count, size = _load(topic)
@@ -40,7 +49,7 @@ def _load(topic: Topic) -> tuple[int, int]:
     undecided = sum([each.undecided for each in topic.partitions])
     if undecided:
         more = sum([each.undecided_bytes for each in topic.partitions])
-        for subscription in topic.subscriptions.values():
+        for subscription in topic.limited_subscriptions:
             if not subscription.uncommitted:
                 its_count, its_size = subscription.load
                 count = max(count, its_count + undecided)
@@ -48,10 +57,21 @@ def _load(topic: Topic) -> tuple[int, int]:
     return count, size
 
 
+def has_room(topic: Topic, count: int, size: int) -> bool:
+    """Whether so many messages of so many bytes fit without one being refused or pushed out."""
+    policy = topic.policy
+    if not topic.bounded:
+        return True
+    there, there_bytes = _load(topic)
+    return (policy.max_messages is None or there + count <= policy.max_messages) and (
+        policy.max_bytes is None or there_bytes + size <= policy.max_bytes
+    )
+
+
 def is_full(topic: Topic) -> bool:
     """Whether a topic that refuses takes no more."""
     policy = topic.policy
-    if topic.drops_head or not topic.has_load:
+    if topic.drops_head:
         return False
     count, size = _load(topic)
     return (policy.max_messages is not None and count >= policy.max_messages) or (

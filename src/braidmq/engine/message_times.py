@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+from braidmq.engine.delay_ends import DelayEnd, DelayEnds
 from braidmq.engine.reading import TIME_MAX_MS
 from braidmq.engine.record_times import RecordClock
 from braidmq.engine.removal import Removal
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import Event, State
+from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.timers import Timers
 from braidmq.engine.topics import PartitionView, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
@@ -17,22 +19,54 @@ from braidmq.storage.partition_log import Run
 IN_FLIGHT_LOOK_MS = 1000
 """Messages at a consumer don't expire; when they come back too old it is noticed within this."""
 
+IN_FLIGHT_LOOK_MS_MIN = 10
+
 
 class MessageTimes:
-    def __init__(self, state: EngineState, timers: Timers, removal: Removal) -> None:
+    def __init__(
+        self,
+        state: EngineState,
+        timers: Timers,
+        removal: Removal,
+        subscriptions: Subscriptions,
+        delay_ends: DelayEnds,
+    ) -> None:
         self._state = state
+        self._subscriptions = subscriptions
         self._removal = removal
+        self._delay_ends = delay_ends
         timers.register(TimerKind.DUE, self._due)
         timers.register(TimerKind.EXPIRY, self._expiry)
         timers.register(TimerKind.HEAD, self._head)
 
-    def _due(self, owner: int, offset: int, _: int, now_ms: int) -> None:
+    def _due(self, owner: int, offset: int, due_ms: int, now_ms: int) -> None:
         partition = self._state.partitions.get(PartitionId(owner))
-        for view in partition.views if partition is not None else ():
+        if partition is None:
+            return
+        is_visible = not partition.views and self._is_for_readers(partition, offset, due_ms)
+        for view in partition.views:
             if view.state.apply(Event.DUE, offset, offset + 1, not_after_ms=now_ms)[1]:
                 self._state.mark_dirty(view.subscription)
-        if partition is not None and partition.topic.policy.ttl_ms:
+                is_visible = True
+        if is_visible:
+            self._delay_ends.note(partition, offset, due_ms, DelayEnd.DELIVERED, now_ms)
+        if partition.topic.policy.ttl_ms:
             self._state.wheel.schedule(now_ms, TimerKind.EXPIRY, owner, offset)
+
+    def _is_for_readers(self, partition: TopicPartition, offset: int, due_ms: int) -> bool:
+        """Whether a record that nobody subscribes to is due by this timer: it was not cancelled,
+        and if the clock was set its date is still the one the timer was set for."""
+        cancelled = self._state.cancelled(partition)
+        if cancelled is not None and offset in cancelled:
+            return False
+        if not partition.log.start_offset <= offset < partition.stable_offset:
+            return False
+        if not partition.has_dates or len(self._state.clocks) == 1:
+            return True
+        try:
+            return any(at[1] == due_ms for at in partition.timed_between(offset, offset + 1))
+        except PartitionQuarantined:
+            return False
 
     def _expiry(self, owner: int, offset: int, _: int, now_ms: int) -> None:
         """A record with times of its own may have expired. What its topic's TTL makes of it is
@@ -46,9 +80,16 @@ class MessageTimes:
             if expires > now_ms:
                 self._state.wheel.schedule(expires, TimerKind.EXPIRY, owner, offset)
             elif expires:
+                if not partition.views:
+                    self._subscriptions.set_stand_in(partition.topic, now_ms, expiring=True)
+                due = clock.due_of(run.batch, run.first)
+                if due > now_ms and any(
+                    _is_in(State.DELAYED, view, offset) for view in partition.views
+                ):
+                    self._delay_ends.note(partition, offset, due, DelayEnd.EXPIRED, now_ms)
                 for view in list(partition.views):
                     self._removal.expire(view, run, now_ms)
-                if any(_in_flight(view, offset) for view in partition.views):
+                if any(_is_in(State.IN_FLIGHT, view, offset) for view in partition.views):
                     due = now_ms + IN_FLIGHT_LOOK_MS
                     self._state.wheel.schedule(due, TimerKind.EXPIRY, owner, offset)
 
@@ -66,7 +107,9 @@ class MessageTimes:
             return
         due = min(self._expire_old(view, now_ms) for view in list(partition.views))
         if any(view.state.in_flight for view in partition.views):
-            due = min(due, now_ms + IN_FLIGHT_LOOK_MS)
+            # What arrives before the next look is not to outlive its time for it.
+            look_ms = max(partition.topic.policy.ttl_ms, IN_FLIGHT_LOOK_MS_MIN)
+            due = min(due, now_ms + min(look_ms, IN_FLIGHT_LOOK_MS))
         if due < TIME_MAX_MS:
             partition.head_timer = self._state.wheel.schedule(due, TimerKind.HEAD, partition.log.id)
 
@@ -137,7 +180,7 @@ class MessageTimes:
             if due and dated & DATED_DUE:
                 for view in partition.views:
                     view.state.delay(offset, due)
-                wheel.schedule(due, TimerKind.DUE, log.id, offset)
+                wheel.schedule(due, TimerKind.DUE, log.id, offset, due)
             if expires and dated & DATED_EXPIRY:
                 wheel.schedule(expires, TimerKind.EXPIRY, log.id, offset)
 
@@ -156,6 +199,6 @@ def _expired(run: Run, clock: RecordClock, now_ms: int, ttl_ms: int) -> Iterator
         at += abs(count)
 
 
-def _in_flight(view: PartitionView, offset: int) -> bool:
+def _is_in(state: State, view: PartitionView, offset: int) -> bool:
     found = view.state.look(offset)
-    return found is not None and found[0] == State.IN_FLIGHT
+    return found is not None and found[0] == state

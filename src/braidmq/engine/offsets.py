@@ -1,5 +1,6 @@
 """Where a subscription stands: settled up to an offset, or begun again from one."""
 
+from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.errors import BadPosition
 from braidmq.engine.hooks import Hooks
 from braidmq.engine.reading import Position, find_offset
@@ -32,17 +33,40 @@ class Offsets:
         require_within(view, offset)
         self.settle_up_to(view, offset)
 
-    def rewind(self, subscription: Subscription, to: Position, *, now_ms: int) -> None:
-        """Begin again from a position; other subscriptions do not notice."""
+    def rewind(
+        self, subscription: Subscription, to: Position, *, now_ms: int, partition: int | None = None
+    ) -> None:
+        """Begin again from a position, in all partitions or in one; other subscriptions do not
+        notice. Raises UnknownPartition."""
         self._subscriptions.require_existing(subscription)
-        targets = [find_offset(view.log, to) for view in subscription.views]
-        for view, offset in zip(subscription.views, targets, strict=True):
+        views = subscription.views
+        if partition is not None:
+            subscription.topic.partition(partition)
+            views = [views[partition]]
+        targets = [self._target(view, to, now_ms) for view in views]
+        for view, offset in zip(views, targets, strict=True):
             self._rewind(view, offset)
+            if view.partition.kept is not None:
+                view.partition.kept.begin_again(view.log.start_offset)
             self._subscriptions.settle_cancelled(subscription, view.partition, view.state.settled)
             self._rebuilding.rebuild(view, now_ms)
             if not view.partition.head_timer:
                 self._state.arm_head(view.partition, now_ms)
+        raise_barriers(subscription)
         self._state.mark_dirty(subscription)
+        if subscription.topic.bounded and subscription.topic.drops_head:
+            for hook in self._hooks.overflowing:
+                hook(subscription.topic, now_ms)
+
+    def _target(self, view: PartitionView, to: Position, now_ms: int) -> int:
+        """What a queue only keeps and what outlived its TTL does not come back: it would be a dead
+        letter again."""
+        found, partition = find_offset(view.log, to), view.partition
+        ttl_ms = partition.topic.policy.ttl_ms
+        if partition.kept is None or not ttl_ms:
+            return found
+        living = partition.first_since(now_ms - ttl_ms + 1)
+        return max(found, min(living, view.state.settled.floor))
 
     def settle_up_to(self, view: PartitionView, offset: int) -> None:
         """Everything below ``offset`` counts as acknowledged."""
@@ -57,7 +81,7 @@ class Offsets:
         for hook in self._hooks.recounting:
             hook(view)
         self.take_back(view, 0, view.state.end)
-        if view.subscription.durable:
+        if view.subscription.journaled:
             self._state.store.reset_offsets(view.subscription.id, view.partition_id, offset)
             self._settlement.note(view, offset, offset, 0, RESET_NOTE, 0)
         else:

@@ -46,7 +46,8 @@ cdef struct Share:
 
 
 def split(
-    RecordBatch batch not None, int32_t partitions, int64_t round_robin, bint by_place=False
+    RecordBatch batch not None, int32_t partitions, int64_t round_robin, bint by_place=False,
+    bint by_key=True,
 ):
     """Split ``batch`` into one new batch per partition, None where nothing goes.
 
@@ -54,7 +55,8 @@ def split(
     batches and the ``round_robin`` to pass next time. Order is kept within each partition, and a
     record's offset field is its place in its new batch. When everything goes to one partition,
     ``batch`` itself stands there. ``by_place``: a record without key goes where its place in the
-    batch says, whatever keys stand before it, so that one sent again goes there again.
+    batch says, whatever keys stand before it, so that one sent again goes there again. Not
+    ``by_key``: keys count for nothing, all of it goes round robin.
     """
     cdef Share *shares
     cdef uint16_t *places
@@ -73,15 +75,19 @@ def split(
         if shares == NULL or places == NULL:
             raise MemoryError
         turn = choose_places(
-            batch, partitions, <uint32_t>(round_robin % partitions), by_place, places, shares)
+            batch, partitions, <uint32_t>(round_robin % partitions), by_place, by_key, places,
+            shares)
         return deal(batch, partitions, places, shares), turn
     finally:
         free(places)
         free(shares)
 
 
-def places(RecordBatch batch not None, int32_t partitions, int64_t round_robin):
-    """The partition of each record, as ``split`` deals them ``by_place``."""
+def places(
+    RecordBatch batch not None, int32_t partitions, int64_t round_robin, bint by_key=True,
+    bint by_place=True,
+):
+    """The partition of each record, as ``split`` deals them."""
     cdef array.array found = array.clone(SLOT_NUMBERS, batch.count, zero=False)
     cdef Share *shares
     if not 1 <= partitions <= MOST_PARTITIONS:
@@ -90,27 +96,29 @@ def places(RecordBatch batch not None, int32_t partitions, int64_t round_robin):
     if shares == NULL:
         raise MemoryError
     choose_places(
-        batch, partitions, <uint32_t>(round_robin % partitions), True,
+        batch, partitions, <uint32_t>(round_robin % partitions), by_place, by_key,
         <uint16_t *>found.data.as_ushorts, shares)
     free(shares)
     return found
 
 
 cdef uint32_t choose_places(
-    RecordBatch batch, uint32_t partitions, uint32_t turn, bint by_place, uint16_t *places,
-    Share *shares,
+    RecordBatch batch, uint32_t partitions, uint32_t turn, bint by_place, bint by_key,
+    uint16_t *places, Share *shares,
 ) noexcept:
     """Choose each record's partition and add up what each gets; returns the next turn."""
     cdef const RecordHeader *header
     cdef Py_ssize_t i
     cdef uint32_t place
+    cdef bint keyed
     for i in range(batch.count):
         header = batch.header_at(i)
-        if header.flags & KEYED:
+        keyed = by_key and header.flags & KEYED
+        if keyed:
             place = partition_of_hash(hash_of_record(header), partitions)
         else:
             place = turn
-        if by_place or not header.flags & KEYED:
+        if by_place or not keyed:
             turn = turn + 1 if turn + 1 < partitions else 0
         places[i] = <uint16_t>place
         shares[place].size += record_bytes(header)

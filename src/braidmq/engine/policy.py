@@ -23,9 +23,6 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-COMPACTION_INTERVAL_MS_MIN = SECOND_MS
-"""All of a partition is read for a compaction: shorter intervals count as this."""
-
 
 class IllegalPolicy(BadRequest):
     code = "illegal-policy"
@@ -104,6 +101,14 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_ms: Milliseconds = 0
     bytes: Count = 0
     messages: Count = 0
+    keep_acked_ms: Milliseconds = 0
+    """Of a queue: acknowledged messages stay this long, for a replay …"""
+    keep_acked_bytes: Count = 0
+    """… and so many bytes of them; with both, until either is over. 0 and 0: they go at once."""
+
+    @property
+    def keeps_acked(self) -> bool:
+        return bool(self.keep_acked_ms or self.keep_acked_bytes)
 
 
 class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,23 +119,24 @@ class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The header that holds the key; empty: the record's key."""
     lag_ms: Milliseconds = 5 * MINUTE_MS
     interval_ms: Milliseconds = 10 * MINUTE_MS
-
-    @property
-    def period_ms(self) -> int:
-        """How often it is done."""
-        return max(self.interval_ms, COMPACTION_INTERVAL_MS_MIN)
+    """How often it is done, if the node's ``retention.compaction_interval_min_s`` allows it."""
 
 
 Ordering = Literal["none", "partition", "strict"]
+PartitionStrategy = Literal["hash", "round-robin", "explicit"]
 Overflow = Literal["drop-head", "reject", "dead-letter"]
 PriorityMode = Literal["none", "lanes", "strict"]
 Durability = Literal["disk", "os", "memory"]
+Compression = Literal["none", "zstd"]
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a topic, with the defaults of the catalogue."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3
+    partition_strategy: PartitionStrategy = "hash"
+    """Where a record goes whose publisher names no partition: by its key, and round robin without
+    one; round robin whatever its key; or nowhere, it is refused."""
     ordering: Ordering = "partition"
     retention: Retention = Retention()
     compaction: Compaction = Compaction()
@@ -149,7 +155,13 @@ class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starvation_ms: Milliseconds = 30 * SECOND_MS
     """A lane that has waited this long is served next."""
     durability: Durability = "disk"
+    compression: Compression = "none"
+    """Of records as a checkpoint writes them; who reads them need not know."""
     visibility_ms: Milliseconds = 30 * SECOND_MS
+    in_flight_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1000
+    """Unanswered messages of a subscription that is received from without being a member."""
+    consumer_prefetch_max: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Unanswered messages one consumer may have, whatever it asks for; None: as it asks."""
     idle_expires_ms: Milliseconds = 0
     """An unused topic is deleted after this; 0: never."""
     deduplication_window_ms: Annotated[int, msgspec.Meta(ge=0, le=7 * DAY_MS)] = 0
@@ -160,6 +172,10 @@ class TopicPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("strict ordering needs one partition")
         if self.compaction.enabled and self.retention.until_acked:
             raise ValueError("a queue that forgets acknowledged messages can't be compacted")
+        if self.compaction.enabled and self.durability == "memory":
+            raise ValueError("records in memory can't be compacted: limit them by retention")
+        if self.compression != "none" and self.durability == "memory":
+            raise ValueError("records in memory are never written, and so not compressed")
 
 
 QUEUE_SETTINGS: dict[str, Any] = {
@@ -257,7 +273,14 @@ def choose_template(
     return max(matching, key=lambda each: (each.priority, each.name), default=None)
 
 
-LIMITS = ("ttl_ms", "idle_expires_ms", "max_messages", "max_bytes", "attempts", "time_ms")
+LIMITS = (
+    "ttl_ms",
+    "idle_expires_ms",
+    "max_messages",
+    "max_bytes",
+    "attempts",
+    "time_ms",
+)
 
 
 def layered(kind: TopicKind, template: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -302,6 +325,19 @@ def _check_numbers(settings: dict[str, Any]) -> None:
             _check_numbers(value)
         elif isinstance(value, int) and abs(value) > NUMBER_MAX:
             raise IllegalPolicy(f"illegal topic settings: {name} can be at most {NUMBER_MAX}")
+
+
+def make_whole_policy(settings: dict[str, Any]) -> TopicPolicy:
+    """Of a topic, with all that its kind, a template and itself say."""
+    policy = make_policy(settings)
+    rule = policy.retention
+    if rule.keeps_acked and not rule.until_acked:
+        raise IllegalPolicy(
+            "retention.keep_acked_ms and keep_acked_bytes are for queues",
+            remedy="Leave them out: what is acknowledged stays as long as the rest. Or set"
+            " retention.until_acked",
+        )
+    return policy
 
 
 def make_policy(*layers: dict[str, Any]) -> TopicPolicy:

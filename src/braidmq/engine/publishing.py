@@ -11,10 +11,11 @@ from braidmq.engine.appending import (
 from braidmq.engine.dead_lettering import DeadLettering
 from braidmq.engine.deduplication import Deduplication, picked
 from braidmq.engine.errors import TopicFull
-from braidmq.engine.limits import check_size, room
+from braidmq.engine.limits import check_place, check_size, room
 from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic, TopicPartition
 from braidmq.engine.transactions.publishing import Origin, StampedPublishing
+from braidmq.engine.transactions.staging import Staging, is_staged
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import Lsn
 from braidmq.record.batch import RecordBatch
@@ -28,12 +29,14 @@ class Publishing:
         dead_lettering: DeadLettering,
         deduplication: Deduplication,
         stamped: StampedPublishing,
+        staging: Staging,
     ) -> None:
         self._state = state
         self._appending = appending
         self._dead_lettering = dead_lettering
         self._deduplication = deduplication
         self._stamped = stamped
+        self._staging = staging
 
     def publish(
         self,
@@ -53,7 +56,11 @@ class Publishing:
         """
         if topic.deleted:
             topic.require_existing()
+        if partition is None and topic.needs_partition:
+            check_place(topic)
         if origin is not None:
+            if is_staged(origin):
+                return self._staging.stage([topic], batch, now_ms, origin, partition)
             return self._stamped.publish(
                 topic, batch, now_ms, origin, partition=partition, durable=durable
             )
@@ -100,20 +107,31 @@ class Publishing:
         batch: RecordBatch,
         now_ms: int,
         *,
+        partition: int | None = None,
         durable: bool = True,
         origin: Origin | None = None,
     ) -> Published:
         """One batch for many topics, its bytes written once.
 
         Topics that are full or quarantined refuse it for themselves; ``accepted`` is the least any
-        topic took.
+        topic took. A ``partition`` is one of each topic: where one of them has none of that number
+        nothing is written.
         """
         for topic in topics:
             topic.require_existing()
+            if partition is None:
+                check_place(topic)
         if origin is not None:
-            return self._stamped.fan_out(topics, batch, now_ms, origin, durable=durable)
+            if is_staged(origin):
+                return self._staging.stage(topics, batch, now_ms, origin, partition)
+            return self._stamped.fan_out(
+                topics, batch, now_ms, origin, partition=partition, durable=durable
+            )
+        if partition is not None:
+            for topic in topics:
+                topic.open_partition(partition)
         if len(topics) == 1:
-            return self.publish(topics[0], batch, now_ms, durable=durable)
+            return self.publish(topics[0], batch, now_ms, partition=partition, durable=durable)
         targets: list[TopicPartition] = []
         accepted = batch.count
         lsn: Lsn | None = None
@@ -122,8 +140,9 @@ class Publishing:
         for topic in topics:
             fitting = room(topic, batch) if topic.bounded else batch.count
             plain = not topic.deduplicates and not topic.quarantined
-            if len(topic.partitions) == 1 and plain and fitting == batch.count:
-                targets.append(topic.partitions[0])
+            together = partition is not None or topic.width == 1
+            if together and plain and fitting == batch.count:
+                targets.append(topic.partitions[partition or 0])
                 continue
             if plain and not fitting:
                 self._refuse(topic, batch, 0, now_ms)
@@ -132,7 +151,7 @@ class Publishing:
             # Its records part ways, or not all are written: it needs a batch of its own.
             try:
                 copy = RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
-                one = self.publish(topic, copy, now_ms, durable=durable)
+                one = self.publish(topic, copy, now_ms, partition=partition, durable=durable)
                 accepted, lsn = min(accepted, one.accepted), one.lsn or lsn
             except TopicFull:
                 accepted = 0

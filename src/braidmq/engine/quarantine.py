@@ -6,6 +6,7 @@ seen when the quarantine is over. Then the partition's subscriptions are counted
 restart.
 """
 
+from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.effects import ConsumerFailed
 from braidmq.engine.offsets import Offsets
 from braidmq.engine.rebuilding import Rebuilding
@@ -60,6 +61,7 @@ class Quarantine:
         self._stability.count_undecided(partition)
         for view in partition.views:
             self._begin_again(view, now_ms)
+            raise_barriers(view.subscription)
         self._settlement.release(partition)
         self._rebuilding.set_timers(partition, now_ms)
 

@@ -55,6 +55,23 @@ class Reading:
             for part in _unbroken(visible)
         ]
 
+    def visible_slice(
+        self, partition: TopicPartition, start: int, stop: int
+    ) -> tuple[list[Run], int]:
+        """What one read brings of ``visible_runs``, and the offset to go on from: for who has
+        others to serve between two of them."""
+        found = partition.log.read(start, READ_BYTES_MAX, stop) if start < stop else []
+        if not found:
+            return [], stop
+        parts = [
+            part
+            for run in found
+            for visible in self._visible(partition, run, stop)
+            for part in _unbroken(visible)
+        ]
+        last = found[-1]
+        return parts, min(last.batch.offset_at(last.stop - 1) + 1, stop)
+
     def _visible(self, partition: TopicPartition, run: Run, stop: int) -> list[Run]:
         """The parts of a run below ``stop`` that were not cancelled."""
         batch, first = run.batch, run.first

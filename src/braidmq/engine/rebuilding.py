@@ -3,7 +3,7 @@
 from braidmq.engine.settlement import leave_out
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import State
-from braidmq.engine.topics import PartitionView, TopicPartition
+from braidmq.engine.topics import Mode, PartitionView, TopicPartition
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId
 from braidmq.record.batch import FLAG_TIMED
@@ -50,8 +50,17 @@ class Rebuilding:
         for start, stop, attempts, was, deadline in notes or ():
             if view.partition.older_clocks:
                 deadline -= max(log.latest_ms - now_ms, 0)
-            waits = was == State.WAITING and deadline > now_ms
-            self._restore_notes(view, start, stop, attempts, deadline, lane_of, waits=waits)
+            waits = was in (State.WAITING, State.IN_FLIGHT) and deadline > now_ms
+            self._restore_notes(
+                view,
+                start,
+                stop,
+                attempts,
+                deadline,
+                lane_of,
+                waits=waits,
+                was_in_flight=was == State.IN_FLIGHT,
+            )
         state.settle_early(state.cursor, state.settled.floor)
         at, end = max(state.settled.floor, log.start_offset), view.visible_end
         while at < end:
@@ -96,9 +105,18 @@ class Rebuilding:
         lane_of: bytes | None,
         *,
         waits: bool,
+        was_in_flight: bool,
     ) -> None:
-        # Whoever had it in flight is gone; what waited for its retry goes on waiting.
-        state = State.WAITING if waits else State.READY
+        # Who had it in flight on a connection is gone. Without one nobody can tell: it comes again
+        # at its deadline. What waited for its retry goes on waiting.
+        # Where order counts it waits like a retry, so that nothing overtakes it.
+        state = State.READY
+        if waits:
+            state = (
+                State.IN_FLIGHT
+                if was_in_flight and view.subscription.mode is Mode.SHARED
+                else State.WAITING
+            )
         at = max(start, view.log.start_offset)
         while at < stop:
             found = view.log.read(at)
@@ -112,7 +130,8 @@ class Rebuilding:
                     )
                 at = run.batch.offset_at(run.stop - 1) + 1
         if waits:
-            self._state.wheel.schedule(deadline, TimerKind.RETRY, view.id, start, stop)
+            kind = TimerKind.VISIBILITY if state == State.IN_FLIGHT else TimerKind.RETRY
+            self._state.wheel.schedule(deadline, kind, view.id, start, stop)
 
     def _skip_plain_segment(self, view: PartitionView, at: int) -> int:
         """The end of the segment that begins at ``at``, when it need not be looked into: all its
@@ -151,7 +170,7 @@ class Rebuilding:
             if dated:
                 partition.has_dates = True
             if due > now_ms:
-                wheel.schedule(due, TimerKind.DUE, log.id, offset)
+                wheel.schedule(due, TimerKind.DUE, log.id, offset, due)
             elif due and partition.topic.policy.ttl_ms:
                 wheel.schedule(now_ms, TimerKind.EXPIRY, log.id, offset)
             if expires:

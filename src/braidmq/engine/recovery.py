@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidmq.engine.administration import TopicAdministration
+from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.policy import Template
 from braidmq.engine.rebuilding import Note, Rebuilding
@@ -18,6 +19,7 @@ from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.topics import Mode, Subscription, Topic, TopicPartition
 from braidmq.engine.transactions.coordinator import Coordinator
 from braidmq.model.ids import PartitionId, SubscriptionId
+from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.catalogue import SUBSCRIPTIONS
 from braidmq.storage.journal import Kind, Progress
 
@@ -87,11 +89,12 @@ class DeliveryNotes:
     def dump(self) -> bytes:
         assert self.state is not None
         parts: list[bytes] = []
+        outliving = self.state.outliving_consumers()
         for view in self.state.views.values():
-            if not view.subscription.durable:
+            if not view.subscription.journaled or view.subscription.id == CANCELLED:
                 continue
             key = (view.subscription.id, view.partition_id)
-            notes = self.kept.get(key) or view.state.notes()
+            notes = self.kept.get(key) or view.state.notes(outliving)
             parts.append(
                 _HEAD.pack(view.subscription.id, view.partition_id, view.state.cursor, len(notes))
             )
@@ -143,6 +146,9 @@ class Recovery:
                 msgspec.msgpack.decode(value, type=SubscriptionRecord), now_ms
             )
         self._forget_strangers()
+        for topic in self._state.topics.values():
+            if any(each.log.next_offset > each.log.start_offset for each in topic.partitions):
+                self._subscriptions.set_stand_in(topic, now_ms)
         for partition in self._state.partitions.values():
             self._rebuilding.set_timers(partition, now_ms)
         self._notes.forget()
@@ -162,23 +168,30 @@ class Recovery:
         return self._state.clocks[1]
 
     def _restore_topic(self, record: TopicRecord, now_ms: int) -> None:
+        logs = [self._state.store.log(PartitionId(number)) for number in record.partitions]
         topic = Topic(
             record.id,
             record.namespace,
             record.name,
             record.settings,
-            self._topics.policy(record.namespace, record.name, record.settings, record.kind),
+            self._topics.restored_policy(record, in_memory=any(log.in_memory for log in logs)),
             durable=True,
             now_ms=record.created_ms,
             kind=record.kind,
             attributes=record.attributes,
         )
-        for number in record.partitions:
-            log = self._state.store.log(PartitionId(number))
+        topic.width = record.width or len(record.partitions)
+        topic.closed = record.closed or None
+        topic.resizes = record.resizes
+        for place, log in enumerate(logs):
+            for resize in record.resizes:
+                if place < len(resize.ends):
+                    # Records that were never journaled may have been there.
+                    log.pass_over(resize.ends[place])
             partition = self._topics.add_partition(topic, log)
             if log.latest_ms > now_ms:
                 # The clock was set back while the node was down. Nothing takes longer for that.
-                partition.older_clocks.append((log.next_offset, self._clock_ahead(now_ms)))
+                partition.older_clocks += ((log.next_offset, self._clock_ahead(now_ms)),)
         self._topics.register(topic)
 
     def _restore_subscription(self, record: SubscriptionRecord, now_ms: int) -> None:
@@ -196,12 +209,16 @@ class Recovery:
         self._subscriptions.register(subscription)
         for partition in topic.partitions:
             self._restore_view(subscription, partition, now_ms)
+        raise_barriers(subscription)
 
     def _restore_view(
         self, subscription: Subscription, partition: TopicPartition, now_ms: int
     ) -> None:
         log = partition.log
-        settled = self._state.store.offsets_of(subscription.id, log.id)
+        if log.in_memory:
+            settled = OffsetSet(log.start_offset)
+        else:
+            settled = self._state.store.offsets_of(subscription.id, log.id)
         if settled.floor < log.start_offset:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)

@@ -184,7 +184,7 @@ class Removal:
     def _arrived(self, topic: Topic, now_ms: int) -> None:
         """Where only ready messages count, new ones are first offered to the consumers that wait
         for them: the limit is for what those leave, and waits for the next dispatch."""
-        for subscription in topic.subscriptions.values():
+        for subscription in topic.limited_subscriptions:
             if topic.counts_ready and subscription.awaited:
                 self._state.crowded[subscription] = None
             else:
@@ -197,7 +197,7 @@ class Removal:
     def drop_overflow(self, topic: Topic, now_ms: int) -> None:
         """Take out the oldest ready messages until the topic is within its limits."""
         if topic.drops_head:
-            for subscription in topic.subscriptions.values():
+            for subscription in topic.limited_subscriptions:
                 self.drop_beyond_limits(subscription, now_ms)
 
     def drop_beyond_limits(self, subscription: Subscription, now_ms: int) -> None:

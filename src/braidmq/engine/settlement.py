@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.engine.delivery import DeliveryState
+from braidmq.engine.keeping import Keeping
 from braidmq.engine.state import EngineState
 from braidmq.engine.states import Event
 from braidmq.engine.topics import Consumer, PartitionView, TopicPartition
@@ -26,12 +27,13 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class Settlement:
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, keeping: Keeping) -> None:
         self._state = state
+        self._keeping = keeping
 
     def settle(self, view: PartitionView, ranges: Sequence[tuple[int, int]]) -> None:
         """Make settled ranges durable in their time, and let go of records nobody wants."""
-        if view.subscription.durable:
+        if view.subscription.journaled:
             self._state.store.acknowledge(view.subscription.id, view.partition_id, ranges)
         else:
             for start, stop in ranges:
@@ -39,11 +41,20 @@ class Settlement:
         self.release(view.partition)
         if view.subscription.keys is not None:
             forget_keys(view, ranges)
+        if view.subscription.barriers is not None:
+            # Other partitions may have waited for these.
+            self._state.mark_dirty(view.subscription)
 
     def release(self, partition: TopicPartition) -> None:
         """A queue forgets what all its subscriptions have settled."""
         views = partition.views
+        if partition.topic.stand_in is not None:
+            self._forget_gone(partition)
+            return
         if not partition.topic.until_acked or not views:
+            return
+        if partition.kept is not None:
+            self._keeping.arm(partition, self._state.wheel.now_ms)
             return
         floor = views[0].state.settled.floor
         if len(views) > 1:
@@ -54,12 +65,22 @@ class Settlement:
                 if view.subscription.gate is not None:
                     self._state.mark_dirty(view.subscription)
 
+    def _forget_gone(self, partition: TopicPartition) -> None:
+        """Nobody subscribes to it, and what went first of its log is gone for everybody."""
+        log = partition.log
+        if not partition.views or log.damage is not None:
+            return
+        floor = partition.views[0].state.settled.floor
+        start = min(floor, partition.stable_offset, log.pinned_offset)
+        if start > log.start_offset:
+            self._state.store.advance_start(log, start)
+
     def note(
         self, view: PartitionView, start: int, stop: int, attempts: int, state: int, due: int
     ) -> None:
         """Journal how a message was last handed out, so that a restart goes on from there."""
         subscription = view.subscription
-        if subscription.durable:
+        if subscription.journaled:
             due = self._state.wall_ms(due) if due else 0
             meta = NOTE.pack(subscription.id, view.partition_id, start, stop, attempts, state, due)
             self._state.store.note(DELIVERY, meta)
@@ -73,6 +94,8 @@ class Settlement:
     def give_back(self, consumer: Consumer, count: int, size: int) -> None:
         """Messages a consumer had are answered: whoever waited for its credit has room."""
         consumer.gave_back(count, size)
+        if consumer.subscription.revoking:
+            self._state.quiet[consumer.subscription] = None
         for credit in consumer.credits:
             if credit.awaited:
                 awaited, credit.awaited = credit.awaited, {}

@@ -7,6 +7,7 @@ and only messages that are in flight at whoever answers.
 from typing import Final
 
 from braidmq.engine.dead_lettering import DeadLettering, DeadRun
+from braidmq.engine.effects import DeliveriesTimedOut
 from braidmq.engine.removal import Removal
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
@@ -88,6 +89,9 @@ class Settling:
         ranges, count, _ = view.state.apply(Event.EXTEND, start, stop, consumer.id, until_ms)
         for low, high in ranges:
             self._state.wheel.schedule(until_ms, TimerKind.VISIBILITY, view.id, low, high)
+            if consumer.outlives:
+                for run in view.state.attempt_runs(low, high, consumer.id):
+                    self._settlement.note(view, *run, State.IN_FLIGHT, until_ms)
         return count
 
     def disconnect(self, consumer: Consumer, now_ms: int) -> None:
@@ -95,9 +99,24 @@ class Settling:
         for view in consumer.subscription.views:
             try:
                 for start, stop in view.state.held_by(consumer.id):
-                    self._fail(view, Event.DISCONNECT, start, stop, now_ms, consumer, "", 0)
+                    self._fail(
+                        view, Event.DISCONNECT, start, stop, now_ms, consumer, "disconnect", 0
+                    )
             except PartitionQuarantined:
                 continue  # what it had of that is counted again when the quarantine is over
+
+    def drop_cancelled(self, view: PartitionView, start: int, stop: int, now_ms: int) -> None:
+        """Of offsets ``start`` … ``stop - 1`` whatever was cancelled and nobody has: readers of
+        undecided records were told of them before their transaction was aborted."""
+        cancelled = self._state.cancelled(view.partition)
+        if cancelled is None:
+            return
+        try:
+            for low, high in [(start, min(stop, cancelled.floor)), *cancelled.ranges(start, stop)]:
+                for run in view.partition.runs(max(low, start), min(high, stop)):
+                    self._removal.drop(view, run, now_ms, "aborted", dead_letter=False)
+        except PartitionQuarantined:
+            return  # it is counted again when the quarantine is over
 
     def _timed_out(self, owner: int, start: int, stop: int, now_ms: int) -> None:
         """A visibility timer fired: those deliveries that are still the same are over."""
@@ -106,7 +125,11 @@ class Settling:
             return
         for low, high, holder in view.state.overdue_runs(start, stop, now_ms):
             consumer = self._state.consumers.get(holder)
-            self._fail(view, Event.TIMEOUT, low, high, now_ms, consumer, "timeout", None)
+            view.subscription.timed_out += self._fail(
+                view, Event.TIMEOUT, low, high, now_ms, consumer, "timeout", None
+            )
+            if consumer is not None and consumer.receiver is not None:
+                self._state.effects.append(DeliveriesTimedOut(consumer, view, low, high))
 
     def _retry_due(self, owner: int, start: int, stop: int, now_ms: int) -> None:
         view = self._state.views.get(owner)
@@ -144,6 +167,8 @@ class Settling:
                 )
             delay = retry.delay_ms(attempts) if delay_ms is None else delay_ms
             failed += self._wait(view, event, young, high, attempts, consumer, now_ms, delay)
+        if view.subscription.uncommitted:
+            self.drop_cancelled(view, start, stop, now_ms)
         policy = view.partition.topic.policy
         if failed and policy.limits_count == "ready":
             # They count again now that nobody has them.

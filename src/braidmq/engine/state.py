@@ -8,11 +8,12 @@ from enum import IntEnum
 
 import msgspec
 
-from braidmq.engine.effects import Effect, SubscriptionReady
+from braidmq.engine.effects import Effect, MemberNotice, SubscriptionReady
 from braidmq.engine.errors import UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import Template
 from braidmq.engine.record_times import Ages, RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
+from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import (
     Consumer,
@@ -30,8 +31,14 @@ from braidmq.storage.store import Store
 TOPICS = "topics"
 TEMPLATES = "templates"
 GROUPS = "groups"
+NAMESPACE_STORAGE = "namespace-storage"
+"""Namespaces whose records are in memory only: name → ``memory``. Written with the namespace."""
+GROUP_MEMBERS = "group members"
 DELETIONS = "doomed"
 """Topics that are being deleted with their namespace, which takes a while."""
+
+STAGING = "\0staging"
+"""The namespace of what transactions have staged: none that anybody can name."""
 
 CANCELLED = SubscriptionId(0)
 """Stands for every subscription, those to come too: what it has settled is delivered to nobody."""
@@ -45,7 +52,7 @@ class TimerKind(IntEnum):
     VISIBILITY = 2
     """view; deliveries of offsets a … b-1 are overdue"""
     DUE = 3
-    """partition; the record at offset a becomes visible, if its date was not put off since"""
+    """partition; the record at offset a becomes visible at b, if its date was not changed since"""
     EXPIRY = 4
     """partition; the record at offset a outlives its own time to live"""
     HEAD = 5
@@ -62,11 +69,18 @@ class TimerKind(IntEnum):
     """transaction; its time or its owner's session may be over"""
     COMPACTION = 11
     """topic; it is compacted"""
+    DRAINED = 12
+    """topic; partitions that were taken away may be empty"""
+    KEPT = 13
+    """partition; what it keeps of acknowledged messages may have had its time"""
+    SCHEDULE = 14
+    """schedule; its run that was planned for a may be due"""
 
 
 class EngineState:
-    def __init__(self, store: Store, now_ms: int) -> None:
+    def __init__(self, store: Store, now_ms: int, upkeep: RetentionSettings | None = None) -> None:
         self.store = store
+        self.upkeep = upkeep or RetentionSettings()
         self.wheel = TimerWheel(now_ms)
         self.topics: dict[tuple[str, str], Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
@@ -79,7 +93,10 @@ class EngineState:
         """Subscriptions that may have something to deliver, in the order they came to it."""
         self.crowded: dict[Subscription, None] = {}
         """Those that may be above a limit once their consumers have taken what they wait for."""
+        self.quiet: dict[Subscription, None] = {}
+        """Those where something was answered for while partitions of theirs are to move."""
         self.effects: list[Effect] = []
+        self.notices: list[MemberNotice] = []
         self.totals = Totals()
         self.clock = RecordClock()
         """Reads the times of records that are appended now."""
@@ -122,9 +139,11 @@ class EngineState:
         return subscription
 
     def topics_of(self, namespace: str | None = None) -> list[Topic]:
-        """Without a namespace those of all."""
+        """Without a namespace those of all, but not what transactions have staged."""
         every = self.topics.values()
-        return [topic for topic in every if namespace in (None, topic.namespace)]
+        if namespace is None:
+            return [topic for topic in every if topic.namespace != STAGING]
+        return [topic for topic in every if topic.namespace == namespace]
 
     def templates_of(self, namespace: str) -> dict[str, Template]:
         """By name."""
@@ -148,7 +167,11 @@ class EngineState:
 
     # --- the catalogue ---
 
-    def save_topic(self, topic: Topic) -> None:
+    def is_in_memory(self, namespace: str) -> bool:
+        """Whether everything in it keeps its records in memory."""
+        return self.store.catalogue.get(NAMESPACE_STORAGE, namespace) is not None
+
+    def save_topic(self, topic: Topic, *together_with: Change) -> None:
         if topic.durable:
             record = TopicRecord(
                 topic.id,
@@ -159,9 +182,14 @@ class EngineState:
                 topic.created_ms,
                 topic.attributes,
                 topic.kind,
+                topic.width,
+                topic.resizes,
+                topic.closed or {},
             )
             value = msgspec.msgpack.encode(record)
-            self.store.change([(TOPICS, str(topic.id), value), self._counter(TOPICS)])
+            self.store.change(
+                [(TOPICS, str(topic.id), value), self._counter(TOPICS), *together_with]
+            )
 
     def save_subscription(self, subscription: Subscription, starts: Sequence[int]) -> None:
         if subscription.durable:
@@ -185,6 +213,21 @@ class EngineState:
     def cancelled(self, partition: TopicPartition) -> OffsetSet | None:
         """Offsets that are delivered to nobody, whoever comes; None when there are none."""
         return self.store.acknowledged.get((CANCELLED, partition.log.id))
+
+    def cancel(self, partition: TopicPartition, ranges: list[tuple[int, int]]) -> None:
+        """Nobody gets these any more, subscriptions that do not exist yet included."""
+        if not ranges:
+            return
+        if partition.topic.durable:
+            self.store.acknowledge(CANCELLED, partition.log.id, ranges)
+            return
+        for start, stop in ranges:
+            self.store.offsets_of(CANCELLED, partition.log.id).add(start, stop)
+
+    def outliving_consumers(self) -> set[int]:
+        """Consumers that are nobody's connection: what they have stays theirs over a restart. 0 is
+        who had something in an earlier life."""
+        return {0, *(each.id for each in self.consumers.values() if each.outlives)}
 
     def mark_dirty(self, subscription: Subscription) -> None:
         """It may have something to deliver."""

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 
+from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.effects import ConsumerCancelled
 from braidmq.engine.errors import UnknownSubscription
 from braidmq.engine.reading import Position, find_offset
 from braidmq.engine.rebuilding import Rebuilding
 from braidmq.engine.settlement import Settlement
-from braidmq.engine.state import EngineState
+from braidmq.engine.state import CANCELLED, EngineState
 from braidmq.engine.states import Event
 from braidmq.engine.topics import (
     Consumer,
+    Kept,
     Mode,
     PartitionView,
     Subscription,
@@ -55,9 +57,11 @@ class Subscriptions:
             uncommitted=uncommitted,
         )
         starts = [find_offset(partition.log, start) for partition in topic.partitions]
+        self._drop_stand_in(topic)
         self.register(subscription)
         for partition, offset in zip(topic.partitions, starts, strict=True):
             self.add_view(subscription, partition, offset, now_ms)
+        raise_barriers(subscription)
         # After its offsets: without them a crash would let it begin at the beginning.
         self._state.save_subscription(subscription, starts)
         topic.last_used_ms = now_ms
@@ -72,7 +76,7 @@ class Subscriptions:
         self, subscription: Subscription, partition: TopicPartition, start: int, now_ms: int
     ) -> None:
         store = self._state.store
-        if subscription.durable:
+        if subscription.journaled:
             if start:
                 store.acknowledge(subscription.id, partition.log.id, [(0, start)])
             settled = store.offsets_of(subscription.id, partition.log.id)
@@ -106,7 +110,7 @@ class Subscriptions:
             for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
             if max(start, settled.floor) < min(stop, end)
         ]
-        if ranges and journaled and subscription.durable:
+        if ranges and journaled and subscription.journaled:
             store.acknowledge(subscription.id, partition.log.id, ranges)
         for start, stop in ranges:
             settled.add(start, stop)
@@ -122,7 +126,9 @@ class Subscriptions:
         self._state.views[view.id] = view
         subscription.views.append(view)
         partition.views.append(view)
-        if partition.topic.until_acked:
+        if partition.topic.keeps_acked:
+            self.set_wanted(partition)
+        elif partition.topic.until_acked and subscription.id != CANCELLED:
             # The others stand there already, and may be thousands.
             partition.log.acknowledged += (state.settled,)
         view.set_lanes(now_ms)
@@ -130,10 +136,32 @@ class Subscriptions:
 
     def set_wanted(self, partition: TopicPartition) -> None:
         """Tell storage which records a checkpoint need not keep."""
-        until_acked = partition.topic.policy.retention.until_acked
-        partition.log.acknowledged = (
+        log = partition.log
+        if partition.topic.keeps_acked:
+            # Who is new may want what the others have settled.
+            if partition.kept is None:
+                partition.kept = Kept(log.start_offset)
+            partition.kept.begin_again(log.start_offset)
+            log.acknowledged = (partition.kept.released,)
+            self._settlement.release(partition)
+            return
+        if partition.kept is not None:
+            self._state.wheel.cancel(partition.kept.timer)
+            partition.kept = None
+        until_acked = partition.topic.until_acked and partition.topic.stand_in is None
+        log.acknowledged = (
             tuple(view.state.settled for view in partition.views) if until_acked else ()
         )
+
+    def forget_views(self, subscription: Subscription, count: int) -> None:
+        """Partitions from ``count`` on are gone, and nothing of them is in anybody's hands."""
+        for view in subscription.views[count:]:
+            del self._state.views[view.id]
+            subscription.assignment.pop(view.partition.number, None)
+            subscription.revoking -= {view.partition.number}
+            if subscription.keys is not None:
+                subscription.keys.forget(view.partition.number)
+        del subscription.views[count:]
 
     def delete(self, subscription: Subscription) -> None:
         self.require_existing(subscription)
@@ -150,6 +178,47 @@ class Subscriptions:
             view.partition.views.remove(view)
             self.set_wanted(view.partition)
             self._settlement.release(view.partition)
+        self.set_stand_in(subscription.topic, self._state.wheel.now_ms)
+
+    # --- topics that nobody subscribes to ---
+
+    def set_stand_in(self, topic: Topic, now_ms: int, *, expiring: bool = False) -> None:
+        """Somebody has to hold a topic to its limits and its TTL while nobody subscribes to it.
+        ``expiring``: a message of it had its own time."""
+        wanted = topic.bounded or topic.policy.ttl_ms > 0 or expiring or topic.stand_in is not None
+        if topic.subscriptions or topic.deleted or not wanted:
+            self._drop_stand_in(topic)
+            return
+        if topic.stand_in is None:
+            topic.stand_in = Subscription(CANCELLED, topic, "", Mode.SHARED, durable=topic.durable)
+        for partition in topic.partitions[len(topic.stand_in.views) :]:
+            self._stand_in(topic.stand_in, partition, now_ms)
+
+    def _stand_in(self, subscription: Subscription, partition: TopicPartition, now_ms: int) -> None:
+        log = partition.log
+        settled = self._state.store.offsets_of(CANCELLED, log.id)
+        cursor = max(settled.floor, log.start_offset)
+        # No record stands below the start: that need not be journaled.
+        settled.add(min(settled.floor, cursor), cursor)
+        state = DeliveryState(settled, cursor, max(cursor, partition.stable_offset))
+        view = self.attach_view(subscription, partition, state, now_ms)
+        self._rebuilding.rebuild(view, now_ms)
+        self._settlement.release(partition)
+        if not partition.head_timer:
+            self._state.arm_head(partition, now_ms)
+
+    def _drop_stand_in(self, topic: Topic) -> None:
+        stand_in, topic.stand_in = topic.stand_in, None
+        if stand_in is None:
+            return
+        self._state.totals.keep_subscription(stand_in)
+        for view in stand_in.views:
+            del self._state.views[view.id]
+            view.partition.views.remove(view)
+            self.set_wanted(view.partition)
+            settled = view.state.settled
+            if not settled.floor and not settled.size:
+                self._state.store.forget_offsets(CANCELLED, view.partition_id)
 
     def forget(self, subscription: Subscription, holders: Sequence[Consumer]) -> None:
         """``holders``: all its consumers, also those that were cancelled."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from braidmq.engine.administration import TopicAdministration
+from braidmq.engine.administration import TopicAdministration, at_least_as_wide
 from braidmq.engine.errors import UnknownTemplate
 from braidmq.engine.exchanges import Exchanges
 from braidmq.engine.policy import (
@@ -15,7 +15,6 @@ from braidmq.engine.policy import (
     TemplateKind,
     TopicPolicy,
     check_template,
-    make_policy,
 )
 from braidmq.engine.references import References, names_target
 from braidmq.engine.state import TEMPLATES, EngineState
@@ -76,7 +75,7 @@ class Templates:
         has it from the moment it is kept."""
         check_template(template)
         name = template.name
-        yield from self._check_policies(namespace, name, template)
+        yield from self._prepare(namespace, name, template)
         value = msgspec.msgpack.encode(template)
         self._state.store.change([(TEMPLATES, f"{namespace}\0{name}", value)])
         self._state.templates[namespace, name] = template
@@ -90,16 +89,32 @@ class Templates:
     def deleting(self, namespace: str, name: str, *, now_ms: int) -> Iterator[None]:
         if name not in self._state.templates_of(namespace):
             raise UnknownTemplate(f"there is no template {name!r} in namespace {namespace!r}")
-        yield from self._check_policies(namespace, name, None)
+        yield from self._prepare(namespace, name, None)
         self._state.store.change([(TEMPLATES, f"{namespace}\0{name}", None)])
         self._state.templates.pop((namespace, name), None)
         yield from self._reapply(namespace, now_ms)
         self._exchanges.set_alternates(namespace)
 
-    def _check_policies(
+    def _prepare(self, namespace: str, name: str, template: Template | None) -> Iterator[None]:
+        """Whether all topics can follow. What queues that are none any more have let go is
+        journaled before the template is, and they let go of nothing more: after a crash in the
+        midst of them, when all have it, nothing comes back."""
+        ending: list[Topic] = []
+        try:
+            for topic, policy in self._policies(namespace, name, template):
+                if topic.until_acked and not policy.retention.until_acked:
+                    ending.append(topic)
+                    self._topics.hold(topic)
+                yield
+        except BaseException:
+            for topic in ending:
+                self._topics.hold_no_more(topic)
+            raise
+
+    def _policies(
         self, namespace: str, name: str, template: Template | None
-    ) -> Iterator[None]:
-        """Raises before anything is changed."""
+    ) -> Iterator[tuple[Topic, TopicPolicy]]:
+        """What each topic's would be. Raises before anything is changed."""
         templates = self._state.templates_of(namespace)
         templates.pop(name, None)
         if template is not None:
@@ -112,14 +127,11 @@ class Templates:
             policy = self._policy_for(topic, templates)
             if names and template is not None and template.matches(topic.name, topic.kind):
                 self._references.require_target(template.set_by, namespace, topic.name, policy)
-            yield
+            yield topic, policy
 
     def _policy_for(self, topic: Topic, templates: dict[str, Template]) -> TopicPolicy:
-        policy = self._topics.policy_under(templates, topic.name, topic.settings, topic.kind)
-        # A template never takes partitions away.
-        if policy.partitions < len(topic.partitions):
-            policy = make_policy(msgspec.to_builtins(policy), {"partitions": len(topic.partitions)})
-        return policy
+        policy = self._topics.policy_of(topic, templates)
+        return policy if "partitions" in topic.settings else at_least_as_wide(topic, policy)
 
     def _reapply(self, namespace: str, now_ms: int) -> Iterator[None]:
         for topic in self._state.topics_of(namespace):
@@ -133,9 +145,11 @@ class Templates:
             policy = self._policy_for(topic, self._state.templates_of(topic.namespace))
         except IllegalPolicy:
             logger.exception("a topic keeps its policy: what templates want of it is illegal")
+            self._topics.hold_no_more(topic)
             return
         if policy != topic.policy:
             self._topics.apply_policy(topic, policy, now_ms)
         else:
+            self._topics.hold_no_more(topic)
             # It may be another's who names the same target now.
             self._references.judge(topic)

@@ -8,24 +8,30 @@ together.
                   └─ Consumer …
 """
 
+from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from braidmq.engine.delivery import DeliveryState
-from braidmq.engine.errors import UnknownPartition, UnknownTopic
+from braidmq.engine.errors import PartitionClosed, UnknownPartition, UnknownTopic
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.policy import TopicKind, TopicPolicy, lane_table
 from braidmq.engine.record_times import RecordClock
+from braidmq.engine.records import Resize
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.batch import FLAG_TIMED, Record, RecordBatch
 from braidmq.record.key_hash import partition_for
+from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.partition_log import PartitionLog, Run
 
 UNLIMITED = 1 << 62
 
 READ_BYTES = 1 << 20
+
+NONE_REVOKED: Final[frozenset[int]] = frozenset()
+"""One for all subscriptions: most have nothing to do with groups, and there may be many."""
 
 QUEUE_SUBSCRIPTION = "queue"
 """The one subscription of a topic that is an AMQP queue."""
@@ -50,6 +56,8 @@ class Topic:
     __slots__ = (
         "attributes",
         "bounded",
+        "by_key",
+        "closed",
         "compaction_timer",
         "counts_ready",
         "created_ms",
@@ -61,6 +69,7 @@ class Topic:
         "id",
         "idle_timer",
         "journaled",
+        "keeps_acked",
         "kind",
         "lane_of",
         "last_used_ms",
@@ -68,15 +77,20 @@ class Topic:
         "message_bytes_max",
         "name",
         "namespace",
+        "needs_partition",
         "partitions",
         "policy",
+        "prefetch_max",
         "published",
         "quarantined",
+        "resizes",
         "round_robin",
         "settings",
+        "stand_in",
         "subscriptions",
         "takes_any",
         "until_acked",
+        "width",
     )
 
     def __init__(
@@ -101,7 +115,18 @@ class Topic:
         """What a protocol wants to remember of it; kept with it, not looked at."""
         self.durable = durable
         self.partitions: list[TopicPartition] = []
+        self.width = 0
+        """How many of them, from the first, take records. Others were taken away, and are read to
+        their end."""
+        self.closed: dict[int, int] | None = None
+        """Where partitions ended that were closed: who has their numbers next goes on from there,
+        so that an offset never means another message."""
+        self.resizes: tuple[Resize, ...] = ()
+        """Oldest first, while there are records from before them."""
         self.subscriptions: dict[str, Subscription] = {}
+        self.stand_in: Subscription | None = None
+        """While nobody subscribes to a topic with limits or a TTL: those hold for what its log has,
+        and what this settles is gone for everybody (``CANCELLED``)."""
         self.round_robin = 0
         self.published = 0
         self.created_ms = self.last_used_ms = now_ms
@@ -120,17 +145,27 @@ class Topic:
         self.drops_head = policy.overflow == "drop-head"
         self.counts_ready = policy.limits_count == "ready"
         self.bounded = policy.max_messages is not None or policy.max_bytes is not None
-        self.journaled = self.durable and policy.durability != "memory"
+        self.journaled = self.durable and not self.in_memory
         self.message_bytes_max = policy.message_bytes_max
+        self.prefetch_max = policy.consumer_prefetch_max or UNLIMITED
         rule = policy.retention
         self.until_acked = rule.until_acked
+        self.keeps_acked = rule.keeps_acked
         self.deduplicates = policy.deduplication_window_ms > 0
-        refuses = self.bounded and policy.overflow != "drop-head"
+        self.by_key = policy.partition_strategy == "hash"
+        self.needs_partition = policy.partition_strategy == "explicit"
+        refuses = (self.bounded and policy.overflow != "drop-head") or self.needs_partition
         self.takes_any = not refuses and not self.deduplicates and not self.quarantined
         """No message is refused or passed over because of those before it."""
         self.limited = bool(rule.time_ms or rule.bytes or rule.messages)
         for partition in self.partitions:
             partition.look_at_retention()
+            partition.log.compressed = policy.compression != "none"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its records are in memory only. For life: its logs are of that kind."""
+        return self.policy.durability == "memory"
 
     def look_at_quarantine(self) -> None:
         """The quarantine of one of its partitions has begun, or is over."""
@@ -165,17 +200,20 @@ class Topic:
 
     @property
     def load(self) -> tuple[int, int]:
-        """What counts towards the limits: messages and bytes of the fullest subscription."""
-        if not self.subscriptions:
-            # A queue waits for its first consumers with all that it has.
+        """What counts towards the limits: messages and bytes of the fullest subscription, or of
+        the log."""
+        if not self.subscriptions and self.stand_in is None:
+            # It has no limits; what waits for its first subscription is all that it has.
             return sum(each.log.next_offset - each.log.start_offset for each in self.partitions), 0
-        loads = [sub.load for sub in self.subscriptions.values()]
+        loads = [sub.load for sub in self.limited_subscriptions]
         return max((n for n, _ in loads), default=0), max((b for _, b in loads), default=0)
 
     @property
-    def has_load(self) -> bool:
-        """Whether anybody is to get its messages, now or later."""
-        return bool(self.subscriptions) or self.policy.retention.until_acked
+    def limited_subscriptions(self) -> "list[Subscription]":
+        """Those that limits hold for, each for itself; its stand-in where there are none."""
+        if self.stand_in is not None:
+            return [self.stand_in]
+        return list(self.subscriptions.values())
 
     def partition(self, number: int) -> "TopicPartition":
         """Raises UnknownPartition."""
@@ -185,18 +223,51 @@ class Topic:
             )
         return self.partitions[number]
 
+    def open_partition(self, number: int) -> "TopicPartition":
+        """One that takes records. Raises UnknownPartition, PartitionClosed."""
+        partition = self.partition(number)
+        if number >= self.width:
+            raise PartitionClosed(
+                f"partition {number} of topic {self.name!r} was taken away and takes no more "
+                f"records: the topic has {self.width}"
+            )
+        return partition
+
     def partition_of(self, key: bytes | None) -> "TopicPartition":
         """Where the next record with this key goes."""
-        count = len(self.partitions)
-        number = self.round_robin % count if key is None else partition_for(key, count)
+        count = self.width
+        if key is None or not self.by_key:
+            number = self.round_robin % count
+        else:
+            number = partition_for(key, count)
         return self.partitions[number]
+
+
+class Kept:
+    """What a queue keeps of a partition though it is acknowledged."""
+
+    __slots__ = ("looks", "released", "timer")
+
+    def __init__(self, start: int) -> None:
+        self.released = OffsetSet(start)
+        """What had its time: a checkpoint need not write it."""
+        self.looks: deque[tuple[int, list[OffsetSet]]] = deque()
+        """When, and what each subscription had settled then."""
+        self.timer = 0
+
+    def begin_again(self, start: int) -> None:
+        """Somebody wants what was acknowledged: nothing of it had its time."""
+        self.released.reset(min(start, self.released.floor))
+        self.looks.clear()
 
 
 class TopicPartition:
     __slots__ = (
+        "check_offset",
         "clock",
         "has_dates",
         "head_timer",
+        "kept",
         "log",
         "look_ms",
         "look_offset",
@@ -216,13 +287,15 @@ class TopicPartition:
         self.log = log
         self.clock = clock
         """Reads the times of its records."""
-        self.older_clocks: list[tuple[int, RecordClock]] = []
+        self.older_clocks: tuple[tuple[int, RecordClock], ...] = ()
         """Offsets, and what reads the times of records below each: the wall clock was set."""
         self.has_dates = False
         """Whether it may hold records whose time somebody named as a date."""
         self.views: list[PartitionView] = []
         self.head_timer = 0
         """The timer for the topic's TTL; 0: not set."""
+        self.kept: Kept | None = None
+        """Where the topic keeps what is acknowledged."""
         self.open_transactions: dict[int, int] | None = None
         """Transactions with records here that are not decided, by number, with the first offset of
         each: the lowest first, because offsets rise. None on most partitions."""
@@ -234,9 +307,10 @@ class TopicPartition:
     def follow_clock(self, clock: RecordClock) -> None:
         """Records from here on are stamped by another clock than those that are there."""
         log = self.log
-        self.older_clocks = [each for each in self.older_clocks if each[0] > log.start_offset]
+        kept = [each for each in self.older_clocks if each[0] > log.start_offset]
         if log.next_offset > log.start_offset:
-            self.older_clocks.append((log.next_offset, self.clock))
+            kept.append((log.next_offset, self.clock))
+        self.older_clocks = tuple(kept)
         self.clock = clock
 
     def clock_at(self, offset: int) -> RecordClock:
@@ -309,13 +383,13 @@ class TopicPartition:
         return self.log.next_offset
 
     def look_at_retention(self) -> None:
-        """Until when retention has nothing to do: a time, an offset and bytes appended. Whoever
-        looks sets them anew."""
-        self.look_ms = self.look_offset = self.look_size = 0
+        """Until when retention has nothing to do: a time, an offset and bytes appended; and up to
+        which offset nobody asks. Whoever looks sets them anew."""
+        self.look_ms = self.look_offset = self.look_size = self.check_offset = 0
 
     def may_exceed(self, now_ms: int) -> bool:
         log = self.log
-        return (
+        return log.next_offset >= self.check_offset and (
             log.next_offset >= self.look_offset
             or log.appended_bytes >= self.look_size
             or now_ms >= self.look_ms
@@ -327,6 +401,12 @@ class TopicPartition:
         if self.open_transactions:
             return next(iter(self.open_transactions.values()))
         return self.log.next_offset
+
+
+def mode_by_ordering(ordering: str) -> Mode:
+    """How the consumers of a new subscription share a topic, unless they say: where the whole topic
+    is one order (catalogue row C5) one of them is served at a time."""
+    return Mode.SINGLE_ACTIVE if ordering == "strict" else Mode.SHARED
 
 
 class Credit:
@@ -396,12 +476,31 @@ class Consumer:
         self.in_flight = 0
 
     @property
+    def outlives(self) -> bool:
+        """It is nobody's connection and no member: what it has stays its own over a restart, until
+        it is due. A member's partition would stand still for that."""
+        return self.passive and self.receiver is None
+
+    @property
     def room(self) -> int:
         """Messages it may be given now."""
         if self.paused:
             return 0
         credits = self.credits
-        return credits[0].room if len(credits) == 1 else min(each.room for each in credits)
+        room = credits[0].room if len(credits) == 1 else min(each.room for each in credits)
+        most = self.subscription.topic.prefetch_max
+        return min(room, most - self.in_flight) if most != UNLIMITED and self.is_capped else room
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether its topic says how much it may have: not of one for many, who ask."""
+        return not self.passive and not self.auto_ack
+
+    @property
+    def prefetch(self) -> int:
+        """Unanswered messages it may have, by what it asked for and by its topic."""
+        limit = min(each.limit for each in self.credits)
+        return min(limit, self.subscription.topic.prefetch_max) if self.is_capped else limit
 
     def took(self, count: int, size: int) -> None:
         self.in_flight += count
@@ -427,6 +526,19 @@ class Gate(Protocol):
         Who holds some back touches the subscription when that may be over."""
 
 
+class Barrier(Protocol):
+    """Of a subscription whose topic got more or fewer partitions: what waits for what."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def look(self) -> bool:
+        """Follow what was settled since the last look."""
+
+    def awaited(self, most: int) -> list[list[int]]:
+        """For each view partitions whose messages hold back some of it, at most so many."""
+
+
 class Subscription:
     """The delivery state of one group on one topic."""
 
@@ -434,6 +546,7 @@ class Subscription:
         "acked",
         "active",
         "assignment",
+        "barriers",
         "consumers",
         "dead_lettered",
         "delivered",
@@ -449,7 +562,9 @@ class Subscription:
         "name",
         "redelivered",
         "rejected",
+        "revoking",
         "rotor",
+        "timed_out",
         "topic",
         "uncommitted",
         "views",
@@ -480,12 +595,16 @@ class Subscription:
         """The one that is served, where only one is."""
         self.assignment: dict[int, Consumer] = {}
         """Partition number → consumer, where each partition has one."""
+        self.revoking: frozenset[int] = NONE_REVOKED
+        """Partitions whose consumer was asked to stop and may still have messages of them."""
         self.exclusive = False
         """Whether its consumer asked to be the only one, whatever the mode."""
         self.keeps_sent = False
         """Whether a message that a consumer once had does not expire any more."""
         self.gate: Gate | None = None
         """What holds messages back from its consumers; settling some asks it again."""
+        self.barriers: Barrier | None = None
+        """What holds messages back for those before a resize, while there are any."""
         self.keys: KeySlots | None = None
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""
@@ -495,8 +614,14 @@ class Subscription:
         self.acked = 0
         self.nacked = 0
         self.rejected = 0
+        self.timed_out = 0
         self.expired = 0
         self.dead_lettered = 0
+
+    @property
+    def journaled(self) -> bool:
+        """Whether what it does with records is there after a restart."""
+        return self.durable and self.topic.policy.durability != "memory"
 
     @property
     def depth(self) -> int:
@@ -592,6 +717,7 @@ class PartitionView:
         "oldest_ms",
         "oldest_offset",
         "partition",
+        "ready_since",
         "state",
         "subscription",
     )
@@ -612,8 +738,11 @@ class PartitionView:
         self.oldest_offset = -1
         self.oldest_ms = 0
         """When the record at that offset was stamped: where limits compare partitions."""
+        self.ready_since = (-1, -1)
+        """The oldest that was ready when somebody looked (``engine.ages``), and since when."""
 
     def set_lanes(self, now_ms: int) -> None:
+        self.state.forget_key_queues()
         policy = self.partition.topic.policy
         self.lanes = None if policy.priority == "none" else LaneScheduler(policy, now_ms)
 

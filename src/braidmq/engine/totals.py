@@ -13,6 +13,7 @@ SUBSCRIPTION_COUNTS = (
     "acked",
     "nacked",
     "rejected",
+    "timed_out",
     "expired",
     "dead_lettered",
 )
@@ -23,7 +24,7 @@ _counts_of = attrgetter(*SUBSCRIPTION_COUNTS)
 
 
 class NamespaceTotals:
-    __slots__ = ("counts", "dead_lettered", "dropped")
+    __slots__ = ("counts", "dead_lettered", "delays_ended", "dropped")
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -32,6 +33,8 @@ class NamespaceTotals:
         """Messages that became dead letters, by reason."""
         self.dropped: Counter[str] = Counter()
         """Messages given up that had nowhere to go, by reason."""
+        self.delays_ended: Counter[str] = Counter()
+        """Messages published for later, by what became of them."""
 
 
 class Totals:

@@ -4,14 +4,13 @@ A message keeps its properties as they came (its envelope). They are translated 
 over another protocol than it came, and only then is any of this run.
 """
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from braidmq.engine.envelope import (
-    DEATH,
     MESSAGE_ID,
     PATH,
     Death,
@@ -19,12 +18,13 @@ from braidmq.engine.envelope import (
     annotate_native,
     register_format,
 )
-from braidmq.model.errors import BadRequest, BraidError
-from braidmq.record.batch import Record
+from braidmq.engine.partitioner import PARTITIONS_MAX
+from braidmq.gateways.deaths import amqp_headers, amqp_writer, annotate_amqp, with_x_death
+from braidmq.model.errors import BadRequest
+from braidmq.record.batch import DATED_DUE, DATED_EXPIRY, Record
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
-from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
-from braidmq.wire.amqp.tables import Long, encode_table
-from braidmq.wire.deaths import AmqpDeath, DeathWriter
+from braidmq.wire.amqp.properties import Properties, encode_properties
+from braidmq.wire.amqp.tables import Long
 from braidmq.wire.envelopes import (
     AMQP,
     MQTT,
@@ -48,24 +48,19 @@ from braidmq.wire.mqtt.text import write_string
 # --- AMQP envelopes ---
 
 
-def amqp_envelope(exchange: bytes, key: bytes, properties: Properties) -> bytes:
-    head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
-    return head + encode_properties(properties)
-
-
 def amqp_parts(
     envelope: bytes,
     envelope_format: int = AMQP,
     record: Record | None = None,
     *,
-    delivery_count: int | None = None,
-    stream_offset: int | None = None,
+    told: Mapping[str, int] | None = None,
     topic: str = "",
 ) -> tuple[bytes, bytes, bytes]:
-    """What AMQP says of a message: exchange, routing key, raw properties."""
+    """What AMQP says of a message: exchange, routing key, raw properties. What is ``told`` becomes
+    headers, whatever the publisher called so."""
     if envelope_format == AMQP:
         exchange, key, raw = split_amqp(envelope)
-        if delivery_count is None and stream_offset is None:
+        if not told:
             return exchange, key, raw
         properties = readable_properties(raw)
     elif envelope_format == MQTT:
@@ -74,19 +69,32 @@ def amqp_parts(
     else:
         exchange, key = b"", topic.encode()
         properties = amqp_from_native(decode_headers(envelope), record)
-    told = {"x-delivery-count": delivery_count, "x-stream-offset": stream_offset}
-    more = {name: Long(value) for name, value in told.items() if value is not None}
-    if more:
+    if told:
+        more = {name: Long(value) for name, value in told.items()}
         headers = {**(properties.headers or {}), **more}
         properties = msgspec.structs.replace(properties, headers=headers)
     return exchange, key, encode_properties(properties)
+
+
+def amqp_facts(record: Record, partition: int, attempts: int) -> dict[str, int]:
+    """What the broker knows of a delivery, as the headers that ``wire/amqp/render`` writes."""
+    return {
+        "x-delivery-count": attempts - 1,
+        "x-partition": partition,
+        "x-offset": record.offset,
+        "x-first-seen-ms": record.timestamp_ms,
+    }
 
 
 def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) -> Properties:
     """Native headers as AMQP properties; what AMQP has no property for becomes a header."""
     named: dict[str, Any] = {}
     table: dict[str, Any] = {}
+    path = b""
     for name, value in headers:
+        if name == PATH:
+            path = value
+            continue
         field = name.replace("-", "_")
         text = value.decode("utf-8", "replace")
         if field in NAMED and len(text.encode()) <= SHORT_STRING_BYTES_MAX:
@@ -95,6 +103,7 @@ def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) ->
             # AMQP's names hold 255 bytes; a longer one is cut rather than the message lost.
             short = name.encode()[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
             table[short] = text if text.encode() == value else value
+    table = with_x_death(table, path)
     if record is not None:
         named |= _said_of(record)
         if record.key is not None:
@@ -114,7 +123,8 @@ def _said_of(record: Record) -> dict[str, Any]:
 
 
 def native_headers(record: Record) -> list[tuple[str, bytes]]:
-    return headers_in(record.envelope_format, record.envelope, record.key is not None)
+    found = headers_in(record.envelope_format, record.envelope, record.key is not None)
+    return [each for each in found if each[0] != PATH]
 
 
 # --- MQTT envelopes; the format is described in wire/mqtt/publish.pyx ---
@@ -196,7 +206,7 @@ def mqtt_properties(record: Record) -> MqttProperties:
     """What MQTT says of a message, whatever protocol it came over."""
     if record.envelope_format == MQTT:
         return decode_mqtt_properties(split_mqtt(record.envelope)[2], Kind.PUBLISH)
-    headers = [each for each in native_headers(record) if each[0] != PATH]
+    headers = native_headers(record)
     own = {field: value for field, value in headers if field in _MQTT_HAS}
     expiry_s = None
     if record.expires_at_ms:
@@ -206,17 +216,28 @@ def mqtt_properties(record: Record) -> MqttProperties:
     correlation = own.get("correlation-id")
     if correlation is not None and len(correlation) > STRING_BYTES_MAX:
         correlation = None
+    user = [
+        (_mqtt_text(field.encode()), _mqtt_text(value))
+        for field, value in headers
+        if field not in _MQTT_HAS
+    ]
     return MqttProperties(
         content_type=None if content_type is None else _mqtt_text(content_type),
         correlation_data=correlation,
         response_topic=None if reply_to is None else reply_to.decode(),
         message_expiry_interval=expiry_s,
-        user_properties=tuple(
-            (_mqtt_text(field.encode()), _mqtt_text(value))
-            for field, value in headers
-            if field not in _MQTT_HAS
-        ),
+        user_properties=(*user, *_fields_of(record)),
     )
+
+
+def _fields_of(record: Record) -> list[tuple[str, str]]:
+    """What the fields of a record are as user properties."""
+    found = []
+    if record.key is not None:
+        found.append((PARTITION_KEY, _mqtt_text(record.key)))
+    if record.priority:
+        found.append((PRIORITY, str(record.priority)))
+    return found
 
 
 # --- durable queues of MQTT: user properties that are fields of a record ---
@@ -224,7 +245,11 @@ def mqtt_properties(record: Record) -> MqttProperties:
 PARTITION_KEY = "partition-key"
 PRIORITY = "priority"
 DELAY_MS = "delay-ms"
+DELIVER_AT = "deliver-at"
 USER_ID = "user-id"
+TO_PARTITION = "to-partition"
+"""Not what a delivery calls its partition: who forwards a message with all it says of itself would
+bind the copy to that."""
 DELIVERED = ("consumer-group", "partition", "offset", "delivery-count", "timestamp-ms")
 """What a delivery says of itself, whatever the publisher called so."""
 
@@ -239,12 +264,11 @@ def queue_record(record: Record, user: str) -> Record:
     given = dict(properties.user_properties)
     if given.get(USER_ID, user) != user:
         raise BadRequest(f"user-id is {given[USER_ID]!r}, but {user!r} publishes")
-    delay_ms = number_in(given, DELAY_MS, TIME_MS_MAX)
-    due_ms = record.timestamp_ms + delay_ms if delay_ms else 0
+    record = due_record(record, due_in(properties.user_properties, record.timestamp_ms))
     rest = tuple(
         each
         for each in properties.user_properties
-        if each[0] not in (PARTITION_KEY, PRIORITY, DELAY_MS)
+        if each[0] not in (PARTITION_KEY, TO_PARTITION, PRIORITY, DELAY_MS, DELIVER_AT)
     )
     properties = msgspec.structs.replace(properties, user_properties=rest)
     head = bytes((flags,)) + write_string(topic.decode())
@@ -252,13 +276,81 @@ def queue_record(record: Record, user: str) -> Record:
     return record._replace(
         key=None if key is None else key.encode(),
         priority=number_in(given, PRIORITY, 255),
-        due_at_ms=due_ms,
-        expires_at_ms=record.expires_at_ms and record.expires_at_ms + delay_ms,
         envelope=head + encode_mqtt_properties(properties, Kind.PUBLISH),
     )
 
 
+def queue_partition(record: Record) -> int | None:
+    """The partition that a message published to a queue names. Raises BadRequest."""
+    given = dict(
+        decode_mqtt_properties(split_mqtt(record.envelope)[2], Kind.PUBLISH).user_properties
+    )
+    return number_in(given, TO_PARTITION, PARTITIONS_MAX) if TO_PARTITION in given else None
+
+
 TIME_MS_MAX = 1 << 53
+
+
+class Due(NamedTuple):
+    """When a message becomes visible; 0 for at once."""
+
+    at_ms: int = 0
+    is_date: bool = False
+    """The wall clock decides it, whatever happens to that until then."""
+
+
+def due_in(given: Sequence[tuple[str, str]], now_ms: int) -> Due:
+    """What ``delay-ms`` or ``deliver-at`` among user properties ask for. Raises BadRequest."""
+    asked = [each for each in given if each[0] in (DELAY_MS, DELIVER_AT)]
+    if not asked:
+        return Due()
+    if len(asked) > 1:
+        raise BadRequest(f"give {DELAY_MS} or {DELIVER_AT}, once: at most one time for a message")
+    name, text = asked[0]
+    if name == DELAY_MS:
+        delay_ms = number_in({name: text}, name, TIME_MS_MAX)
+        return Due(now_ms + delay_ms) if delay_ms else Due()
+    at_ms = _date_ms(text)
+    return Due(at_ms, True) if at_ms > now_ms else Due()
+
+
+def _date_ms(text: str) -> int:
+    """Milliseconds since the epoch, given as such or as a date with its zone."""
+    if text.isascii() and text.isdecimal():
+        return number_in({DELIVER_AT: text}, DELIVER_AT, TIME_MS_MAX)
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return int(found.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise BadRequest(
+        f"{DELIVER_AT} is {text[:64]!r}: give milliseconds since the epoch, or a date with its"
+        " time zone, such as 2030-01-31T08:00:00Z"
+    )
+
+
+def due_record(record: Record, due: Due) -> Record:
+    """For later; its life begins when it can be had."""
+    if not due.at_ms:
+        return record
+    waits_ms = due.at_ms - record.timestamp_ms
+    return record._replace(
+        due_at_ms=due.at_ms,
+        expires_at_ms=record.expires_at_ms and record.expires_at_ms + waits_ms,
+        dated=DATED_DUE | DATED_EXPIRY if due.is_date else 0,
+    )
+
+
+def mqtt_envelope(envelope: bytes, topic: bytes, *, without: tuple[str, ...]) -> bytes:
+    """With another topic, and without some user properties."""
+    flags, _, raw = split_mqtt(envelope)
+    if raw:
+        properties = decode_mqtt_properties(raw, Kind.PUBLISH)
+        rest = tuple(each for each in properties.user_properties if each[0] not in without)
+        properties = msgspec.structs.replace(properties, user_properties=rest)
+        raw = encode_mqtt_properties(properties, Kind.PUBLISH)
+    return bytes((flags,)) + write_string(topic.decode()) + raw
 
 
 def number_in(given: Mapping[str, str], name: str, most: int) -> int:
@@ -280,10 +372,8 @@ def queue_properties(
         own.append((MESSAGE_ID, message_id))
     told = (group, str(partition), str(record.offset), str(attempts), str(record.timestamp_ms))
     own += zip(DELIVERED, told, strict=True)
-    if record.key is not None:
-        own.append((PARTITION_KEY, _mqtt_text(record.key)))
-    if record.priority:
-        own.append((PRIORITY, str(record.priority)))
+    if record.envelope_format == MQTT:
+        own += _fields_of(record)
     expiry_s = properties.message_expiry_interval
     if expiry_s and record.expires_at_ms:
         left_s = max(record.expires_at_ms - now_ms + 999, 0) // 1000
@@ -315,147 +405,6 @@ def mqtt_routing_keys(record: Record) -> list[bytes]:
 
 def mqtt_headers(record: Record) -> dict[str, Any]:
     return dict(amqp_from_mqtt(record.envelope, record).headers or {})
-
-
-# --- deaths as RabbitMQ writes them ---
-
-TABLE_SIZE_BYTES = 4
-REASONS = {"max-attempts": "delivery_limit", "max-age": "delivery_limit"}
-
-
-def annotate_amqp(record: Record, death: Death) -> tuple[int, bytes, Deaths]:
-    """``x-death``: the newest first, one entry for each queue and reason, with a count.
-
-    Properties that can't be read or written back are a client's doing and no reason to lose the
-    message: it goes on as it came.
-    """
-    reason = REASONS.get(death.reason, death.reason)
-    try:
-        return _annotated(record, death, reason)
-    except (BraidError, ValueError):
-        return AMQP, record.envelope, [(death.topic, reason)]
-
-
-def _annotated(record: Record, death: Death, reason: str) -> tuple[int, bytes, Deaths]:
-    exchange, key, raw = split_amqp(record.envelope)
-    properties = decode_properties(raw)
-    headers: dict[str, Any] = dict(properties.headers or {})
-    entries = _deaths_in(headers.get("x-death"))
-    same = [e for e in entries if (e["queue"], e["reason"]) == (death.topic, reason)]
-    rest = [e for e in entries if e not in same]
-    copies = headers.get("CC")
-    entry: dict[str, Any] = {
-        "reason": reason,
-        "queue": death.topic,
-        "time": datetime.fromtimestamp(death.at_ms // 1000, UTC),
-        "exchange": exchange.decode(),
-        "routing-keys": [key.decode(), *(copies if isinstance(copies, list) else [])],
-    }
-    if same:
-        entry = dict(same[0])
-    entry["count"] = Long(sum(e["count"] for e in same) + 1)
-    if properties.expiration is not None:
-        # It would expire again at once: the property goes, and is kept here.
-        entry["original-expiration"] = properties.expiration
-    headers["x-death"] = [entry, *rest]
-    if not entries:
-        headers["x-first-death-exchange"] = exchange.decode()
-        headers["x-first-death-queue"] = death.topic
-        headers["x-first-death-reason"] = reason
-    if death.new_key:
-        headers.pop("CC", None)  # they were for the old key
-    if death.to_exchange is not None:
-        exchange, key = death.to_exchange.encode(), death.to_key
-    properties = msgspec.structs.replace(properties, headers=headers, expiration=None)
-    deaths = [(e["queue"], e["reason"]) for e in headers["x-death"]]
-    return AMQP, amqp_envelope(exchange, key, properties), deaths
-
-
-def amqp_writer(death: Death) -> DeathWriter:
-    """What ``annotate_amqp`` writes into a message that never died before."""
-    reason = REASONS.get(death.reason, death.reason)
-    said = {"reason": reason, "queue": death.topic}
-    first = {"x-first-death-queue": death.topic, "x-first-death-reason": reason}
-    through = None if death.to_exchange is None else death.to_exchange.encode()
-    return AmqpDeath(
-        encode_table(said)[TABLE_SIZE_BYTES:],
-        encode_table(first)[TABLE_SIZE_BYTES:],
-        through,
-        death.to_key if death.new_key else None,
-    )
-
-
-def _deaths_in(header: object) -> list[dict[str, Any]]:
-    """The entries of an ``x-death`` header that are what RabbitMQ or we would write."""
-    found = []
-    for each in header if isinstance(header, list) else []:
-        if isinstance(each, Mapping) and {"queue", "reason"} <= each.keys():
-            count = each.get("count")
-            times = count if isinstance(count, int) and 0 < count < 1 << 62 else 1
-            found.append({**each, "count": Long(times)})
-    return found
-
-
-class Dead(NamedTuple):
-    """What a dead letter says of its end; its own protocol may not say everything."""
-
-    topic: str
-    reason: str
-    at_ms: int | None = None
-    partition: int | None = None
-    offset: int | None = None
-    attempts: int | None = None
-    subscription: str | None = None
-    error: str | None = None
-
-
-def death_of(record: Record) -> Dead | None:
-    """The latest death of a record; None for one that never died."""
-    if record.envelope_format == AMQP:
-        entries = _deaths_in(amqp_headers(record).get("x-death"))
-        if not entries:
-            return None
-        time = entries[0].get("time")
-        at_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else None
-        return Dead(str(entries[0]["queue"]), str(entries[0]["reason"]), at_ms)
-    said = {
-        name.removeprefix(DEATH): value.decode("utf-8", "replace")
-        for name, value in native_headers(record)
-        if name.startswith(DEATH)
-    }
-    if "topic" not in said:
-        return None
-    numbers = {name: int(said[name]) for name in ("partition", "offset", "attempts", "time")}
-    return Dead(
-        said["topic"],
-        said["reason"],
-        numbers["time"],
-        numbers["partition"],
-        numbers["offset"],
-        numbers["attempts"],
-        said["subscription"],
-        said["error"],
-    )
-
-
-def without_deaths(record: Record) -> tuple[int, bytes]:
-    """The envelope of a dead record as it was before it died: format and bytes."""
-    if record.envelope_format != AMQP:
-        kept = [each for each in native_headers(record) if not each[0].startswith(DEATH)]
-        return NATIVE, encode_headers(kept)
-    exchange, key, raw = split_amqp(record.envelope)
-    properties = readable_properties(raw)
-    headers = {
-        name: value
-        for name, value in (properties.headers or {}).items()
-        if name != "x-death" and not name.startswith("x-first-death-")
-    }
-    properties = msgspec.structs.replace(properties, headers=headers or None)
-    return AMQP, amqp_envelope(exchange, key, properties)
-
-
-def amqp_headers(record: Record) -> dict[str, Any]:
-    return dict(readable_properties(split_amqp(record.envelope)[2]).headers or {})
 
 
 def amqp_routing_keys(record: Record) -> list[bytes]:

@@ -25,6 +25,7 @@ from braidmq.wire.amqp.methods import (
     decode,
     method_frame,
 )
+from braidmq.wire.amqp.tables import Table
 
 CHANNEL = 1
 """The one channel of each connection."""
@@ -36,17 +37,15 @@ class Client(Link):
     """``call`` blocks; after ``start`` there are only ``receive`` and ``send``."""
 
     def __init__(self, address: Address) -> None:
-        super().__init__(address.host, address.port)
+        super().__init__(address.host, address.port, address.tls)
         self.blocked = False
         self.server = ""
         self._log_in(address)
 
     def _log_in(self, address: Address) -> None:
-        self.socket.sendall(PROTOCOL_HEADER)
+        self.say(PROTOCOL_HEADER)
         start = self._expect(ConnectionStart)
-        properties = start.server_properties
-        named = (properties.get(name) for name in ("product", "version"))
-        self.server = " ".join(each for each in named if isinstance(each, str))
+        self.server = _server_name(start.server_properties)
         answer = start_ok("braid bench", address.user, address.password)
         tune = self._ask(answer, ConnectionTune, channel=0)
         # No heartbeats: a run is shorter than any timeout worth having, and always busy.
@@ -64,7 +63,7 @@ class Client(Link):
         return self._expect(reply)
 
     def _write(self, channel: int, method: Method) -> None:
-        self.socket.sendall(method_frame(channel, method))
+        self.say(method_frame(channel, method))
 
     def _expect(self, wanted: type[_MethodT]) -> _MethodT:
         while True:
@@ -104,3 +103,12 @@ class Client(Link):
 
     def send_method(self, method: Method) -> None:
         self.send(method_frame(CHANNEL, method))
+
+
+def _server_name(properties: Table) -> str:
+    """Ours calls itself RabbitMQ; what it is stands beside that."""
+    platform = properties.get("platform")
+    if isinstance(platform, str) and platform.startswith("BraidMQ "):
+        return platform
+    named = (properties.get(name) for name in ("product", "version"))
+    return " ".join(each for each in named if isinstance(each, str))

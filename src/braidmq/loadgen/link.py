@@ -2,6 +2,8 @@
 
 import socket
 
+from braidmq.client.tls import TlsOptions
+from braidmq.loadgen.tls import Tls
 from braidmq.model.errors import BraidError, Kind, SetupError
 
 CALL_S_MAX = 60.0
@@ -24,12 +26,13 @@ class LoadFailed(BraidError):
 class Link:
     """Blocks until ``start``, and not after it."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: TlsOptions | None = None) -> None:
         try:
             self.socket = socket.create_connection((host, port), CALL_S_MAX)
+            self._tls = None if tls is None else Tls(tls, host, self.socket)
         except OSError as error:
             raise SetupError(
-                f"no broker answers at {host}:{port}: {error}",
+                f"no broker answers at {host}:{port}: {error.strerror or error}",
                 remedy="Start one, for instance with `braid serve`, or give another --url",
             ) from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -39,12 +42,22 @@ class Link:
     def start(self) -> None:
         self.socket.setblocking(False)
 
+    def say(self, data: bytes) -> None:
+        """While it is set up: waits until all of it is sent."""
+        self.socket.sendall(data if self._tls is None else self._tls.encrypt(data))
+
     def _fill(self) -> tuple[bytearray, int]:
         """A buffer with what came, behind what was kept, and how much that is; 0: nothing new."""
         kept = len(self._tail)
         _receive_view[:kept] = self._tail
         try:
-            got = self.socket.recv_into(_receive_view[kept:])
+            if self._tls is None:
+                got = self.socket.recv_into(_receive_view[kept:])
+            else:
+                found = self._tls.receive_into(self.socket, _receive_view[kept:])
+                if found is None:
+                    return _receive_buffer, 0
+                got = found
         except BlockingIOError:
             return _receive_buffer, 0
         except OSError as error:
@@ -63,6 +76,8 @@ class Link:
 
     def send(self, data: bytes = b"") -> bool:
         """Send what waits and ``data``; whether all of it went."""
+        if data and self._tls is not None:
+            data = self._tls.encrypt(data)
         if self._unsent:
             view = memoryview(bytes(self._unsent) + data) if data else self._unsent
         else:

@@ -3,8 +3,9 @@
 import time
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
+from braidmq.client.tls import TlsOptions, options_in
 from braidmq.loadgen.link import CALL_S_MAX, Link, LoadFailed
 from braidmq.loadgen.mqtt_load import Publisher, Subscriber, scan
 from braidmq.model.errors import SetupError
@@ -23,7 +24,7 @@ from braidmq.wire.mqtt.packets import (
 )
 from braidmq.wire.mqtt.properties import NO_PROPERTIES, Properties
 
-PORT = 1883
+PORT, TLS_PORT = 1883, 8883
 ERROR = 0x80
 VERSION_TOPIC = "$SYS/broker/version"
 NAME_S_MAX = 1.0
@@ -44,6 +45,7 @@ class MqttAddress:
     port: int
     user: str | None
     password: str | None
+    tls: TlsOptions | None = None
 
 
 def parse_mqtt_address(url: str) -> MqttAddress:
@@ -52,11 +54,14 @@ def parse_mqtt_address(url: str) -> MqttAddress:
         port = parts.port
     except ValueError:
         raise BadMqttAddress(f"{parts.netloc.rpartition('@')[2]} has no valid port") from None
-    if parts.scheme != "mqtt" or not parts.hostname:
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
         raise BadMqttAddress(f"{parts.scheme}://{parts.hostname or ''} is not an MQTT URL")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
-    return MqttAddress(parts.hostname, port or PORT, user, password)
+    if parts.scheme == "mqtt":
+        return MqttAddress(parts.hostname, port or PORT, user, password)
+    tls = options_in(parse_qs(parts.query))
+    return MqttAddress(parts.hostname, port or TLS_PORT, user, password, tls)
 
 
 class MqttClient(Link):
@@ -65,7 +70,7 @@ class MqttClient(Link):
     def __init__(
         self, address: MqttAddress, client_id: str, version: int, *, clean: bool = True
     ) -> None:
-        super().__init__(address.host, address.port)
+        super().__init__(address.host, address.port, address.tls)
         self.version = version
         self._unread: list[Packet] = []
         kept = version == Version.V5 and not clean
@@ -100,7 +105,7 @@ class MqttClient(Link):
             self.socket.settimeout(CALL_S_MAX)
 
     def _ask(self, packet: Packet, reply: type[_PacketT]) -> _PacketT:
-        self.socket.sendall(encode(packet, self.version))
+        self.say(encode(packet, self.version))
         return self._expect(reply)
 
     def _expect(self, wanted: type[_PacketT]) -> _PacketT:
@@ -114,7 +119,7 @@ class MqttClient(Link):
     def close(self) -> None:
         try:
             self.socket.settimeout(CALL_S_MAX)
-            self.socket.sendall(encode(Disconnect(), self.version))
+            self.say(encode(Disconnect(), self.version))
         except OSError:
             pass  # whatever was to be learnt is known by now
         finally:

@@ -22,8 +22,10 @@ from braidmq.engine.engine import Engine
 from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
 from braidmq.metrics.settings import MetricsSettings
+from braidmq.metrics.tls import TlsCollector
 from braidmq.metrics.topics import TopicSeries
 from braidmq.net.listeners import Listener
+from braidmq.net.tls_certificates import Certificates
 from braidmq.runtime.pipeline_runs import PipelineRun
 from braidmq.storage import aside
 
@@ -37,6 +39,7 @@ NAMESPACE_COUNTERS = {
     "acked": ("braid_acknowledged_messages", "Messages acknowledged by consumers."),
     "nacked": ("braid_nacked_messages", "Messages given back by consumers."),
     "rejected": ("braid_rejected_messages", "Messages rejected by consumers."),
+    "timed_out": ("braid_timed_out_messages", "Deliveries that nobody answered in time."),
     "expired": ("braid_expired_messages", "Messages that outlived their time."),
 }
 """By what the engine calls them."""
@@ -85,15 +88,19 @@ class Metrics:
         self,
         engine: Engine,
         gateways: Mapping[str, Gateway],
+        now_ms: Callable[[], int],
         settings: MetricsSettings | None = None,
         pipelines: Callable[[], Sequence[PipelineRun]] = list,
         alerts: AlertCounts | None = None,
         failed_logins: Mapping[str, int] | None = None,
         listeners: Sequence[Listener] = (),
+        certificates: Certificates | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
+        self._now_ms = now_ms
         self._listeners = listeners
+        self._certificates = certificates
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self._settings = settings or MetricsSettings()
@@ -111,7 +118,13 @@ class Metrics:
         """The text; others may have their turn between two pieces of it."""
         topics = self._engine.state.topics_of()
         detailed = len(topics) <= self._settings.topics_max
-        series = TopicSeries(topics, detailed=detailed)
+        series = TopicSeries(
+            topics,
+            self._now_ms(),
+            detailed=detailed,
+            lanes_max=self._settings.lanes_max,
+            lead_ms=self._engine.state.clock.lead_ms,
+        )
         for _ in series.run():
             yield b""
         omitted = 0 if detailed else len(topics)
@@ -120,6 +133,8 @@ class Metrics:
             NodeCollector(self._engine, self._gateways, series, omitted, self._failed_logins)
         )
         registry.register(ListenerCollector(self._listeners))
+        if self._certificates is not None:
+            registry.register(TlsCollector(self._certificates))
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
         yield generate_latest(registry)
@@ -156,20 +171,35 @@ class PipelineCollector(Collector):
         self._runs = runs
 
     def collect(self) -> Iterator[Metric]:
+        labels = ("namespace", "pipeline", "parameters")
+        # By mistake two may run with the same parameters; a series can be there only once.
+        runs = {(each.namespace, each.name, each.identity): each for each in self._runs[::-1]}
         state = GaugeMetricFamily(
-            "braid_pipeline_state", "1 for how it is.", labels=("namespace", "pipeline", "state")
+            "braid_pipeline_state", "1 for how it is.", labels=(*labels, "state")
         )
-        for run in self._runs:
-            state.add_metric((run.namespace, run.name, run.state), 1)
+        for of, run in runs.items():
+            state.add_metric((*of, run.state), 1)
         yield state
         for name, text, attribute in (
             ("braid_pipeline_rows", "Rows of this run so far.", "rows"),
             ("braid_pipeline_rows_per_second", "Rows a second, of the last batch.", "rows_per_s"),
             ("braid_pipeline_lag_messages", "Messages it has still to read.", "lag"),
+            ("braid_pipeline_batch", "The last batch done; -1: none.", "batch"),
+            ("braid_pipeline_batch_milliseconds", "How long that took.", "batch_ms"),
+            ("braid_pipeline_tasks", "Tasks of the batch it is at.", "tasks"),
+            ("braid_pipeline_tasks_done", "Of these, how many are done.", "tasks_done"),
+            ("braid_pipeline_restarts", "Streams of it begun again.", "restarts"),
+            (
+                "braid_pipeline_remaining_seconds",
+                "Until it has read what is there now, by its rate.",
+                "remaining_s",
+            ),
         ):
-            gauge = GaugeMetricFamily(name, text, labels=("namespace", "pipeline"))
-            for run in self._runs:
-                gauge.add_metric((run.namespace, run.name), getattr(run, attribute))
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            for of, run in runs.items():
+                value = getattr(run, attribute)
+                if value is not None:
+                    gauge.add_metric(of, value)
             yield gauge
 
 
@@ -209,6 +239,7 @@ class NodeCollector(Collector):
         yield info
         yield from self._messages(topics)
         yield from self._things(topics)
+        yield from self._schedules()
         yield from self._transactions()
         yield from self._connections()
         yield from self._journal()
@@ -234,6 +265,12 @@ class NodeCollector(Collector):
             "braid_dropped_messages",
             "Messages given up that had nowhere to go.",
             {namespace: each.dropped for namespace, each in ends.items()},
+        )
+        yield _by_reason(
+            "braid_delays_ended",
+            "Messages published for later whose time came, that were cancelled or expired in it.",
+            {namespace: each.delays_ended for namespace, each in ends.items()},
+            label="state",
         )
         for attribute, (name, text) in NAMESPACE_GAUGES.items():
             held = self._series.held.items()
@@ -262,6 +299,29 @@ class NodeCollector(Collector):
             "Topics that have no series of their own because there are too many.",
             self._omitted,
         )
+        yield _gauge(
+            "braid_lanes",
+            "Lanes of partitions with priorities; above `metrics.lanes_max` without series.",
+            self._series.lanes,
+        )
+
+    def _schedules(self) -> Iterator[Metric]:
+        schedules = self._engine.schedules
+        gauge = GaugeMetricFamily(
+            "braid_schedules", "Recurring schedules.", labels=("namespace", "state")
+        )
+        for (namespace, paused), count in schedules.count_by_namespace().items():
+            gauge.add_metric((namespace, "paused" if paused else "active"), count)
+        yield gauge
+        for attribute, text in (
+            ("runs", "Messages that schedules published."),
+            ("missed", "Times that passed and were made up for with the run before them."),
+            ("failures", "Runs that published nothing."),
+        ):
+            yield _by_namespace(
+                CounterMetricFamily(f"braid_schedule_{attribute}", text, labels=("namespace",)),
+                {name: getattr(each, attribute) for name, each in schedules.counts.items()},
+            )
 
     def _transactions(self) -> Iterator[Metric]:
         transactions = self._engine.transactions
@@ -371,6 +431,7 @@ class NodeCollector(Collector):
 
     def _background_work(self) -> Iterator[Metric]:
         work, retention = self._store.checkpoints, self._engine.retention
+        compacted = self._engine.compacting.records_compacted
         for name, text, value in (
             ("braid_checkpoints", "Checkpoints taken.", work.count),
             ("braid_checkpoint_seconds", "Time spent on checkpoints.", work.seconds),
@@ -378,7 +439,7 @@ class NodeCollector(Collector):
             ("braid_segments_rewritten", "Segments compacted.", work.segments_rewritten),
             ("braid_segments_removed", "Segments nobody needs any more.", work.segments_removed),
             ("braid_retired_records", "Records ended by retention.", retention.records_retired),
-            ("braid_compacted_records", "Records compacted.", retention.records_compacted),
+            ("braid_compacted_records", "Records compacted.", compacted),
         ):
             yield _counter(name, text, value)
         segments = [each for log in self._store.logs.values() for each in log.segments]
@@ -445,8 +506,10 @@ def _by_namespace(
     return family
 
 
-def _by_reason(name: str, text: str, counts: Mapping[str, Counter[str]]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=("namespace", "reason"))
+def _by_reason(
+    name: str, text: str, counts: Mapping[str, Counter[str]], label: str = "reason"
+) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("namespace", label))
     for namespace, by_reason in counts.items():
         for reason, value in by_reason.items():
             family.add_metric((namespace, reason), value)

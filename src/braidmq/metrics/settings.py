@@ -31,3 +31,11 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             " topics than this; beyond it only the sums of each namespace are given.",
         ),
     ] = 1000
+    lanes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Lanes of partitions, where topics have priorities, have series of their"
+            " own while there are no more of them than this; beyond it none are given. 0: never.",
+        ),
+    ] = 5000

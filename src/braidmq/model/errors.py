@@ -124,16 +124,22 @@ class BadSetting(SetupError):
 
 
 class BadRequest(BraidError):
+    """What was asked for makes no sense; nothing was done."""
+
     kind = Kind.BAD_REQUEST
     code = "bad-request"
 
 
 class NotFound(BraidError):
+    """There is nothing of that name."""
+
     kind = Kind.NOT_FOUND
     code = "not-found"
 
 
 class Conflict(BraidError):
+    """It is there already with other settings, in use, or somebody else's."""
+
     kind = Kind.CONFLICT
     code = "conflict"
 

@@ -14,6 +14,10 @@ a damaged file beyond this is refused before anything is allocated for it."""
 KEY_BYTES_MAX = 65_535
 """Key length is 16 bits wide in the record header."""
 
+ERROR_CHARACTERS_MAX = 4096
+"""What a consumer may say of why a message failed: kept in its dead letter, and shown in lists. A
+trace of the calls that led there fits; each dead letter may carry one."""
+
 SEGMENT_BYTES_MAX = 64 * MIB
 """A segment is sealed at this size (A2): small enough to drop in one piece, large enough that a
 terabyte is sixteen thousand files."""

@@ -47,11 +47,28 @@ class PartitionLogInfo(msgspec.Struct, frozen=True):
     segments: list[SegmentInfo]
 
 
+class ClosedPartition(msgspec.Struct, frozen=True):
+    partition: int
+    end_offset: int
+
+
 class LogInfo(msgspec.Struct, frozen=True):
     namespace: str
     topic: str
     directory: Annotated[str, Meta(description="Where the node has its segments")]
     partitions: list[PartitionLogInfo]
+    closed: Annotated[
+        list[ClosedPartition], Meta(description="Partitions that were taken away and closed")
+    ] = []  # older nodes do not say it
+    id: Annotated[
+        str,
+        Meta(description="Of this log: a topic that is deleted and created again has another"),
+    ] = ""  # older nodes do not say it
+
+
+class FoundLogs(msgspec.Struct, frozen=True):
+    logs: list[LogInfo]
+    missing: Annotated[list[str], Meta(description="Topics that are not there")]
 
 
 class PartitionTime(msgspec.Struct, frozen=True):

@@ -19,8 +19,15 @@ class Closable(Protocol):
 
 
 class Lingering:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        linger_s: float = LINGER_S,
+        lingering_max: int = LINGERING_MAX,
+    ) -> None:
         self._loop = loop
+        self._linger_s = linger_s
+        self._lingering_max = lingering_max
         self._until_s: dict[Closable, float] = {}
         """In the order of their ends."""
         self._timer: asyncio.TimerHandle | None = None
@@ -30,11 +37,11 @@ class Lingering:
         return len(self._until_s)
 
     def add(self, link: Closable) -> None:
-        self._until_s[link] = self._loop.time() + LINGER_S
-        if len(self._until_s) > LINGERING_MAX:
+        self._until_s[link] = self._loop.time() + self._linger_s
+        if len(self._until_s) > self._lingering_max:
             self._cut(next(iter(self._until_s)))
         if self._timer is None:
-            self._arm(LINGER_S)
+            self._arm(self._linger_s)
 
     def discard(self, link: Closable) -> None:
         """It is closed."""

@@ -13,8 +13,11 @@ from typing import Protocol, cast
 
 from braidmq.model.errors import SetupError
 from braidmq.net.admission import admit, has_room
+from braidmq.net.link_streams import MakeProtocol, stream_over
 from braidmq.net.settings import ListenerSpec, at_host
 from braidmq.net.tcp import Poller, TcpLink, accept
+from braidmq.net.tls import TlsLink
+from braidmq.net.tls_handshakes import TlsPort
 from braidmq.net.transport import BufferedReceiver, Carried, Receiver, Transport
 from braidmq.net.websocket import WebSocketOptions, WebSocketTransport
 
@@ -35,6 +38,8 @@ class Listener(Protocol):
 
     @property
     def spec(self) -> ListenerSpec: ...
+    @property
+    def tls(self) -> TlsPort | None: ...
     @property
     def is_open(self) -> bool: ...
     @property
@@ -62,7 +67,7 @@ class BufferedGateway(Protocol):
 
 
 class TcpListener:
-    """Plain TCP, read and written in compiled code."""
+    """TCP, plain or with TLS, read and written in compiled code."""
 
     def __init__(
         self,
@@ -71,8 +76,10 @@ class TcpListener:
         gateway: Gateway,
         receive_bytes: int,
         output_high_bytes: int,
+        tls: TlsPort | None = None,
     ) -> None:
         self.spec = spec
+        self.tls = tls
         self._poller = poller
         self._gateway = gateway
         self._receive_bytes = receive_bytes
@@ -126,9 +133,15 @@ class TcpListener:
                 os.close(fd)
 
     def _link(self, fd: int, host: str, port: int) -> None:
-        link = TcpLink(self._poller, fd, host, port, self._receive_bytes, self._output_high_bytes)
-        link.listener = self.spec.name
-        link.start(self._gateway.connect(link))
+        how = (self._poller, fd, host, port, self._receive_bytes, self._output_high_bytes)
+        if self.tls is None:
+            link = TcpLink(*how)
+            link.listener = self.spec.name
+            link.start(self._gateway.connect(link))
+        else:
+            encrypted = TlsLink(*how)
+            encrypted.listener = self.spec.name
+            self.tls.begin(encrypted, self._gateway.connect)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Files or memory are used up: who waits is let in when there are some again."""
@@ -140,8 +153,25 @@ class TcpListener:
         self._loop.call_later(ACCEPT_AGAIN_S, self._resume)
 
 
+class StreamGateway:
+    """Links under protocols that are made for transports of the event loop."""
+
+    def __init__(self, connections: Callable[[], Collection[Carried]], make: MakeProtocol) -> None:
+        self._connections = connections
+        self._make = make
+
+    @property
+    def connections(self) -> Collection[Carried]:
+        return self._connections()
+
+    def connect(self, transport: Transport) -> Receiver:
+        return stream_over(cast(TlsLink, transport), self._make)
+
+
 class WebSocketListener:
-    """WebSocket over TCP, on transports of the event loop."""
+    """WebSocket over plain TCP, on transports of the event loop."""
+
+    tls = None
 
     def __init__(
         self, spec: ListenerSpec, gateway: BufferedGateway, options: WebSocketOptions
@@ -179,6 +209,21 @@ class WebSocketListener:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+
+
+def websocket_over_tls(
+    spec: ListenerSpec,
+    poller: Poller,
+    gateway: BufferedGateway,
+    options: WebSocketOptions,
+    receive_bytes: int,
+    tls: TlsPort,
+) -> TcpListener:
+    streams = StreamGateway(
+        lambda: gateway.connections,
+        lambda _: WebSocketTransport(options, spec.name, gateway.connect),
+    )
+    return TcpListener(spec, poller, streams, receive_bytes, options.output_high_bytes, tls)
 
 
 class Door(asyncio.Protocol):

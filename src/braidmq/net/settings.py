@@ -1,8 +1,8 @@
 """Where clients connect: the listeners of a node, as its configuration has them.
 
 A node has a list of listeners. The keys that only have a port are a short way to say the usual
-four: ``amqp_port = 5672`` is a listener called ``amqp`` that speaks AMQP on ``host``. What TLS
-needs will be one more field of an entry.
+ones: ``amqp_port = 5672`` is a listener called ``amqp`` that speaks AMQP on ``host``, and
+``amqps_port`` one that does the same over TLS.
 """
 
 import ipaddress
@@ -13,9 +13,15 @@ import msgspec
 from msgspec import Meta
 
 from braidmq.model.errors import BadSetting
+from braidmq.net.tls_settings import ListenerTls
 
 PROTOCOLS = ("amqp", "mqtt", "ws", "http")
-"""Also the names of the listeners that have a key of their own, and the schemes of their URLs."""
+
+SHORT = {name: name for name in PROTOCOLS} | {f"{name}s": name for name in PROTOCOLS}
+"""The listeners that have a key of their own, and what they speak; also the schemes of URLs."""
+
+TLS_PORTS = {"amqps": 5671, "mqtts": 8883, "wss": 8084, "https": 8443}
+"""With a certificate for all of them."""
 
 
 class BadListener(BadSetting):
@@ -52,10 +58,13 @@ class ListenerSpec(NamedTuple):
     port: int
     at: tuple[str | int, ...]
     """What set it, inside of ``[listeners]``."""
+    tls: ListenerTls | None = None
+    """If it speaks TLS: what it does differently from ``[tls]``."""
 
     @property
     def url(self) -> str:
-        return f"{self.protocol}://{at_host(self.host)}:{self.port}"
+        scheme = self.protocol if self.tls is None else f"{self.protocol}s"
+        return f"{scheme}://{at_host(self.host)}:{self.port}"
 
 
 def at_host(host: str) -> str:
@@ -84,10 +93,26 @@ class ListenerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[
         str, Meta(description="Address it binds; `listeners.host` if it is empty or left out.")
     ] = ""
+    tls: Annotated[
+        ListenerTls | None,
+        Meta(
+            description="Speak TLS: a table with what is different from `[tls]`, `{}` if nothing"
+            " is. Without it the listener is plain."
+        ),
+    ] = None
 
 
 def _port(what: str) -> Meta:
     return Meta(ge=0, le=65_535, description=f"{what}; 0 turns it off.")
+
+
+def _tls_port(name: str, what: str) -> Meta:
+    port = TLS_PORTS[name]
+    return Meta(
+        ge=0,
+        le=65_535,
+        description=f"{what} over TLS; {port} once `tls.cert` is set, and 0 turns it off.",
+    )
 
 
 class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +131,10 @@ class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mqtt_port: Annotated[int, _port("MQTT 3.1.1 and 5.0 over TCP")] = 1883
     ws_port: Annotated[int, _port("MQTT over WebSocket")] = 8083
     http_port: Annotated[int, _port("HTTP: /health, /ready, /metrics and the API under /v1")] = 8080
+    amqps_port: Annotated[int, _tls_port("amqps", "AMQP 0-9-1")] = 0
+    mqtts_port: Annotated[int, _tls_port("mqtts", "MQTT 3.1.1 and 5.0")] = 0
+    wss_port: Annotated[int, _tls_port("wss", "MQTT over WebSocket")] = 0
+    https_port: Annotated[int, _tls_port("https", "HTTP")] = 0
     entries: Annotated[
         tuple[ListenerEntry, ...],
         Meta(
@@ -120,32 +149,36 @@ class ListenerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [*self._of_ports(), *self._of_entries()]
 
     def _of_ports(self) -> Iterator[ListenerSpec]:
-        for protocol in PROTOCOLS:
-            port: int = getattr(self, port_key(protocol))
+        for name, protocol in SHORT.items():
+            port: int = getattr(self, port_key(name))
             if port:
-                yield ListenerSpec(protocol, protocol, self.host, port, (port_key(protocol),))
+                tls = ListenerTls() if name in TLS_PORTS else None
+                yield ListenerSpec(name, protocol, self.host, port, (port_key(name),), tls)
 
     def _of_entries(self) -> Iterator[ListenerSpec]:
         for index, each in enumerate(self.entries):
             host = each.host or self.host
-            yield ListenerSpec(each.name, each.protocol, host, each.port, ("entries", index))
+            at = ("entries", index)
+            yield ListenerSpec(each.name, each.protocol, host, each.port, at, each.tls)
 
 
-def port_key(protocol: str) -> str:
-    return f"{protocol}_port"
+def port_key(name: str) -> str:
+    return f"{name}_port"
 
 
-def with_default_ports(values: dict[str, Any]) -> dict[str, Any]:
+def with_default_ports(values: dict[str, Any], has_certificate: bool) -> dict[str, Any]:
     """What is set, and the ports that are not: 0 where there is a list. Who lists listeners has
     those and no others; a port that nobody asked for would be open to whoever finds it."""
-    if not values.get("entries"):
-        return values
-    return {port_key(protocol): 0 for protocol in PROTOCOLS} | values
+    if values.get("entries"):
+        return {port_key(name): 0 for name in SHORT} | values
+    if has_certificate:
+        return {port_key(name): port for name, port in TLS_PORTS.items()} | values
+    return values
 
 
 def mistakes_in(settings: ListenerSettings, given: set[str]) -> Iterator[BadListener]:
     """``given``: the keys that somebody set, and that are not there by default."""
-    ports = {protocol for protocol in PROTOCOLS if port_key(protocol) in given}
+    ports = {name for name in SHORT if port_key(name) in given}
     by_name: dict[str, ListenerSpec] = {}
     earlier: list[ListenerSpec] = []
     for spec in settings.specs():

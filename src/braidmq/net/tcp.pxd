@@ -9,7 +9,7 @@ cdef class FastPath:
 
 cdef class Poller:
     cdef readonly object loop
-    cdef public object unsent
+    cdef public object unsent, on_tls
     cdef public double serve_s
     cdef int fd
 
@@ -27,7 +27,7 @@ cdef class Poller:
 cdef class TcpLink:
     cdef readonly str host
     cdef readonly str peer
-    cdef public str listener
+    cdef public str listener, certified_user
     cdef readonly Py_ssize_t unsent_bytes
     cdef readonly bint is_closing
     cdef readonly bint is_reading
@@ -48,6 +48,7 @@ cdef class TcpLink:
     cdef int watch_output(self, bint wanted) except -1
     cdef int readable(self) except -1
     cdef int writable(self) except -1
+    cdef bint is_tls(self) except *
     cdef bint is_taken(self, Py_ssize_t got) except *
     cdef int fill(self, Py_ssize_t got) except -1
     cdef int note_kept(self, Py_ssize_t size) except -1
@@ -62,3 +63,7 @@ cdef class TcpLink:
 
 
 cdef double monotonic_s() noexcept
+
+# One buffer into which all links read, and a view on it.
+cdef char *RECEIVED
+cdef object VIEW

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 
 from braidmq.net.input_budget import InputShare
 from braidmq.net.transport import Receiver
@@ -20,6 +21,8 @@ class Poller:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
     unsent: Unsent | None
     """Where links have counted what their peers do not take."""
+    on_tls: Callable[[TcpLink], None] | None
+    """Told of a plain link whose peer speaks TLS."""
     serve_s: float
     """So long are links served at once; then whatever else the loop has to do comes first."""
 
@@ -34,6 +37,8 @@ class TcpLink:
     """The same with its port."""
     listener: str
     """The name of the listener that accepted it."""
+    certified_user: str | None
+    """Whom the certificate stands for that the peer showed, if it showed one."""
     fast_path: FastPath | None
     share: InputShare | None
     """Where it has counted what it keeps of a packet that is not whole."""
@@ -51,6 +56,10 @@ class TcpLink:
     ) -> None: ...
     @property
     def link(self) -> TcpLink: ...
+    @property
+    def local(self) -> tuple[str, int] | None:
+        """Our own address and port."""
+
     def start(self, receiver: Receiver) -> None: ...
     @property
     def is_closing(self) -> bool: ...

@@ -62,6 +62,7 @@ cdef extern from "<sys/socket.h>" nogil:
         uint16_t ss_family
     ctypedef uint32_t socklen_t
     int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
+    int getsockname(int fd, sockaddr *address, socklen_t *size)
     int setsockopt(int fd, int level, int option, const void *value, socklen_t size)
     int AF_INET6, SOCK_NONBLOCK, SOCK_CLOEXEC
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
@@ -84,6 +85,7 @@ cdef enum:
     READY_MAX = 128  # connections that are served before others have their turn
     SERVED_TOGETHER = 32
     NOTED = 64 << 10  # as net/unsent_output has it
+    TLS_HANDSHAKE = 22  # how TLS begins, and no protocol of ours
     INPUT = 1
     OUTPUT = 2
 
@@ -119,23 +121,27 @@ def accept(int listener):
     Sockets of the standard library cost two objects and two system calls more."""
     cdef sockaddr_storage address
     cdef socklen_t size = sizeof(address)
-    cdef char text[64]
     cdef int one = 1, fd
-    cdef bint is_v6
     fd = accept4(listener, <sockaddr *>&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
     if fd < 0:
         if is_passing(errno) or errno == ECONNABORTED:
             return None
         raise OSError(errno, "accept4")
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
-    is_v6 = address.ss_family == AF_INET6
+    host, port = host_and_port(&address)
+    return fd, host, port
+
+
+cdef tuple host_and_port(sockaddr_storage *address):
+    cdef char text[64]
+    cdef bint is_v6 = address.ss_family == AF_INET6
     inet_ntop(
         address.ss_family,
-        <void *>&(<sockaddr_in6 *>&address).sin6_addr if is_v6
-        else <void *>&(<sockaddr_in *>&address).sin_addr,
+        <void *>&(<sockaddr_in6 *>address).sin6_addr if is_v6
+        else <void *>&(<sockaddr_in *>address).sin_addr,
         text, sizeof(text))
-    return fd, text.decode("ascii"), ntohs(
-        (<sockaddr_in6 *>&address).sin6_port if is_v6 else (<sockaddr_in *>&address).sin_port)
+    return text.decode("ascii"), ntohs(
+        (<sockaddr_in6 *>address).sin6_port if is_v6 else (<sockaddr_in *>address).sin_port)
 
 
 cdef class FastPath:
@@ -288,6 +294,15 @@ cdef class TcpLink:
         """Compiled code may read and write it directly."""
         return self
 
+    @property
+    def local(self):
+        """Our own address and port, which clients of a wildcard choose."""
+        cdef sockaddr_storage address
+        cdef socklen_t size = sizeof(address)
+        if getsockname(self.fd, <sockaddr *>&address, &size) < 0:
+            return None
+        return host_and_port(&address)
+
     def start(self, receiver):
         """Have ``receiver`` told what comes, until it is told that the connection is lost."""
         self.receiver = receiver
@@ -353,6 +368,8 @@ cdef class TcpLink:
             self.heard_s = monotonic_s()
         if got > 0 and self.is_deaf:
             return 0
+        if self.received_bytes == got and got > 0 and self.is_tls():
+            return 0
         if got > 0 and self.large is None:
             if self.fast_path is None or kept or not self.is_taken(got):
                 self.offer(VIEW, kept + got)
@@ -363,6 +380,13 @@ cdef class TcpLink:
         elif not is_passing(errno):
             self.abort()
         return 0
+
+    cdef bint is_tls(self) except *:
+        """Whether the peer takes this for a port of TLS, which it is told then."""
+        if RECEIVED[0] != TLS_HANDSHAKE or self.poller.on_tls is None:
+            return False
+        self.poller.on_tls(self)
+        return True
 
     cdef bint is_taken(self, Py_ssize_t got) except *:
         try:

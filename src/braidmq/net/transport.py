@@ -20,6 +20,8 @@ class Transport(Protocol):
     """The same with its port."""
     listener: str
     """The name of the listener that accepted it."""
+    certified_user: str | None
+    """Whom the certificate stands for that the peer showed, if it showed one."""
     share: InputShare | None
     """Where it has counted what it keeps of a packet that is not whole."""
     receive_bytes: int
@@ -27,8 +29,7 @@ class Transport(Protocol):
 
     @property
     def link(self) -> "TcpLink | None":
-        """The socket, where nothing stands between it and the receiver: compiled code may then
-        read and write it directly. None for a transport that frames or encrypts."""
+        """What compiled code may read and write directly; None for a transport that frames."""
 
     @property
     def is_closing(self) -> bool: ...

@@ -15,6 +15,7 @@ from websockets.typing import Origin, Subprotocol
 
 from braidmq.model.limits import KIB
 from braidmq.net.input_budget import InputShare
+from braidmq.net.tls_handshakes import ALERT, is_tls, note_tls
 from braidmq.net.transport import BufferedReceiver, Transport
 from braidmq.net.unsent_output import Unsent
 from braidmq.net.web_origins import origin_allowed
@@ -40,7 +41,8 @@ class WebSocketOptions(NamedTuple):
     """What was read is worked on for so long at once."""
     work_in_background: Callable[[Iterator[object], str], None]
     """Takes the rest, a step at a time."""
-    unsent: Unsent
+    unsent: Unsent | None
+    """None if what carries it counts that."""
 
 
 class WebSocketTransport(asyncio.Protocol):
@@ -61,6 +63,7 @@ class WebSocketTransport(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.listener = listener
         self.host = self.peer = "?"
+        self.certified_user: str | None = None
         self._protocol = _Handshake(options)
         self._raw = bytearray()
         """What came, before it is told apart."""
@@ -82,13 +85,15 @@ class WebSocketTransport(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
+        self.certified_user = transport.get_extra_info("certified_user")
         self.transport.set_write_buffer_limits(high=self._options.output_high_bytes)
         self.connection = self._connect(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.drop_input()
         self.share = None
-        self._options.unsent.note(self, 0)
+        if self._options.unsent is not None:
+            self._options.unsent.note(self, 0)
         self.connection.lost()
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._protocol.parser.close()
@@ -144,7 +149,8 @@ class WebSocketTransport(asyncio.Protocol):
         """Have it counted what the peer does not take. Answers to pings are bounded, too: above
         what a connection may have unsent nothing is read that would have to be answered."""
         unsent_bytes = self.unsent_bytes
-        self._options.unsent.note(self, unsent_bytes)
+        if self._options.unsent is not None:
+            self._options.unsent.note(self, unsent_bytes)
         if unsent_bytes > self._options.output_bytes_max and not self._is_full:
             self._is_full = True
             self.transport.pause_reading()
@@ -154,6 +160,11 @@ class WebSocketTransport(asyncio.Protocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._protocol.state is State.CONNECTING and not self._raw and is_tls(data):
+            note_tls(self.listener, self.peer)
+            self.transport.write(ALERT)
+            self.transport.close()
+            return
         self._raw += data
         self._read(monotonic() + self._options.read_s)
         if self._raw and not self._is_late:

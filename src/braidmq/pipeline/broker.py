@@ -8,16 +8,17 @@ import base64
 import http.client
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from braidmq.client.errors import from_status
 from braidmq.model.errors import BraidError
-from braidmq.model.log_info import LogInfo, PartitionTime
+from braidmq.model.limits import KIB
+from braidmq.model.log_info import FoundLogs, LogInfo, PartitionTime
 from braidmq.pipeline.errors import BrokerUnreachable
 from braidmq.pipeline.options import BrokerOptions
 
@@ -28,6 +29,8 @@ CONNECT_S_MAX = 10.0
 BACK_OFF_S, BACK_OFF_S_MAX = 0.1, 5.0
 PASSING = frozenset({429, 502, 503, 504, 507})
 """Statuses that may be another in a moment."""
+
+PIECE_BYTES = 256 * KIB
 
 Answer = TypeVar("Answer")
 
@@ -42,6 +45,15 @@ class _Problem(msgspec.Struct):
     detail: str = ""
     code: str = ""
     remedy: str = ""
+
+
+class _Committed(msgspec.Struct):
+    partition: int
+    committed: int
+
+
+class _Subscription(msgspec.Struct):
+    partitions: list[_Committed]
 
 
 class Broker:
@@ -82,6 +94,18 @@ class Broker:
 
     def get(self, *path: str | int, wanted: type[Answer], **query: str | int | None) -> Answer:
         return msgspec.json.decode(self.ask("GET", path, query).body, type=wanted)
+
+    def pages(
+        self, *path: str | int, wanted: type[Answer], **query: str | int | None
+    ) -> Iterator[Answer]:
+        """Of a list that may be long. A page may be short, or empty, and not be the last."""
+        cursor: str | None = None
+        while True:
+            reply = self.ask("GET", path, {**query, "cursor": cursor})
+            yield msgspec.json.decode(reply.body, type=wanted)
+            cursor = reply.headers.get("braid-next")
+            if cursor is None:
+                return
 
     def send(
         self, method: str, *path: str | int, body: object = None, patient: bool = True
@@ -125,6 +149,15 @@ class Broker:
             self._sleep(pause_s * (0.5 + random.random() / 2))
             pause_s = min(pause_s * 2, BACK_OFF_S_MAX)
 
+    def read_range(self, path: tuple[str | int, ...], at: int, length: int) -> bytes:
+        """Bytes of a file. A connection that is cut costs what was on its way: reading goes on
+        after what has come, and patience begins anew with every byte."""
+        found = bytearray()
+        while len(found) < length:
+            wanted = {"Range": f"bytes={at + len(found)}-{at + length - 1}"}
+            found += self.ask("GET", path, {}, headers=wanted).body
+        return bytes(found)
+
     def _target(self, path: tuple[str | int, ...], query: dict[str, str | int | None]) -> str:
         named = {"namespace": self._namespace, **query}
         said = {name: str(value) for name, value in named.items() if value is not None}
@@ -151,9 +184,29 @@ class Broker:
             every.setdefault("Content-Type", "application/json")
         self._connection.request(method, target, body or None, every)
         answer = self._connection.getresponse()
-        data = answer.read()
+        data = self._rest_of(answer)
         named = {name.lower(): value for name, value in answer.getheaders()}
         return Reply(answer.status, named, data)
+
+    def _rest_of(self, answer: http.client.HTTPResponse) -> bytes:
+        """All of it; of a range of bytes (206), what came before the connection was cut."""
+        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            return answer.read()
+        pieces: list[bytes] = []
+        wanted = int(answer.headers["Content-Length"])
+        try:
+            while piece := answer.read1(PIECE_BYTES):
+                pieces.append(piece)
+        except (OSError, http.client.HTTPException):
+            if not pieces:
+                raise
+        data = b"".join(pieces)
+        if len(data) < wanted:
+            answer.close()
+            self.close()
+            if not data:
+                raise http.client.IncompleteRead(data, wanted)
+        return data
 
 
 def problem(status: int, body: bytes) -> BraidError:
@@ -172,9 +225,31 @@ def problem(status: int, body: bytes) -> BraidError:
 # --- what it tells of a log ---
 
 
-def describe_log(broker: Broker, topic: str, *, segments: bool) -> LogInfo:
-    shown: Any = None if segments else "false"
-    return broker.get("topics", topic, "log", wanted=LogInfo, segments=shown)
+LOGS_MAX = 1000
+"""In one request, by the broker's limit."""
+
+
+def describe_logs(
+    broker: Broker, topics: Sequence[str], *, segments: bool
+) -> tuple[dict[str, LogInfo], list[str]]:
+    """What the logs of topics are made of, by topic, and which topics are not there."""
+    logs: dict[str, LogInfo] = {}
+    missing: list[str] = []
+    for first in range(0, len(topics), LOGS_MAX):
+        body = {"topics": topics[first : first + LOGS_MAX], "segments": segments}
+        found = msgspec.json.decode(broker.send("POST", "logs", body=body), type=FoundLogs)
+        logs |= {each.topic: each for each in found.logs}
+        missing += found.missing
+    return logs, missing
+
+
+def committed_offsets(broker: Broker, topic: str) -> dict[int, int]:
+    """The lowest of all subscriptions, by partition; empty where nobody has subscribed."""
+    found: dict[int, int] = {}
+    for each in broker.get("topics", topic, "subscriptions", wanted=list[_Subscription]):
+        for at in each.partitions:
+            found[at.partition] = min(at.committed, found.get(at.partition, at.committed))
+    return found
 
 
 def find_times(broker: Broker, topic: str, time_ms: int) -> dict[int, PartitionTime]:

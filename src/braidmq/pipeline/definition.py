@@ -1,13 +1,14 @@
 """A pipeline as its file says it: sources, steps, sinks and when it runs. ADR 0012 says why TOML.
 
-Nothing here needs Spark: what can be wrong with a file is found without it.
+Nothing here needs Spark: what can be wrong with a file is found without it, in ``checking.py``.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +21,9 @@ SUFFIX = ".toml"
 PARAMETER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 INTERVAL = re.compile(r"([1-9][0-9]*)(ms|s|m|h)")
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-PYTHON = re.compile(r"[\w./-]+:[A-Za-z_]\w*")
+
+WHOLE_PARTITION = "1000000g"
+"""One task for all that a batch has of a partition, so that its order is kept."""
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 PipelineName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=128)]
@@ -30,29 +33,76 @@ Options = dict[str, str | int | float | bool]
 class BadPipeline(BadRequest):
     code = "bad-pipeline"
 
+    def __init__(
+        self, message: str, *, remedy: str | None = None, at: "Place | None" = None
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.at = at
+
+
+class Place(NamedTuple):
+    """Where in a file: the table, which of that name, and the key in it."""
+
+    table: str = ""
+    number: int = 0
+    key: str = ""
+
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A key nobody knows is refused: a misspelt option must not be taken for none."""
 
 
+class Watermark(_Part, frozen=True):
+    """How late a row may be: what is older than the newest by more than ``delay`` is dropped, and
+    state of that age let go."""
+
+    column: str
+    delay: str
+
+
+class Chunk(_Part, frozen=True):
+    """A lake is read and written in parts of about so many rows, each a range of a column."""
+
+    column: str
+    rows: int | str
+
+    @property
+    def rows_wanted(self) -> int:
+        return int(self.rows)
+
+
 class SourceSpec(_Part, frozen=True):
-    """One of topic, topic_pattern, lake and table."""
+    """One of topic, topic_pattern, lake, table and format."""
 
     name: Name
     topic: str = ""
     topic_pattern: str = ""
     lake: str = ""
     table: str = ""
+    format: str = ""
+    """Any source that Spark knows; what it needs is in ``options``."""
+    stream: bool = False
+    """Of a format: read it as a stream."""
     group: str = ""
     """Whose lag the broker shows; the pipeline's name if none is given."""
-    ordered: bool = True
-    """Messages of a partition stay in order, in one task; otherwise many tasks share it."""
+    ordered: bool | Literal["key"] | None = None
+    """Messages of a partition stay in order, in one task; or only those of a key, in several;
+    otherwise tasks share it as they come. A stream's are in order unless it says."""
     schema: str = ""
+    watermark: Watermark | None = None
+    chunk: Chunk | None = None
     options: Options = {}
 
     @property
     def is_topic(self) -> bool:
         return bool(self.topic or self.topic_pattern)
+
+    def split_options(self, streams: bool) -> dict[str, str]:
+        """Of the data source: how tasks share a partition."""
+        ordered = streams if self.ordered is None else self.ordered
+        if ordered == "key":
+            return {"splitBy": "key"}
+        return {"splitBytes": WHOLE_PARTITION} if ordered else {}
 
 
 class StepSpec(_Part, frozen=True):
@@ -62,11 +112,12 @@ class StepSpec(_Part, frozen=True):
     sql: str = ""
     python: str = ""
     inputs: list[str] = []
+    watermark: Watermark | None = None
     options: Options = {}
 
 
 class SinkSpec(_Part, frozen=True):
-    """One of topic, lake, report and console."""
+    """One of topic, lake, report, console, format and python."""
 
     source: str = msgspec.field(name="from")
     name: str = ""
@@ -74,10 +125,22 @@ class SinkSpec(_Part, frozen=True):
     lake: str = ""
     report: str = ""
     console: bool = False
-    mode: str = "append"
+    format: str = ""
+    """Any sink that Spark knows; what it needs is in ``options``."""
+    python: str = ""
+    """A function of each batch: its DataFrame, its number, and ``options`` by name."""
+    where: str = ""
+    """Only rows for which this SQL is true."""
+    select: list[str] = []
+    """Only these columns, or SQL of them."""
+    query: str = ""
+    """Sinks with the same one are written by one query: what is before them is read once."""
+    mode: Literal["append", "overwrite"] = "append"
+    output_mode: Literal["append", "update", "complete"] = "append"
     title: str = ""
     chart: str = ""
-    """Of a report: label and number, as ``reason,messages``."""
+    """Of a report: label and number, as ``reason,messages``; or label and points, and points that
+    are only expected."""
     options: Options = {}
 
     @property
@@ -89,8 +152,10 @@ class SinkSpec(_Part, frozen=True):
         return next((kind for kind in SINK_KINDS if getattr(self, kind)), "")
 
 
-SINK_KINDS = ("topic", "lake", "report", "console")
-SOURCE_KINDS = ("topic", "topic_pattern", "lake", "table")
+SINK_KINDS = ("topic", "lake", "report", "console", "format", "python")
+SOURCE_KINDS = ("topic", "topic_pattern", "lake", "table", "format")
+PLACES = frozenset((*SOURCE_KINDS, *SINK_KINDS, "options"))
+"""Keys of sources and sinks that say what is read and written."""
 
 
 class Definition(_Part, frozen=True):
@@ -105,10 +170,35 @@ class Definition(_Part, frozen=True):
     sources: list[SourceSpec] = msgspec.field(name="source", default_factory=list)
     steps: list[StepSpec] = msgspec.field(name="step", default_factory=list)
     sinks: list[SinkSpec] = msgspec.field(name="sink", default_factory=list)
+    known_by: dict[str, str] = {}
+    """Parameters that say what is read and written: with its name, what a run is known by."""
+    differs_by: dict[str, str] = {}
+    """Of these, those that are not as the file has them."""
 
     @property
     def streams(self) -> bool:
-        return self.trigger != ONCE and any(each.is_topic for each in self.sources)
+        return any(self.is_stream(each) for each in self.sources)
+
+    def is_stream(self, source: SourceSpec) -> bool:
+        return self.trigger != ONCE and (source.is_topic or source.stream)
+
+    @property
+    def chunked(self) -> SourceSpec | None:
+        """The source that is read in chunks."""
+        return next((each for each in self.sources if each.chunk is not None), None)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run that was stopped goes on where it was, by what is in its checkpoint."""
+        return self.streams or self.chunked is not None
+
+    @property
+    def queries(self) -> dict[str, list[SinkSpec]]:
+        """Sinks by the query that writes them."""
+        found: dict[str, list[SinkSpec]] = {}
+        for sink in self.sinks:
+            found.setdefault(sink.query or sink.label, []).append(sink)
+        return found
 
     @property
     def interval(self) -> str:
@@ -118,10 +208,17 @@ class Definition(_Part, frozen=True):
 
     @property
     def checkpoint_dir(self) -> str:
-        return self.checkpoint or str(_home() / self.name)
+        """Runs that read or write something else have another: offsets of one topic in the
+        checkpoint of another would be taken for its own."""
+        if self.checkpoint:
+            return self.checkpoint
+        if not self.differs_by:
+            return str(state_dir() / self.name)
+        said = msgspec.json.encode(sorted(self.differs_by.items()))
+        return str(state_dir() / f"{self.name}@{hashlib.sha256(said).hexdigest()[:12]}")
 
 
-def _home() -> Path:
+def state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "braidmq" / "pipelines"
 
@@ -147,20 +244,72 @@ def find(name: str) -> Path:
     )
 
 
-def load(path: Path, values: Mapping[str, str] | None = None) -> Definition:
-    """Raises BadPipeline, saying where it is wrong."""
+def load(
+    path: Path, values: Mapping[str, str] | None = None, *, data_here: bool = True
+) -> Definition:
+    """Raises BadPipeline, saying in which line it is wrong.
+
+    ``data_here``: paths of data are of this machine, and what is read has to be there.
+    """
+    from braidmq.pipeline.checking import check, place_of
+
     try:
-        raw = msgspec.toml.decode(path.read_bytes())
+        text = path.read_text("utf-8")
+        raw = msgspec.toml.decode(text)
     except msgspec.DecodeError as error:
         raise BadPipeline(f"{path}: {error}") from None
     except UnicodeDecodeError:
         raise BadPipeline(f"{path}: not valid UTF-8") from None
     try:
-        filled = _filled(raw, dict(values or {}))
-        found = msgspec.convert(filled, Definition)
-        check(found)
-    except (msgspec.ValidationError, BadPipeline) as error:
-        raise BadPipeline(f"{path}: {error}") from None
+        if stranger := OURS_ALONE & set(raw):
+            raise BadPipeline(f"there is no key {min(stranger)!r}", at=Place(key=min(stranger)))
+        given = dict(values or {})
+        found = msgspec.convert(_filled(raw, given) | _identity(raw, given), Definition)
+        check(found, raw, path.parent, data_here)
+    except msgspec.ValidationError as error:
+        line = line_of(text, place_of(str(error)))
+        raise BadPipeline(f"{path}:{line}: {error}") from None
+    except BadPipeline as error:
+        where = f"{path}:{line_of(text, error.at)}" if error.at else str(path)
+        raise BadPipeline(f"{where}: {error.args[0]}", remedy=error.remedy) from None
+    return found
+
+
+OURS_ALONE: Final = frozenset({"known_by", "differs_by"})
+"""Parts of a definition that are not in its file."""
+
+
+def _identity(raw: dict[str, Any], given: dict[str, str]) -> dict[str, dict[str, str]]:
+    used: set[str] = set()
+    for part in (*raw.get("source", ()), *raw.get("sink", ())):
+        if isinstance(part, dict):
+            for key in PLACES & set(part):
+                used |= set(PARAMETER.findall(str(part[key])))
+    defaults = {name: str(value) for name, value in raw.get("parameters", {}).items()}
+    known = {name: (defaults | given)[name] for name in sorted(used & set(defaults))}
+    differ = {name: value for name, value in known.items() if value != defaults[name]}
+    return {"known_by": known, "differs_by": differ}
+
+
+HEADER = re.compile(r"\s*\[{1,2}\s*([A-Za-z_]+)\s*\]{1,2}")
+QUOTES = re.compile(r"\"\"\"|'''")
+
+
+def line_of(text: str, at: Place | None) -> int:
+    """Of a key, or of the table if it has none; parsers of TOML do not tell."""
+    wanted = at or Place()
+    key = re.compile(rf"""\s*["']?{re.escape(wanted.key)}["']?\s*[=.]""")
+    table, seen, found, quoted = "", 0, 1, False
+    for number, line in enumerate(text.splitlines(), 1):
+        if not quoted and (header := HEADER.match(line)):
+            table = header[1]
+            seen += table == wanted.table
+            if table == wanted.table and seen == wanted.number + 1:
+                found = number
+        here = table == wanted.table and (not table or seen == wanted.number + 1)
+        if here and not quoted and wanted.key and key.match(line):
+            return number
+        quoted ^= len(QUOTES.findall(line)) % 2 == 1
     return found
 
 
@@ -191,66 +340,3 @@ def _value(name: str, values: Mapping[str, str]) -> str:
     if not values[name]:
         raise BadPipeline(f"parameter {name!r} needs a value: --set {name}=…")
     return values[name]
-
-
-# --- checking ---
-
-
-def check(definition: Definition) -> None:
-    """Raises BadPipeline."""
-    if definition.trigger not in (AVAILABLE_NOW, ONCE) and not definition.interval:
-        raise BadPipeline(
-            f"trigger {definition.trigger!r} is not {AVAILABLE_NOW}, {ONCE} or a time such as 10s"
-        )
-    if not definition.sources or not definition.sinks:
-        raise BadPipeline("a pipeline needs at least one [[source]] and one [[sink]]")
-    known: list[str] = []
-    for source in definition.sources:
-        _one_of(f"source {source.name!r}", source, SOURCE_KINDS)
-        _new(source.name, known)
-    for step in definition.steps:
-        _check_step(step, known)
-        _new(step.name, known)
-    labels: list[str] = []
-    for sink in definition.sinks:
-        _check_sink(definition, sink, known)
-        _new(sink.label, labels, "sink")
-
-
-def _new(name: str, known: list[str], what: str = "view") -> None:
-    if name in known:
-        raise BadPipeline(f"two {what}s are named {name!r}")
-    known.append(name)
-
-
-def _one_of(what: str, part: Any, kinds: Iterable[str]) -> None:
-    if sum(bool(getattr(part, kind)) for kind in kinds) != 1:
-        raise BadPipeline(f"{what} needs exactly one of {', '.join(kinds)}")
-
-
-def _check_step(step: StepSpec, known: list[str]) -> None:
-    what = f"step {step.name!r}"
-    if bool(step.sql) == bool(step.python):
-        raise BadPipeline(f"{what} needs exactly one of sql and python")
-    if step.sql and step.inputs:
-        raise BadPipeline(f"{what}: inputs are only for python; SQL names the views itself")
-    if step.python and not PYTHON.fullmatch(step.python):
-        raise BadPipeline(f"{what}: python must be module:function or file.py:function")
-    for name in step.inputs:
-        if name not in known:
-            raise BadPipeline(f"{what} takes {name!r}, which is not an earlier source or step")
-
-
-def _check_sink(definition: Definition, sink: SinkSpec, known: list[str]) -> None:
-    what = f"sink {sink.label!r}"
-    _one_of(what, sink, SINK_KINDS)
-    if sink.source not in known:
-        raise BadPipeline(f"{what} is from {sink.source!r}, which is not a source or step")
-    if sink.mode not in ("append", "overwrite"):
-        raise BadPipeline(f"{what}: mode must be append or overwrite")
-    if sink.mode == "overwrite" and (sink.topic or definition.streams):
-        raise BadPipeline(f"{what}: only a lake can be overwritten, and not by a stream")
-    if sink.report and definition.streams:
-        raise BadPipeline(f"{what}: a report needs trigger = {ONCE!r}")
-    if sink.chart and sink.chart.count(",") != 1:
-        raise BadPipeline(f"{what}: chart must be two columns, such as reason,messages")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from braidmq.pipeline.errors import BadOption
-from braidmq.pipeline.sink_options import REQUEST_BYTES_MAX, SinkOptions
+from braidmq.pipeline.columns import HEADERS, headers_of
+from braidmq.pipeline.errors import BadOption, RowTooLarge
+from braidmq.pipeline.sink_options import RECORD_BYTES_MAX, REQUEST_BYTES_MAX, SinkOptions
 from braidmq.wire.record_rows import encode_rows
 
 TAKEN = (
@@ -22,6 +23,7 @@ TAKEN = (
     "priority",
     "deliver_at",
     "expires_at",
+    "envelope",
 )
 NOT_WRITTEN = ("offset", "delivery", "trace_context")
 """Columns of the source that the broker gives: a DataFrame that was read is written as it is."""
@@ -116,6 +118,11 @@ def _chunks(topic: str, partition: int | None, batch: pa.RecordBatch) -> Iterato
             middle = (first + stop) // 2
             waiting += [(middle, stop), (first, middle)]
             continue
+        if records.size > RECORD_BYTES_MAX:
+            raise RowTooLarge(
+                f"a row for topic {topic!r} is a message of {records.size} bytes, and the broker"
+                f" takes at most {RECORD_BYTES_MAX}"
+            )
         yield Chunk(topic, partition, stop - first, memoryview(records))
 
 
@@ -127,6 +134,10 @@ def _columns(batch: pa.RecordBatch) -> dict[str, Buffers]:
         found["key"] = _bytes(batch, "key")
     if "headers" in names:
         found |= _headers(batch.column("headers"))
+    if "envelope" in names:
+        found["envelope"] = _bytes(batch, "envelope")
+        if "headers" in names:
+            _must_agree(batch)
     if "priority" in names:
         found["priority"] = _priorities(batch)
     if "deliver_at" in names:
@@ -180,18 +191,45 @@ def _headers(column: pa.Array) -> dict[str, Buffers]:
     """An array of structs with key and value, or a map."""
     if pa.types.is_null(column.type):
         return {}
-    if pa.types.is_map(column.type):
-        names, values = column.keys, column.items
-    elif pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
-        entries = column.values
-        names, values = entries.field("key"), entries.field("value")
-    else:
-        raise BadOption(
-            f"headers is {column.type}, but must be a MAP, or an ARRAY of STRUCT<key, value>"
-        )
+    names, values = _entries(column)
     lists = column.buffers()
     return {
         "headers": ((lists[0], lists[1]), column.offset),
         "names": _buffers(names.cast(pa.binary())),
         "header_values": _buffers(values.cast(pa.binary())),
     }
+
+
+def _entries(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Names and values of all headers."""
+    if pa.types.is_map(column.type):
+        return column.keys, column.items
+    if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+        return column.values.field("key"), column.values.field("value")
+    raise BadOption(
+        f"headers is {column.type}, but must be a MAP, or an ARRAY of STRUCT<key, value>"
+    )
+
+
+def _must_agree(batch: pa.RecordBatch) -> None:
+    """An envelope is written as it is, so headers that were changed beside it would be lost."""
+    rows = batch.filter(pc.is_valid(batch.column("envelope")))
+    given = rows.column("headers")
+    if pa.types.is_null(given.type):
+        return
+    names, values = _entries(given)
+    lists = given.buffers()
+    pairs = pa.StructArray.from_arrays(
+        [names.cast(pa.string()), values.cast(pa.binary())], fields=list(HEADERS.value_type)
+    )
+    given = pa.Array.from_buffers(
+        HEADERS, rows.num_rows, lists[:2], offset=given.offset, children=[pairs]
+    )
+    has_key = "key" in rows.schema.names
+    keys = rows.column("key") if has_key else pa.nulls(rows.num_rows)
+    envelopes = rows.column("envelope").cast(pa.binary())
+    if not given.equals(headers_of(envelopes, pc.is_valid(keys))):
+        raise BadOption(
+            "the headers of a row are not those of its envelope",
+            remedy="Leave out envelope to write the headers, or headers to write what was read",
+        )

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from braidmq.model.errors import BraidError
-from braidmq.pipeline.broker import Broker
+from braidmq.model.errors import BraidError, NotFound
+from braidmq.pipeline.broker import Broker, describe_logs
 from braidmq.pipeline.offsets import Offsets
 from braidmq.pipeline.options import SourceOptions
 
@@ -38,22 +38,32 @@ def hold(
     holder: str,
     parts: int = 0,
 ) -> None:
-    positions = [
-        {"topic": topic, "partition": number, "offset": at}
-        for topic, partitions in offsets.items()
-        for number, at in partitions.items()
-    ]
-    broker.send(
-        "PUT",
-        "leases",
-        name,
-        body={
-            "positions": positions,
-            "ttl_ms": options.lease_s * 1000,
-            "holder": holder,
-            "parts": parts,
-        },
-    )
+    """Of topics and partitions that are gone there is nothing to keep."""
+    body = {"ttl_ms": options.lease_s * 1000, "holder": holder, "parts": parts}
+    while True:
+        body["positions"] = [
+            {"topic": topic, "partition": number, "offset": at}
+            for topic, partitions in offsets.items()
+            for number, at in partitions.items()
+        ]
+        try:
+            broker.send("PUT", "leases", name, body=body)
+        except NotFound:
+            present = _present(broker, offsets)
+            if present == offsets:
+                raise
+            offsets = present
+        else:
+            return
+
+
+def _present(broker: Broker, offsets: Offsets) -> Offsets:
+    logs, _ = describe_logs(broker, list(offsets), segments=False)
+    known = {topic: {each.partition for each in log.partitions} for topic, log in logs.items()}
+    return {
+        topic: {number: at for number, at in offsets[topic].items() if number in partitions}
+        for topic, partitions in known.items()
+    }
 
 
 def _say(name: str, options: SourceOptions, what: Callable[[Broker], object]) -> None:
@@ -125,7 +135,7 @@ class StreamLease:
         self._signs: _Signs | None = None
 
     def move(self, broker: Broker, offsets: Offsets) -> None:
-        holder = f"Spark stream of {self._options.topic or self._options.topic_pattern}"
+        holder = f"Spark stream of {self._options.described}"
         hold(broker, self._name, offsets, self._options, holder=holder)
         if self._signs is None:
             self._signs = _Signs(self._name, self._options)

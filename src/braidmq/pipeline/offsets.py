@@ -1,11 +1,14 @@
-"""Where a reader stands: an offset for each partition of each topic.
+"""Where a reader stands: an offset for each partition of each topic, and in which log.
 
 A stream's checkpoint keeps it as JSON, word for word, and a later version must still read it:
 
-    {"version": 1, "topics": {"orders": {"0": 1200, "1": 1180}}}
+    {"version": 2, "topics": {"orders": {"0": 1200, "1": 1180}}, "logs": {"orders": "1f-19a9…"}}
+
+Version 1 had no ``logs``: offsets alone do not show that a topic was deleted and created again.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from braidmq.model.errors import NotFound, OffsetOutOfRange
@@ -13,32 +16,51 @@ from braidmq.model.log_info import LogInfo, PartitionLogInfo
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import EARLIEST, LATEST, Place, SourceOptions
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, VERSION)
 
-Offsets = dict[str, dict[int, int]]
+Places = dict[int, int]
+"""An offset for each partition."""
+
+Offsets = dict[str, Places]
 Logs = dict[str, LogInfo]
 
 
-def to_json(offsets: Offsets) -> dict[str, Any]:
-    """Sorted: Spark takes two offsets for the same if their texts are."""
-    topics = {
-        topic: {str(number): at for number, at in sorted(partitions.items())}
-        for topic, partitions in sorted(offsets.items())
-    }
-    return {"version": VERSION, "topics": topics}
+@dataclass(frozen=True)
+class Position:
+    """Offsets, and of which logs: an offset says nothing in another."""
+
+    offsets: Offsets
+    log_ids: dict[str, str] = field(default_factory=dict)
+    """By topic; one that is not here is not known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Sorted: Spark takes two offsets for the same if their texts are."""
+        topics = {
+            topic: {str(number): at for number, at in sorted(partitions.items())}
+            for topic, partitions in sorted(self.offsets.items())
+        }
+        logs = {topic: self.log_ids[topic] for topic in topics if topic in self.log_ids}
+        return {"version": VERSION, "topics": topics, "logs": logs}
 
 
-def from_json(document: dict[str, Any]) -> Offsets:
+def position_in(logs: Logs, offsets: Offsets) -> Position:
+    return Position(offsets, {topic: log.id for topic, log in logs.items() if log.id})
+
+
+def from_json(document: dict[str, Any]) -> Position:
     version = document.get("version")
-    if version != VERSION:
+    if version not in READABLE:
         raise BadOption(
-            f"the checkpoint has offsets of version {version!r}, this BraidMQ reads {VERSION}",
+            f"the checkpoint has offsets of version {version!r}, this BraidMQ reads"
+            f" {READABLE[0]} to {VERSION}",
             remedy="Use the version of BraidMQ that wrote it, or start with a new checkpoint",
         )
-    return {
+    offsets = {
         topic: {int(number): at for number, at in partitions.items()}
         for topic, partitions in document["topics"].items()
     }
+    return Position(offsets, document.get("logs", {}))
 
 
 def visible_end(log: PartitionLogInfo, options: SourceOptions) -> int:
@@ -62,8 +84,9 @@ def ends_of(logs: Logs, options: SourceOptions) -> Offsets:
 
 def resolve(place: Place, logs: Logs, options: SourceOptions, otherwise: int) -> Offsets:
     """A place in words or numbers as offsets. Partitions it does not name are ``otherwise``."""
-    if isinstance(place, dict) and (strangers := sorted(set(place) - set(logs))):
-        raise NotFound(f"offsets are given for topic {strangers[0]!r}, which is not read")
+    assert place != "committed", "only the broker knows that: planning.unsettled"
+    if isinstance(place, dict):
+        refuse_unknown(place, ends_of(logs, options))
     found: Offsets = {topic: {} for topic in logs}
     for topic, log in partitions_of(logs):
         wanted = (
@@ -73,8 +96,6 @@ def resolve(place: Place, logs: Logs, options: SourceOptions, otherwise: int) ->
         )
         assert wanted is not None
         found[topic][log.partition] = _at(wanted, topic, log, options)
-    if isinstance(place, dict):
-        _refuse_unknown(place, found)
     return found
 
 
@@ -95,14 +116,37 @@ def _at(wanted: int, topic: str, log: PartitionLogInfo, options: SourceOptions) 
     return min(max(wanted, log.start_offset), end)
 
 
-def _refuse_unknown(place: Offsets, found: Offsets) -> None:
-    for topic, partitions in place.items():
+def refuse_unknown(given: Offsets, known: Offsets) -> None:
+    """Raises NotFound for topics and partitions that are not read."""
+    for topic, partitions in given.items():
+        if topic not in known:
+            raise NotFound(f"offsets are given for topic {topic!r}, which is not read")
         for number in partitions:
-            if number not in found[topic]:
+            if number not in known[topic]:
                 raise NotFound(f"topic {topic!r} has no partition {number}")
 
 
+def not_before(begin: Offsets, end: Offsets) -> Offsets:
+    """``end``, and where that is earlier (a stream that read uncommitted records), ``begin``."""
+    return {
+        topic: {
+            number: max(to, begin.get(topic, {}).get(number, to))
+            for number, to in partitions.items()
+        }
+        for topic, partitions in end.items()
+    }
+
+
 # --- limits of one trigger ---
+
+
+def records_between(start: Offsets, end: Offsets) -> int:
+    """At the most: compaction leaves gaps."""
+    return sum(
+        max(to - start.get(topic, {}).get(number, 0), 0)
+        for topic, partitions in end.items()
+        for number, to in partitions.items()
+    )
 
 
 def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:

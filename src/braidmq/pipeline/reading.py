@@ -7,7 +7,7 @@ records. All of it goes through the same kernel.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +16,12 @@ import pyarrow as pa
 from braidmq.model.errors import BraidError, NotFound
 from braidmq.model.limits import MIB
 from braidmq.model.log_info import SegmentInfo
-from braidmq.pipeline.broker import Broker
-from braidmq.pipeline.columns import Rows
-from braidmq.pipeline.errors import DataLoss
+from braidmq.pipeline.broker import Broker, Reply
+from braidmq.pipeline.columns import SCHEMA, Rows, last_offset
+from braidmq.pipeline.errors import DataLoss, TopicRecreated
 from braidmq.pipeline.leases import SplitLease
 from braidmq.pipeline.options import SourceOptions
-from braidmq.pipeline.planning import Split
+from braidmq.pipeline.planning import Split, lost
 from braidmq.record.batch import HEADER_SIZE
 from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.key_filter import may_hold_key
@@ -39,16 +39,24 @@ from braidmq.storage.segment_keys import decode_keys
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES = 8 * MIB
+GONE = frozenset({"unknown-topic", "unknown-partition", "bad-position"})
+"""What the broker says of records that were there when the read was planned."""
 
 
 class SplitReader:
-    """``bytes_read`` counts what was looked at, wherever it came from."""
+    """Reads these ``columns`` of messages, in this order. ``bytes_read`` counts what was looked at,
+    wherever it came from."""
 
-    def __init__(self, split: Split, options: SourceOptions) -> None:
+    def __init__(
+        self,
+        split: Split,
+        options: SourceOptions,
+        columns: Sequence[str] = tuple(SCHEMA.names),
+    ) -> None:
         self._split = split
         self._options = options
         self._broker = Broker(options)
-        self._rows = Rows(split.topic, split.partition)
+        self._rows = Rows(split.topic, split.partition, columns)
         self._hidden = OffsetBits() if split.hidden else None
         for start, stop in split.hidden:
             assert self._hidden is not None
@@ -105,11 +113,19 @@ class SplitReader:
             fetch = _slices(mapped)
             bodies = MappedBodies(Path(self._split.directory)).fetch
         for rows, columns in decode_span(
-            segment.name, fetch, first, last, window, self._split.keys, self._hidden, bodies
+            segment.name,
+            fetch,
+            first,
+            last,
+            window,
+            self._split.keys,
+            self._hidden,
+            bodies,
+            self._rows.wanted,
+            self._split.share,
         ):
-            batch = self._rows.batch(rows, columns)
-            yield batch
-            self._at = batch.column("offset")[rows - 1].as_py() + 1
+            yield self._rows.batch(rows, columns)
+            self._at = last_offset(columns) + 1
 
     def _may_hold_keys(self, segment: SegmentInfo, in_place: bool) -> bool:
         """By the filter beside the segment, which those that had no keys when sealed don't have."""
@@ -143,13 +159,8 @@ class SplitReader:
 
     def _ranged(self, segment: SegmentInfo, at: int, length: int) -> bytes:
         self.bytes_read += length
-        reply = self._broker.ask(
-            "GET",
-            ("topics", self._split.topic, "segments", segment.name),
-            {},
-            headers={"Range": f"bytes={at}-{at + length - 1}"},
-        )
-        return reply.body
+        path = ("topics", self._split.topic, "segments", segment.name)
+        return self._broker.read_range(path, at, length)
 
     def _index(
         self, segment: SegmentInfo, descriptor: Segment, in_place: bool
@@ -173,12 +184,9 @@ class SplitReader:
             window = self._window(stop)
             if window.offset_min >= window.offset_max:
                 return
-            reply = self._broker.ask(
-                "GET",
-                ("topics", self._split.topic, "partitions", self._split.partition, "records"),
-                {"start": self._at, "end": stop, "bytes_max": PAGE_BYTES},
-            )
-            self._check_loss(int(reply.headers["braid-start-offset"]))
+            reply = self._page(stop)
+            if reply is None:
+                return
             self.bytes_read += len(reply.body)
             page = memoryview(reply.body)
             name = f"{self._split.topic}/{self._split.partition}"
@@ -190,19 +198,36 @@ class SplitReader:
                 window,
                 self._split.keys,
                 self._hidden,
+                wanted=self._rows.wanted,
+                share=self._split.share,
             ):
                 yield self._rows.batch(rows, columns)
             self._at = int(reply.headers["braid-next-offset"])
 
-    def _check_loss(self, start_offset: int) -> None:
-        if start_offset > self._at:
-            what = (
-                f"topic {self._split.topic!r}, partition {self._split.partition}: offsets"
-                f" {self._at} to {start_offset - 1} were lost while they were read"
+    def _page(self, stop: int) -> Reply | None:
+        """None: there is no more, the log is gone. Raises DataLoss, or says so in the log."""
+        split = self._split
+        which = f"topic {split.topic!r}, partition {split.partition}"
+        try:
+            reply = self._broker.ask(
+                "GET",
+                ("topics", split.topic, "partitions", split.partition, "records"),
+                {"start": self._at, "end": stop, "bytes_max": PAGE_BYTES},
             )
-            if self._options.fail_on_data_loss:
-                raise DataLoss(what)
-            logger.warning("%s; failOnDataLoss is false, so reading goes on", what)
+        except BraidError as error:
+            if error.code not in GONE:
+                raise
+            lost(DataLoss(f"{which} is gone while it was read: {error}"), self._options)
+            return None
+        if split.log_id and reply.headers.get("braid-log-id", split.log_id) != split.log_id:
+            what = f"{which} was deleted and created again while it was read"
+            lost(TopicRecreated(what), self._options)
+            return None
+        start_offset = int(reply.headers["braid-start-offset"])
+        if start_offset > self._at:
+            gone = f"offsets {self._at} to {start_offset - 1} were lost while they were read"
+            lost(DataLoss(f"{which}: {gone}"), self._options)
+        return reply
 
 
 class Ranges:

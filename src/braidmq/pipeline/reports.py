@@ -1,4 +1,5 @@
-"""Reports of a pipeline: a page of HTML with a table, and a bar chart where one is asked for."""
+"""Reports of a pipeline: a page of HTML with a table, and a chart where one is asked for: bars, or
+lines where the column has lists of points."""
 
 import html
 import sys
@@ -7,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from braidmq.pipeline import plots
 from braidmq.pipeline.definition import BadPipeline, SinkSpec
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
 .bar {{ display: grid; grid-template-columns: 16rem 1fr 7rem; gap: .6rem; margin: .2rem 0 }}
 .bar i {{ background: #3b6ea8; height: 1.1rem; align-self: center; min-width: 1px }}
 .bar span {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap }}
+.plot {{ width: 100%; font-size: 12px; fill: #555 }}
+.plot .grid {{ stroke: #e4e4e4 }}
+.legend span {{ margin-right: 1.2rem; white-space: nowrap }}
+.legend i {{ display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem }}
 footer {{ color: #777; margin-top: 1rem }}
 </style></head><body><h1>{title}</h1>
 {chart}
@@ -44,6 +50,8 @@ def write(frame: "DataFrame", sink: SinkSpec) -> int:
 
 
 def render(title: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]], chart: str) -> str:
+    drawn = _chart(columns, rows, chart) if chart else ""
+    columns, rows = _without_lines(columns, rows)
     numbers = [
         bool(rows) and all(isinstance(row[at], int | float) or row[at] is None for row in rows)
         for at in range(len(columns))
@@ -63,18 +71,35 @@ def render(title: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]], 
         for row in rows
     )
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    drawn = _chart(columns, rows, chart) if chart else ""
     return PAGE.format(
         title=html.escape(title), chart=drawn, head=head, body=body, rows=len(rows), when=when
     )
 
 
+def _without_lines(
+    columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
+    """Points are for drawings, not for tables."""
+    kept = [at for at in range(len(columns)) if not any(isinstance(row[at], list) for row in rows)]
+    return [columns[at] for at in kept], [tuple(row[at] for at in kept) for row in rows]
+
+
 def _chart(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], chart: str) -> str:
-    label, _, number = (part.strip() for part in chart.partition(","))
-    for name in (label, number):
+    names = [part.strip() for part in chart.split(",")]
+    for name in names:
         if name not in columns:
             raise BadPipeline(f"chart: there is no column {name!r}")
-    at, value = columns.index(label), columns.index(number)
+    label, value, *more = (columns.index(name) for name in names)
+    if any(isinstance(row[value], list) for row in rows):
+        return plots.draw(
+            [plots.line_of(text(row[label]), row[value], *(row[at] for at in more)) for row in rows]
+        )
+    if more:
+        raise BadPipeline(f"chart: a third column is for lines, and {names[1]!r} has no points")
+    return _bars(rows, label, value)
+
+
+def _bars(rows: Sequence[tuple[Any, ...]], at: int, value: int) -> str:
     bars = sorted(rows, key=lambda row: row[value] or 0, reverse=True)[:BARS_MAX]
     top = max((row[value] or 0 for row in bars), default=0) or 1
     return "\n".join(

@@ -4,14 +4,24 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from braidmq.model.errors import SetupError
+from braidmq.pipeline.definition import state_dir
+from braidmq.pipeline.interpreter import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+STDERR = 2
+LOGS_MAX = 20
+"""Of one pipeline."""
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""On disk, and the only one that transformWithState works with."""
+
 TASK_FAILURES_MAX = 4
 """Spark's own for clusters; a local one would give up at the first time a broker restarts."""
 
@@ -32,19 +42,57 @@ def require_spark() -> None:
 
 @contextmanager
 def session(
-    name: str, master: str = "", remote: str = "", settings: Mapping[str, object] | None = None
+    name: str,
+    master: str = "",
+    remote: str = "",
+    settings: Mapping[str, object] | None = None,
+    log: Path | None = None,
 ) -> "Iterator[SparkSession]":
-    """A session that ends with its ``with``, unless there was one before."""
+    """A session that ends with its ``with``, unless there was one before.
+
+    ``log``: where what Spark writes to standard error goes.
+    """
     require_spark()
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
-    found = make_session(name, master, remote, settings)
+    with errors_to(log):
+        found = make_session(name, master, remote, settings)
+    if log is not None and not remote and before is None:
+        found.sparkContext.setLogLevel("WARN")
     try:
         yield found
     finally:
         if before is None:
             found.stop()
+
+
+@contextmanager
+def errors_to(log: Path | None) -> Iterator[None]:
+    """A JVM that is started meanwhile keeps it for its life, and Python workers that it starts."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    ours = os.dup(STDERR)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), STDERR)
+        yield
+    finally:
+        os.dup2(ours, STDERR)
+        os.close(ours)
+
+
+def log_file(name: str) -> Path:
+    """For a run that begins now; logs of the oldest runs of that name go."""
+    place = state_dir() / "logs"
+    older = sorted(place.glob(f"{name}-[0-9]*.log"))
+    for path in older[: max(len(older) - LOGS_MAX + 1, 0)]:
+        path.unlink(missing_ok=True)
+    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return place / f"{name}-{when}-{os.getpid()}.log"
 
 
 def make_session(
@@ -55,7 +103,11 @@ def make_session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"braid pipeline {name}")
-    every: dict[str, object] = {"spark.sql.session.timeZone": "UTC"}
+    every: dict[str, object] = {
+        "spark.sql.session.timeZone": "UTC",
+        # A checkpoint remembers what it was begun with: one from before goes on as it was.
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+    }
     if remote:
         builder = builder.remote(remote)
     else:
@@ -81,7 +133,7 @@ def _master(master: str) -> str:
 
 
 def _defaults(master: str) -> dict[str, object]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_this_python()
     found: dict[str, object] = {"spark.ui.showConsoleProgress": False}
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

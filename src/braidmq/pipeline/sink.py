@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
+import pyarrow.fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -20,8 +22,9 @@ from pyspark.sql.datasource import (
 
 from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.encoding import encode
+from braidmq.pipeline.errors import BatchGivenUp
 from braidmq.pipeline.sink_options import AT_LEAST_ONCE, SinkOptions
-from braidmq.pipeline.transactions import Stage, Step, Transactions, send_records
+from braidmq.pipeline.transactions import Heartbeat, Stage, Step, Transactions, send_records
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -34,6 +37,7 @@ class Staged(WriterCommitMessage):
 
     rows: int
     transaction: str = ""
+    number: int = 0
     branch: str = ""
     """Empty: it had nothing to write, or the batch is committed already."""
     step: Step | None = None
@@ -57,37 +61,45 @@ class Sink:
     def stage(
         self, batches: Iterator[pa.RecordBatch], transaction: str, step: Step | None
     ) -> Staged:
-        rows = 0
+        rows = number = 0
         branch = _branch()
-        with Broker(self.options) as broker:
+        with Broker(self.options) as broker, Heartbeat(self.options, transaction):
             stage: Stage | None = None
             for chunk in encode(batches, self.options):
                 if stage is None:
                     # Not before there is something: most tasks of a small batch have nothing.
-                    if not Transactions(broker, self.options.transaction_s).begin(
-                        transaction, step
-                    ):
+                    number = Transactions(broker, self.options).begin(transaction, step)
+                    if not number:
                         _drain(batches)
                         return Staged(0, transaction, step=step)
-                    stage = Stage(broker, transaction, branch)
+                    stage = Stage(broker, transaction, number, branch)
                 stage.publish(chunk)
                 rows += chunk.rows
-        return Staged(rows, transaction, branch if rows else "", step)
+        return Staged(rows, transaction, number, branch if rows else "", step)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, Staged) and each.branch]
         if not staged:
             return
         one = staged[0]
+        if any(each.number != one.number for each in staged):
+            raise BatchGivenUp(
+                f"nothing was heard of transaction {one.transaction!r} for longer than"
+                f" {self.options.session_s} s between two tasks, and what was staged is gone"
+            )
         with Broker(self.options) as broker:
-            transactions = Transactions(broker, self.options.transaction_s)
-            transactions.commit(one.transaction, [each.branch for each in staged], one.step)
+            transactions = Transactions(broker, self.options)
+            branches = [each.branch for each in staged]
+            transactions.commit(one.transaction, one.number, branches, one.step)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        names = {each.transaction for each in messages if isinstance(each, Staged)} - {""}
+    def abort(self, messages: Sequence[WriterCommitMessage | None], name: str) -> None:
+        """``name``: what the driver knows it by; tasks that failed have told it nothing."""
+        if self.options.delivery == AT_LEAST_ONCE:
+            return
+        told = {each.transaction for each in messages if isinstance(each, Staged)}
         with Broker(self.options) as broker:
-            for name in names:
-                Transactions(broker, self.options.transaction_s).abort(name)
+            for each in (told | {name}) - {""}:
+                Transactions(broker, self.options).abort(each)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -110,7 +122,7 @@ class BatchWriter(DataSourceArrowWriter):
         Sink(self.options).commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        Sink(self.options).abort(messages)
+        Sink(self.options).abort(messages, self._transaction)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -125,15 +137,40 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
         assert batch is not None
-        application = self.options.application or f"spark-{query}"
-        step = Step(application, self.options.epoch, int(batch))
+        step = self._step(query or "", int(batch))
         return sink.stage(iterator, _name(step), step)
+
+    def _step(self, query: str, batch: int) -> Step:
+        application = self.options.application or f"spark-{query}"
+        return Step(application, self.options.epoch, batch, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         Sink(self.options).commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        Sink(self.options).abort(messages)
+        query = query_id(self.options.checkpoint)
+        known = bool(query or self.options.application)
+        Sink(self.options).abort(messages, _name(self._step(query, batchId)) if known else "")
+
+
+def query_id(checkpoint: str) -> str:
+    """The query's, as Spark keeps it in its checkpoint: who aborts a batch on the driver is told
+    only the number of that. Empty: not to be found there."""
+    if not checkpoint:
+        return ""
+    try:
+        if "://" in checkpoint:
+            files, path = pa.fs.FileSystem.from_uri(checkpoint)
+        else:
+            files, path = pa.fs.LocalFileSystem(), checkpoint.removeprefix("file:")
+        with files.open_input_stream(f"{path}/metadata") as file:
+            return msgspec.json.decode(file.read(), type=_QueryMetadata).id
+    except (OSError, pa.ArrowInvalid, msgspec.DecodeError):
+        return ""  # what tasks that succeeded say is left, and the broker's patience
+
+
+class _QueryMetadata(msgspec.Struct):
+    id: str
 
 
 def _name(step: Step) -> str:

@@ -1,7 +1,7 @@
 """The options of ``df.write.format("braid")``, checked and typed. docs/spark.md lists them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from braidmq.model.limits import MIB
 from braidmq.pipeline.errors import BadOption
@@ -21,6 +21,13 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 REQUEST_BYTES_MAX = 12 * MIB
 """Under what the broker takes, with room for what records add to their values."""
 
+TRANSACTION_S_MAX = 24 * 60 * 60
+
+OF_TRANSACTIONS = frozenset({"application", "epoch", "batch", "transaction_s", "session_s"})
+
+RECORD_BYTES_MAX = 16 * MIB
+"""Of one request, and so of one message."""
+
 
 @dataclass(frozen=True)
 class SinkOptions(BrokerOptions):
@@ -30,7 +37,9 @@ class SinkOptions(BrokerOptions):
     application: str = ""
     epoch: int = 0
     batch: int | None = None
-    transaction_s: int = 600
+    transaction_s: int = TRANSACTION_S_MAX
+    session_s: int = 15
+    checkpoint: str = ""
     request_bytes: int = 4 * MIB
 
 
@@ -39,9 +48,36 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = SinkOptions(**read_options(given, _READERS))
     if options.batch is not None and not options.application:
         raise BadOption("batchId and applicationId must be given together", remedy="Give both")
+    if options.delivery == AT_LEAST_ONCE:
+        names = {attribute: name for name, (attribute, _) in _READERS.items()}
+        for each in fields(SinkOptions):
+            if each.name in OF_TRANSACTIONS and getattr(options, each.name) != each.default:
+                raise BadOption(
+                    f"{names[each.name]} is for exactly_once: with delivery={AT_LEAST_ONCE} there"
+                    " is no transaction, and no count of batches",
+                    remedy="Take one of the two out",
+                )
+    if options.transaction_s > TRANSACTION_S_MAX or options.session_s > TRANSACTION_S_MAX:
+        raise BadOption(
+            f"transactionSeconds and sessionSeconds can be at most {TRANSACTION_S_MAX}, a day"
+        )
     if options.request_bytes > REQUEST_BYTES_MAX:
         raise BadOption(f"requestBytes can be at most {REQUEST_BYTES_MAX}")
     return options
+
+
+def refuse_batch_number(batch: int | None) -> None:
+    """Of a stream. Raises BadOption."""
+    if batch is not None:
+        raise BadOption(
+            "batchId is for df.write: a stream counts its batches itself", remedy="Take it out"
+        )
+
+
+def counts_batches(given: Mapping[str, object]) -> bool:
+    """Whether a topic takes each batch once, by the options of its sink."""
+    said = {name.lower(): str(value).lower() for name, value in given.items()}
+    return said.get("delivery", EXACTLY_ONCE) == EXACTLY_ONCE
 
 
 def number(name: str, value: str) -> int:
@@ -59,5 +95,7 @@ _READERS: Readers = {
     "applicationEpoch": ("epoch", number),
     "batchId": ("batch", number),
     "transactionSeconds": ("transaction_s", positive),
+    "sessionSeconds": ("session_s", positive),
+    "checkpointLocation": ("checkpoint", text),
     "requestBytes": ("request_bytes", size),
 }

@@ -4,11 +4,13 @@ Spark pickles these objects between its processes, so they hold no sockets: a ``
 where it is used. Everything that matters is in the modules below; here it meets Spark's API.
 """
 
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -34,9 +36,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.pipeline import leases, tables
+from braidmq.model.errors import Conflict, NotFound
+from braidmq.pipeline import kafka, leases, tables
 from braidmq.pipeline.broker import Broker
-from braidmq.pipeline.columns import SCHEMA
+from braidmq.pipeline.columns import MESSAGE, SCHEMA
 from braidmq.pipeline.encoding import check_columns
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.filters import Wanted, narrowed
@@ -44,31 +47,57 @@ from braidmq.pipeline.leases import StreamLease
 from braidmq.pipeline.offsets import (
     Logs,
     Offsets,
+    Position,
     ends_of,
     from_json,
     limited,
+    not_before,
     partitions_of,
-    to_json,
+    position_in,
+    records_between,
 )
-from braidmq.pipeline.options import EARLIEST, LATEST, SourceOptions, parse_options
+from braidmq.pipeline.options import (
+    EARLIEST,
+    LATEST,
+    SourceOptions,
+    boolean,
+    check_kind,
+    parse_options,
+)
 from braidmq.pipeline.planning import (
     Split,
+    check_end,
     check_loss,
     ending,
     find_logs,
     narrow,
     plan,
+    recreated,
     starting,
 )
 from braidmq.pipeline.reading import SplitReader
 from braidmq.pipeline.sink import BatchWriter, StreamWriter
-from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options
+from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options, refuse_batch_number
 from braidmq.pipeline.typed import TypedRows
+
+logger = logging.getLogger(__name__)
 
 ORDER_S_MAX = 2.0
 """How long after its connection, at the most, Spark ends the process that plans a stream."""
 
 MESSAGES: StructType = from_arrow_schema(SCHEMA)
+EVERY_COLUMN: StructType = from_arrow_schema(MESSAGE)
+KAFKA_MESSAGES: StructType = from_arrow_schema(
+    pa.schema(
+        [
+            pa.field(each, pa.int32()) if each == kafka.TIMESTAMP_TYPE else SCHEMA.field(each)
+            for each in (*kafka.COLUMNS, "headers")
+        ]
+    )
+)
+TABLES: dict[str, StructType] = {
+    name: from_arrow_schema(each) for name, each in tables.SCHEMAS.items()
+}
 
 
 class BraidDataSource(DataSource):
@@ -78,9 +107,12 @@ class BraidDataSource(DataSource):
         super().__init__(dict(options))
         self._given = dict(options)
 
+    kafka = False
+    """Whether rows, and defaults, are as those of Kafka's source."""
+
     @property
     def _options(self) -> SourceOptions:
-        return parse_options(self._given)
+        return parse_options(self._given, kafka=self.kafka)
 
     @classmethod
     def name(cls) -> str:
@@ -89,7 +121,7 @@ class BraidDataSource(DataSource):
     def schema(self) -> StructType | str:
         """Asked for only where the user gave none."""
         if self._options.table:
-            return tables.DDL[self._options.table]
+            return TABLES[self._options.table]
         if self._options.format:
             raise BadOption(
                 f"format {self._options.format!r} needs a schema",
@@ -100,7 +132,8 @@ class BraidDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._options.table:
-            return TableReader(self._options)
+            return self._table_reader(schema)
+        check_kind(self._options, streams=False)
         kind = FilteringReader if self._options.push_filters else BatchReader
         return kind(self._options, self._typed(schema))
 
@@ -109,7 +142,20 @@ class BraidDataSource(DataSource):
             raise BadOption(
                 "a table of the broker's state can't be read as a stream", remedy="Use spark.read"
             )
+        check_kind(self._options, streams=True)
+        if self._options.starting_offsets == "committed":
+            raise BadOption(
+                "startingOffsets=committed is for what is read at once",
+                remedy="A stream goes on from its checkpoint: begin with earliest or latest",
+            )
         return StreamReader(self._options, self._typed(schema))
+
+    def _table_reader(self, schema: StructType) -> DataSourceReader:
+        options = self._options
+        tables.check(options)
+        if schema != TABLES[options.table]:
+            raise BadOption(f"table {options.table!r} has a schema of its own", remedy="Give none")
+        return TableReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -117,7 +163,9 @@ class BraidDataSource(DataSource):
         return BatchWriter(self._sink_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(self._sink_options(schema))
+        options = self._sink_options(schema)
+        refuse_batch_number(options.batch)
+        return StreamWriter(options)
 
     def _sink_options(self, schema: StructType) -> SinkOptions:
         options = parse_sink_options(self._given)
@@ -137,14 +185,48 @@ class BraidDataSource(DataSource):
         return None
 
 
+class BraidKafkaDataSource(BraidDataSource):
+    """``format("braid_kafka")``: for jobs that were written for Spark's Kafka source and sink."""
+
+    kafka = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "braid_kafka"
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        """Kafka's sink goes by columns ``partition`` and ``headers`` where they are."""
+        names = schema.fieldNames()
+        given = {name.lower(): value for name, value in self._given.items()}
+        headers = given.pop("includeheaders", "")
+        if headers and boolean("includeHeaders", headers) != ("headers" in names):
+            raise BadOption("includeHeaders and the column headers contradict each other")
+        given.setdefault("keeppartition", "true" if "partition" in names else "false")
+        options = parse_sink_options(given)
+        check_columns(names, options)
+        return options
+
+
 def chosen(options: SourceOptions) -> StructType:
     """The columns of messages, or those that are wanted: Spark does not leave any out itself."""
-    if strangers := [each for each in options.columns if each not in MESSAGES.names]:
+    known = KAFKA_MESSAGES if options.kafka_columns else EVERY_COLUMN
+    names = wanted_columns(options)
+    if strangers := [each for each in names if each not in known.names]:
         raise BadOption(
             f"messages have no column {strangers[0]!r}",
-            remedy=f"There are: {', '.join(MESSAGES.names)}",
+            remedy=f"There are: {', '.join(known.names)}",
         )
-    return StructType([MESSAGES[each] for each in options.columns]) if options.columns else MESSAGES
+    return StructType([known[each] for each in names])
+
+
+def wanted_columns(options: SourceOptions) -> tuple[str, ...]:
+    if options.columns:
+        return options.columns
+    if options.kafka_columns:
+        return (*kafka.COLUMNS, "headers") if options.include_headers else kafka.COLUMNS
+    return tuple(
+        each for each in MESSAGES.names if each != "headers" or options.include_headers is not False
+    )
 
 
 class SplitPartition(InputPartition):
@@ -158,10 +240,21 @@ def read_split(
     """Spark asks for one partition without a value where there are none."""
     if partition.value is None:
         return iter(())
-    batches = SplitReader(partition.value, options).read()
-    if options.columns:
-        return (each.select(list(options.columns)) for each in batches)
-    return batches if typed is None else TypedRows(typed, options).read(batches)
+    if typed is not None:
+        rows = TypedRows(typed, options)
+        return rows.read(SplitReader(partition.value, options, rows.columns).read())
+    names = wanted_columns(options)
+    if kafka.TIMESTAMP_TYPE not in names:
+        return SplitReader(partition.value, options, names).read()
+    ours = [each for each in names if each != kafka.TIMESTAMP_TYPE] or ["offset"]
+    batches = SplitReader(partition.value, options, ours).read()
+    return (_with_timestamp_type(each, names) for each in batches)
+
+
+def _with_timestamp_type(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    kinds = array("i", [kafka.LOG_APPEND_TIME]) * batch.num_rows
+    column = pa.Array.from_buffers(pa.int32(), batch.num_rows, [None, pa.py_buffer(kinds)])
+    return batch.append_column(kafka.TIMESTAMP_TYPE, column).select(list(names))
 
 
 class BatchReader(DataSourceReader):
@@ -185,7 +278,7 @@ class BatchReader(DataSourceReader):
         if not splits:
             return []
         name = leases.new_lease_name("batch")
-        holder = f"Spark query of {self.options.topic or self.options.topic_pattern}"
+        holder = f"Spark query of {self.options.described}"
         leases.hold(broker, name, start, self.options, holder=holder, parts=len(splits))
         return [replace(each, lease=name, part=part) for part, each in enumerate(splits)]
 
@@ -217,8 +310,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(self.options.table)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        return tables.rows_of(self.options)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return tables.batches_of(self.options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -228,15 +321,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lease: StreamLease | None = None
         self._logs: Logs = {}
         self._looked_s = 0.0
-        self._target: Offsets | None = None
+        self._target: Position | None = None
         """Where the query ends (availableNow); None: never."""
+        self._reported: Offsets = {}
+        self._triggered_s = 0.0
+        """When it last had enough for a batch, or had waited long enough; the first is at once."""
 
     # --- where it stands ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with Broker(self.options) as broker:
             logs = find_logs(broker, self.options)
-            return to_json(starting(broker, logs, self.options, LATEST))
+            return position_in(logs, starting(broker, logs, self.options, LATEST)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self.options.records_per_trigger_max:
@@ -246,15 +342,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = from_json(start)
+        position = from_json(start)
         with Broker(self.options) as broker:
+            end = self._end(broker, position)
+            begin = check_loss(position, self._logs, self.options)
             if self._lease is None:
-                self._hold(broker, begin)
-            end = self._end(broker, begin)
-        known = self._known(begin, end)
-        return to_json(self._limited(known, end, limit))
+                self._hold(broker, position, begin)
+            elif end.log_ids != position.log_ids:
+                self._lease.move(broker, begin)
+        to = not_before(begin, end.offsets)
+        if self._waits(begin, to) and end.log_ids == position.log_ids:
+            return start
+        return Position(self._limited(begin, to, limit), end.log_ids).to_json()
 
-    def _end(self, broker: Broker, begin: Offsets) -> Offsets:
+    def _waits(self, begin: Offsets, end: Offsets) -> bool:
+        """Whether there is too little yet to begin a batch with."""
+        if self._target is not None or not self.options.records_per_trigger_min:
+            return False
+        now_s = time.monotonic()
+        waiting = records_between(begin, end)
+        delayed = (now_s - self._triggered_s) * 1000 < self.options.trigger_delay_max_ms
+        if waiting < self.options.records_per_trigger_min and self._triggered_s and delayed:
+            return True
+        if waiting:
+            self._triggered_s = now_s
+        return False
+
+    def _end(self, broker: Broker, begin: Position) -> Position:
         if self._target is not None:
             return self._target
         end = self._look(broker)
@@ -264,25 +378,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._look(broker)
         return end
 
-    def _look(self, broker: Broker) -> Offsets:
+    def _look(self, broker: Broker) -> Position:
         now_s = time.monotonic()
-        if not self._logs or (now_s - self._looked_s) * 1000 >= self.options.poll_ms:
-            self._logs = find_logs(broker, self.options)
+        if not self._looked_s or (now_s - self._looked_s) * 1000 >= self.options.poll_ms:
+            self._logs = find_logs(broker, self.options, begun=True)
             self._looked_s = now_s
-        return ends_of(self._logs, self.options)
-
-    def _known(self, begin: Offsets, end: Offsets) -> Offsets:
-        """Where every partition begins; new ones at their beginning."""
-        starts = {
-            (topic, log.partition): log.start_offset for topic, log in partitions_of(self._logs)
-        }
-        return {
-            topic: {
-                number: begin.get(topic, {}).get(number, starts.get((topic, number), 0))
-                for number in partitions
-            }
-            for topic, partitions in end.items()
-        }
+        return position_in(self._logs, ends_of(self._logs, self.options))
 
     def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         records = 0
@@ -303,23 +404,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with Broker(self.options) as broker:
-            self._logs = find_logs(broker, self.options)
-            self._target = ends_of(self._logs, self.options)
+            self._logs = find_logs(broker, self.options, begun=True)
+            self._target = position_in(self._logs, ends_of(self._logs, self.options))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return to_json(ends_of(self._logs, self.options)) if self._logs else None
+        if not self._logs:
+            return None
+        return position_in(self._logs, ends_of(self._logs, self.options)).to_json()
 
     # --- reading ---
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, stop = from_json(start), from_json(end)
+        position = from_json(start)
+        segments = self.options.read_mode == "segments"
         with Broker(self.options) as broker:
-            logs = find_logs(broker, self.options, segments=self.options.read_mode == "segments")
-            begin = check_loss(begin, logs, self.options)
+            logs = find_logs(broker, self.options, segments=segments, begun=True)
+            begin = check_loss(position, logs, self.options)
             if self._lease is None:
                 # A batch of an earlier run is read again, and nobody has asked for an end yet.
-                self._hold(broker, begin)
-        stop = {topic: ends for topic, ends in stop.items() if topic in logs}
+                self._hold(broker, position, begin)
+        stop = check_end(begin, from_json(end), logs, self.options)
         return [SplitPartition(each) for each in plan(logs, begin, stop, self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -327,7 +431,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what the broker is told ---
 
-    def _hold(self, broker: Broker, begin: Offsets) -> None:
+    def _hold(self, broker: Broker, position: Position, begin: Offsets) -> None:
+        if strangers := sorted(set(position.offsets) & set(begin) - set(position.log_ids)):
+            logger.warning(
+                "the checkpoint is of an earlier version and does not say which log it was reading"
+                " of %s: it goes on in the one that is there, and keeps that in mind from now on",
+                ", ".join(strangers),
+            )
         self._lease = StreamLease(self.options)
         self._lease.move(broker, begin)
         if threading.current_thread() is threading.main_thread():
@@ -342,20 +452,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         os.kill(os.getpid(), number)
 
     def commit(self, end: dict[str, Any]) -> None:
-        done = from_json(end)
+        position = from_json(end)
+        done = {
+            topic: partitions
+            for topic, partitions in position.offsets.items()
+            if topic not in self._logs or not recreated(position, self._logs[topic])
+        }
         with Broker(self.options) as broker:
             if self._lease is not None:
                 self._lease.move(broker, done)
             if self.options.group:
-                self._report(broker, done)
+                self._report(broker, replace(position, offsets=done))
 
-    def _report(self, broker: Broker, done: Offsets) -> None:
+    def _report(self, broker: Broker, done: Position) -> None:
         """The group's lag: for people alone, the query's own place is in its checkpoint."""
-        for topic, partitions in done.items():
+        for topic, partitions in done.offsets.items():
+            if self._reported.get(topic) == partitions:
+                continue
             path = ("topics", topic, "subscriptions", self.options.group)
-            broker.send("PUT", *path, body={})
             offsets = [{"partition": number, "offset": at} for number, at in partitions.items()]
-            broker.send("POST", *path, "commit", body={"offsets": offsets})
+            try:
+                broker.send("PUT", *path, body={})
+                body = {"offsets": offsets, "log": done.log_ids.get(topic, "")}
+                broker.send("POST", *path, "commit", body=body)
+            except (NotFound, Conflict) as error:
+                logger.info("the lag of topic %s is not told: %s", topic, error)
+        self._reported = done.offsets
 
     def stop(self) -> None:
         """Spark calls it on the way out of an error. Then whoever begins the query again shall find

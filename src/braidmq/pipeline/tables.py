@@ -1,122 +1,232 @@
-"""The state of queues as tables: how deep, how far behind, what is at consumers, what died, what
-waits. Each is one look at the broker, when the query runs."""
+"""The broker's state as tables for SQL: who reads what and how far, what consumers have, what died,
+what waits, what was used.
+
+Each is one look at the broker, taken when the query runs and a page at a time, and has what its
+user may read: of all topics, those; of a topic that is named, or not at all.
+"""
 
 import base64
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
+from braidmq.model.errors import AccessRefused, NotFound, StorageError
 from braidmq.pipeline.broker import Broker
-from braidmq.pipeline.options import SourceOptions
+from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.options import BrokerOptions, SourceOptions, option_names
 from braidmq.pipeline.planning import find_topics
 
 PAGE = 1000
+MESSAGES_PAGE = 100
+"""Where rows have messages of any size, and the broker counts rows alone."""
 
 Row = tuple[Any, ...]
 Document = dict[str, Any]
 
+TIME = pa.timestamp("us", tz="UTC")
+TEXT, TRUTH, INT, LONG, DATA = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.binary()
 
-DDL = {
-    "depth": (
-        "topic STRING, partitions INT, durable BOOLEAN, subscriptions INT, consumers INT,"
-        " depth BIGINT, depth_bytes BIGINT, published BIGINT"
-    ),
-    "lag": (
-        "topic STRING, subscription STRING, mode STRING, consumers INT, partition INT,"
-        " committed BIGINT, end BIGINT, lag BIGINT, in_flight BIGINT"
-    ),
-    "inflight": (
-        "topic STRING, subscription STRING, partition INT, offset BIGINT, attempts INT,"
-        " consumer BIGINT, deadline TIMESTAMP"
-    ),
-    "deadletters": (
-        "topic STRING, dead_letter_topic STRING, offset BIGINT, reason STRING, partition INT,"
-        " original_offset BIGINT, subscription STRING, attempts INT, error STRING, died TIMESTAMP,"
-        " key BINARY, value BINARY"
-    ),
-    "delayed": (
-        "topic STRING, partition INT, offset BIGINT, deliver_at TIMESTAMP, key BINARY, value BINARY"
-    ),
+_SUBSCRIPTION_COUNTS = (
+    *("lag", "ready", "in_flight"),
+    *("delivered", "redelivered", "acked", "expired", "dead_lettered"),
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    name: pa.schema(columns)
+    for name, columns in {
+        "depth": [
+            *(("topic", TEXT), ("partitions", INT), ("durable", TRUTH), ("subscriptions", INT)),
+            *(("consumers", INT), ("depth", LONG), ("depth_bytes", LONG), ("published", LONG)),
+        ],
+        "subscriptions": [
+            *(("topic", TEXT), ("subscription", TEXT), ("mode", TEXT), ("durable", TRUTH)),
+            *(("partitions", INT), ("consumers", INT), ("waiting", INT)),
+            *((name, LONG) for name in _SUBSCRIPTION_COUNTS),
+        ],
+        "lag": [
+            *(("topic", TEXT), ("subscription", TEXT), ("mode", TEXT), ("consumers", INT)),
+            *(("partition", INT), ("committed", LONG), ("end", LONG), ("lag", LONG)),
+            ("in_flight", LONG),
+        ],
+        "inflight": [
+            *(("topic", TEXT), ("subscription", TEXT), ("partition", INT), ("offset", LONG)),
+            *(("attempts", INT), ("consumer", LONG), ("deadline", TIME)),
+        ],
+        "deadletters": [
+            *(("topic", TEXT), ("dead_letter_topic", TEXT), ("offset", LONG), ("reason", TEXT)),
+            *(("partition", INT), ("original_offset", LONG), ("subscription", TEXT)),
+            *(("attempts", INT), ("error", TEXT), ("died", TIME), ("key", DATA), ("value", DATA)),
+        ],
+        "delayed": [
+            *(("topic", TEXT), ("partition", INT), ("offset", LONG), ("deliver_at", TIME)),
+            *(("key", DATA), ("value", DATA)),
+        ],
+        "usage": [
+            *(("start", TIME), ("namespace", TEXT), ("protocol", TEXT)),
+            *(("published", LONG), ("published_bytes", LONG)),
+            *(("delivered", LONG), ("delivered_bytes", LONG)),
+        ],
+    }.items()
 }
 
+_CHOOSING = {"table", "topic", "topic_pattern"}
 
-def rows_of(options: SourceOptions) -> Iterator[Row]:
+
+def check(options: SourceOptions) -> None:
+    """Raises BadOption for what a table would have to ignore."""
+    if options.topic and options.topic_pattern:
+        raise BadOption("topic and topicPattern can't both be given")
+    if options.table == "usage" and (options.topic or options.topic_pattern):
+        raise BadOption("usage is counted by namespace: it knows no topics")
+    if options.kafka_columns:
+        raise BadOption("tables are no messages of Kafka", remedy='Use format("braid")')
+    names = option_names()
+    heard = {each.name for each in fields(BrokerOptions)} | _CHOOSING
+    for each in fields(SourceOptions):
+        if each.name not in heard and getattr(options, each.name) != each.default:
+            raise BadOption(
+                f"{names[each.name]} is for messages, and table {options.table!r} has none to read",
+                remedy="A table takes topic, topicPattern, and what names the broker and the user",
+            )
+
+
+def batches_of(options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the table that the options name, of the topics they name or of all."""
-    read = _READERS[options.table]
+    schema = SCHEMAS[options.table]
     with Broker(options) as broker:
-        for topic in _topics(broker, options):
-            yield from read(broker, topic)
+        for rows in _pages(broker, options):
+            columns = zip(*rows, strict=True)
+            arrays = [
+                pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _topics(broker: Broker, options: SourceOptions) -> list[Document]:
+Pages = Iterator[list[Row]]
+
+
+def _pages(broker: Broker, options: SourceOptions) -> Pages:
+    """Without empty ones."""
+    if options.table == "usage":
+        pages = _usage(broker)
+    elif options.table == "deadletters":
+        pages = _dead_letters(broker, options)
+    else:
+        pages = _by_topic(broker, options, _READERS[options.table])
+    return (page for page in pages if page)
+
+
+def _by_topic(
+    broker: Broker, options: SourceOptions, read: Callable[[Broker, Document], Pages]
+) -> Pages:
+    rows: list[Row] = []
+    for topic in _topics(broker, options):
+        try:
+            for page in read(broker, topic):
+                rows += page
+                if len(rows) >= PAGE:
+                    yield rows
+                    rows = []
+        except NotFound:
+            continue  # deleted since it was listed
+        except AccessRefused:
+            if options.topic:
+                raise
+            # Listed for whoever may write to it: of all topics, those that may be read.
+    yield rows
+
+
+def _topics(broker: Broker, options: SourceOptions) -> Iterator[Document]:
     if options.topic:
         # It has to be there: a misspelt name is no empty table.
-        broker.get("topics", options.topic, wanted=dict)
-    wanted = None
-    if options.topic or options.topic_pattern:
-        wanted = set(find_topics(broker, options))
-    found: list[Document] = []
-    after = ""
-    while True:
-        page = broker.get("topics", wanted=list[Document], after=after, limit=PAGE)
-        found += [each for each in page if wanted is None or each["name"] in wanted]
-        if len(page) < PAGE:
-            return found
-        after = page[-1]["name"]
+        broker.get("topics", options.topic, wanted=dict[str, Any])
+        # Of those that begin so it is the first.
+        yield from broker.get("topics", wanted=list[Document], prefix=options.topic, limit=1)
+        return
+    wanted = set(find_topics(broker, options)) if options.topic_pattern else None
+    for page in broker.pages("topics", wanted=list[Document], limit=PAGE):
+        yield from (each for each in page if wanted is None or each["name"] in wanted)
 
 
-def _depth(broker: Broker, topic: Document) -> Iterator[Row]:
-    names = ("partitions", "durable", "subscriptions", "consumers", "depth", "depth_bytes")
-    yield (topic["name"], *(topic[name] for name in names), topic["published"])
+def _depth(broker: Broker, topic: Document) -> Pages:
+    columns = SCHEMAS["depth"].names[1:]
+    yield [(topic["name"], *(topic[name] for name in columns))]
 
 
-def _subscriptions(broker: Broker, topic: Document) -> list[Document]:
+def _subscriptions_of(broker: Broker, topic: Document) -> list[Document]:
+    if not topic["subscriptions"]:
+        return []
     return broker.get("topics", topic["name"], "subscriptions", wanted=list[Document])
 
 
-def _lag(broker: Broker, topic: Document) -> Iterator[Row]:
-    for each in _subscriptions(broker, topic):
-        for at in each["partitions"]:
-            yield (
+def _subscriptions(broker: Broker, topic: Document) -> Pages:
+    yield [
+        (
+            topic["name"],
+            *(each[name] for name in ("name", "mode", "durable")),
+            len(each["partitions"]),
+            *(each[name] for name in ("consumers", "waiting", *_SUBSCRIPTION_COUNTS)),
+        )
+        for each in _subscriptions_of(broker, topic)
+    ]
+
+
+def _lag(broker: Broker, topic: Document) -> Pages:
+    for each in _subscriptions_of(broker, topic):
+        yield [
+            (
                 topic["name"],
                 each["name"],
                 each["mode"],
                 each["consumers"],
                 *(at[name] for name in ("partition", "committed", "end", "lag", "in_flight")),
             )
+            for at in each["partitions"]
+        ]
 
 
-def _in_flight(broker: Broker, topic: Document) -> Iterator[Row]:
-    for subscription in _subscriptions(broker, topic):
-        name = subscription["name"]
-        path = ("topics", topic["name"], "subscriptions", name, "in-flight")
-        partition, after = 0, -1
-        while True:
-            page = broker.get(
-                *path, wanted=list[Document], partition=partition, after=after, limit=PAGE
+def _in_flight(broker: Broker, topic: Document) -> Pages:
+    for subscription in _subscriptions_of(broker, topic):
+        if subscription["in_flight"]:
+            yield from _in_flight_of(broker, topic["name"], subscription["name"])
+
+
+def _in_flight_of(broker: Broker, topic: str, name: str) -> Pages:
+    path = ("topics", topic, "subscriptions", name, "in-flight")
+    for page in broker.pages(*path, wanted=list[Document], limit=PAGE):
+        yield [
+            (
+                topic,
+                name,
+                *(each[column] for column in ("partition", "offset", "attempts", "consumer")),
+                _time(each["deadline_ms"]),
             )
-            for each in page:
-                yield (
-                    topic["name"],
-                    name,
-                    *(each[column] for column in ("partition", "offset", "attempts", "consumer")),
-                    _time(each["deadline_ms"]),
-                )
-            if len(page) < PAGE:
-                break
-            partition, after = page[-1]["partition"], page[-1]["offset"]
+            for each in page
+        ]
 
 
-def _dead_letters(broker: Broker, topic: Document) -> Iterator[Row]:
-    start = 0
-    while True:
-        page = broker.get(
-            "topics", topic["name"], "dead-letters", wanted=dict[str, Any], start=start, limit=PAGE
-        )
-        for each in page["letters"]:
-            yield (
-                topic["name"],
-                page["topic"],
+def _dead_letters(broker: Broker, options: SourceOptions) -> Pages:
+    """Wherever they lie. A page ends where it gets large, and may be short, or empty, and not the
+    last."""
+    if options.topic:
+        broker.get("topics", options.topic, wanted=dict[str, Any])
+    wanted = set(find_topics(broker, options)) if options.topic_pattern else None
+    pages = broker.pages(
+        "dead-letters", wanted=dict[str, Any], topic=options.topic or None, limit=PAGE
+    )
+    for page in pages:
+        if page["unreadable"]:
+            raise StorageError(
+                f"dead letters in {page['unreadable'][0]!r} can't be read: it is quarantined",
+                remedy="`braid doctor` says why; name topics that lie elsewhere",
+            )
+        yield [
+            (
+                each["topic"],
+                each["queue"],
                 each["offset"],
                 each["reason"],
                 *(each.get(name) for name in ("partition", "original_offset", "subscription")),
@@ -125,34 +235,33 @@ def _dead_letters(broker: Broker, topic: Document) -> Iterator[Row]:
                 _time(each.get("at_ms")),
                 *_content(each["message"]),
             )
-        if len(page["letters"]) < PAGE:
-            return
-        start = page["next_offset"]
+            for each in page["letters"]
+            if wanted is None or each["topic"] in wanted
+        ]
 
 
-def _delayed(broker: Broker, topic: Document) -> Iterator[Row]:
-    partition, after = 0, -1
-    while True:
-        page = broker.get(
-            "topics",
-            topic["name"],
-            "delayed",
-            wanted=dict[str, Any],
-            partition=partition,
-            after=after,
-            limit=PAGE,
-        )["messages"]
-        for each in page:
-            yield (
+def _delayed(broker: Broker, topic: Document) -> Pages:
+    path = ("topics", topic["name"], "delayed")
+    for page in broker.pages(*path, wanted=dict[str, Any], limit=MESSAGES_PAGE):
+        yield [
+            (
                 topic["name"],
                 each["partition"],
                 each["offset"],
                 _time(each.get("deliver_at_ms")),
                 *_content(each),
             )
-        if len(page) < PAGE:
-            return
-        partition, after = page[-1]["partition"], page[-1]["offset"]
+            for each in page["messages"]
+        ]
+
+
+def _usage(broker: Broker) -> Pages:
+    """Of the namespace, by hour and protocol: not of topics, of which the broker keeps none."""
+    columns = SCHEMAS["usage"].names[1:]
+    for page in broker.pages("usage", wanted=dict[str, Any], limit=PAGE):
+        yield [
+            (_time(each["start_ms"]), *(each[name] for name in columns)) for each in page["rows"]
+        ]
 
 
 def _content(message: Document) -> tuple[bytes | None, bytes | None]:
@@ -172,10 +281,10 @@ def _time(time_ms: int | None) -> datetime | None:
     return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
 
 
-_READERS: dict[str, Callable[[Broker, Document], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Broker, Document], Pages]] = {
     "depth": _depth,
+    "subscriptions": _subscriptions,
     "lag": _lag,
     "inflight": _in_flight,
-    "deadletters": _dead_letters,
     "delayed": _delayed,
 }

@@ -1,10 +1,14 @@
 """Transactions of the broker as a sink needs them: all of it by name, all of it repeatable.
 
 Any process may begin, go on with or end a transaction: it belongs to its name. Each request may be
-sent again when its answer is lost.
+sent again when its answer is lost. What is published in one is staged: however long its tasks take,
+nobody who reads the topic waits for them.
 """
 
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 
 import msgspec
 
@@ -12,11 +16,16 @@ from braidmq.model.errors import BraidError
 from braidmq.pipeline.broker import Broker
 from braidmq.pipeline.encoding import Chunk
 from braidmq.pipeline.errors import StaleCheckpoint, TopicFull
+from braidmq.pipeline.sink_options import SinkOptions
 
 COMMITTED = "transaction-committed"
 ABORTED = "transaction-aborted"
 UNKNOWN = "unknown-transaction"
 UNKNOWN_APPLICATION = "unknown-application"
+OTHER_INSTANCE = "other-instance"
+
+BEATS_A_SESSION = 4
+"""Signs of life in the time after which the broker gives a transaction up: three may be lost."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +35,16 @@ class Step:
     application: str
     epoch: int
     sequence: int
+    instance: str = ""
+    """The query that counts: one with a new checkpoint is another."""
 
 
 class _Published(msgspec.Struct):
     count: int
+
+
+class _Begun(msgspec.Struct):
+    number: int
 
 
 class _Application(msgspec.Struct):
@@ -38,35 +53,44 @@ class _Application(msgspec.Struct):
 
 
 class Transactions:
-    def __init__(self, broker: Broker, timeout_s: int) -> None:
+    def __init__(self, broker: Broker, options: SinkOptions) -> None:
         self._broker = broker
-        self._timeout_ms = timeout_s * 1000
+        self._timeout_ms = options.transaction_s * 1000
+        self._session_ms = options.session_s * 1000
 
-    def begin(self, name: str, step: Step | None) -> bool:
-        """Begin it, or go on with it. False: it is committed already, and nothing is to be done.
+    def begin(self, name: str, step: Step | None) -> int:
+        """Begin it, or go on with it: its number, since a name that was given up may be another's.
+        0: it is committed already, and nothing is to be done.
 
         Raises StaleCheckpoint when the application has come further than its checkpoint knows.
         """
         body: dict[str, object] = {
             "name": name,
             "timeout_ms": self._timeout_ms,
-            "session_ms": self._timeout_ms,
+            "session_ms": self._session_ms,
+            "staged": True,
         }
         if step is not None:
             body["application"] = {
                 "name": step.application,
                 "epoch": step.epoch,
                 "sequence": step.sequence,
+                "instance": step.instance,
             }
         try:
-            self._broker.send("POST", "transactions", body=body)
+            answer = self._broker.send("POST", "transactions", body=body)
         except BraidError as error:
+            if error.code == OTHER_INSTANCE and step is not None:
+                raise StaleCheckpoint(
+                    f"epoch {step.epoch} of application {step.application!r} is another query's:"
+                    f" this one, {step.instance}, begins at batch {step.sequence} ({error})"
+                ) from None
             if error.code != COMMITTED:
                 raise
             if step is not None:
                 self._check_checkpoint(step)
-            return False
-        return True
+            return 0
+        return msgspec.json.decode(answer, type=_Begun).number
 
     def _check_checkpoint(self, step: Step) -> None:
         last = self._last(step)
@@ -86,13 +110,15 @@ class Transactions:
             raise
         return found.epoch, found.sequence
 
-    def commit(self, name: str, branches: list[str], step: Step | None) -> None:
+    def commit(self, name: str, number: int, branches: list[str], step: Step | None) -> None:
         """All of these branches, and nothing of others. To do it again changes nothing."""
         try:
-            self._broker.send("POST", "transactions", name, "commit", body={"branches": branches})
+            body = {"branches": branches, "number": number}
+            self._broker.send("POST", "transactions", name, "commit", body=body)
         except BraidError as error:
-            # How it ended is forgotten after an hour; the application's place is not.
-            if error.code != UNKNOWN or step is None:
+            # How it ended is forgotten after an hour; the application's place is not. And another
+            # driver may have done the same batch meanwhile.
+            if error.code not in (UNKNOWN, COMMITTED) or step is None:
                 raise
             last = self._last(step)
             if last is None or last < (step.epoch, step.sequence):
@@ -107,12 +133,47 @@ class Transactions:
                 raise
 
 
+class Heartbeat:
+    """Says for a task that it is there, also while it has nothing to publish for long. The broker
+    gives up what nobody says that of."""
+
+    def __init__(self, options: SinkOptions, transaction: str) -> None:
+        self._options = options
+        self._transaction = transaction
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="braid-heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+
+    def _beat(self) -> None:
+        with Broker(self._options) as broker:
+            while not self._over.wait(self._options.session_s / BEATS_A_SESSION):
+                # Whatever it is, who publishes or commits is told of it: there may be no
+                # transaction yet, no broker for a moment, or it is over.
+                with suppress(BraidError):
+                    path = ("transactions", self._transaction, "heartbeat")
+                    broker.send("POST", *path, patient=False)
+
+
 class Stage:
     """One task's branch of a transaction: numbered, so that a request sent twice counts once."""
 
-    def __init__(self, broker: Broker, transaction: str, branch: str) -> None:
+    def __init__(self, broker: Broker, transaction: str, number: int, branch: str) -> None:
         self._broker = broker
-        self._headers = {"Braid-Transaction": transaction, "Braid-Branch": branch}
+        self._headers = {
+            "Braid-Transaction": transaction,
+            "Braid-Transaction-Number": str(number),
+            "Braid-Branch": branch,
+        }
         self._next: dict[tuple[str, int | None], int] = {}
 
     def publish(self, chunk: Chunk) -> None:

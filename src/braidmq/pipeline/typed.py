@@ -21,12 +21,15 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from braidmq.pipeline.broker import Broker
-from braidmq.pipeline.columns import SCHEMA
+from braidmq.pipeline.columns import MESSAGE
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import SourceOptions
 
 CORRUPT = "_corrupt"
-OWN = {f"_{field.name}": field.name for field in SCHEMA}
+OWN = {f"_{field.name}": field.name for field in MESSAGE}
+
+BURIED = ("key", "value", "headers", "topic", "partition", "offset")
+"""What of a message that did not decode its dead letter has."""
 
 Decode = Callable[[bytes], Sequence[Any]]
 """Values in the order of the schema's fields; raises ValueError for what does not fit it."""
@@ -182,6 +185,11 @@ class TypedRows:
                 )
         self._typed = [field.name for field in typed]
         self._decode = factory(spark.StructType(typed), options)
+        needed = {"value", *(OWN[name] for name in self._own if name != CORRUPT)}
+        if options.dead_letter_topic:
+            needed |= set(BURIED)
+        self.columns = [field.name for field in MESSAGE if field.name in needed]
+        """Of messages, that ``read`` takes."""
 
     def _refuse_strangers(self) -> None:
         for name in self._own:
@@ -189,7 +197,7 @@ class TypedRows:
             fits = (
                 kind in (pa.binary(), pa.string())
                 if name == CORRUPT
-                else name in OWN and kind == SCHEMA.field(OWN[name]).type
+                else name in OWN and kind == MESSAGE.field(OWN[name]).type
             )
             if not fits:
                 raise BadOption(

@@ -78,7 +78,7 @@ cdef inline Py_ssize_t stored_bytes(const RecordHeader *header) noexcept:
 cdef void seal_header(RecordHeader *header) noexcept
 cdef bint is_wanted(int64_t offset, tuple acknowledged, int64_t start)
 cdef Py_ssize_t whole_record(
-    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify, bint verify_body=*
 ) except -2
 
 
@@ -100,7 +100,7 @@ cdef class RecordBatch:
     cdef object owner
     cdef int exports
     cdef Py_ssize_t shares
-    cdef Py_ssize_t[2] holders
+    cdef Py_ssize_t[3] holders
 
     cdef inline RecordHeader *header_at(self, Py_ssize_t index) noexcept:
         return <RecordHeader *>(self.data + self.positions[index])

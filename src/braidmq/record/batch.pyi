@@ -16,6 +16,7 @@ DATED_DUE: int
 DATED_EXPIRY: int
 LEDGER_RESIDENT: int
 LEDGER_UNFLUSHED: int
+LEDGER_KEPT: int
 
 class BadRecord(ValueError):
     position: int

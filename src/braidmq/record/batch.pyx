@@ -106,9 +106,11 @@ DATED_DUE, DATED_EXPIRY = 1, 2
 cdef enum:
     RESIDENT
     UNFLUSHED
+    KEPT
 
 LEDGER_RESIDENT = RESIDENT
 LEDGER_UNFLUSHED = UNFLUSHED
+LEDGER_KEPT = KEPT
 
 cdef enum:
     # Positions in a batch are 32 bits wide.
@@ -178,7 +180,7 @@ cdef bint intact_but_for_timed(const RecordHeader *header) noexcept:
 
 
 cdef Py_ssize_t whole_record(
-    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t size, bint verify, bint verify_body=True
 ) except -2:
     """Bytes of the record at ``at``, or -1 when the data ends before the record does."""
     cdef const RecordHeader *header = <const RecordHeader *>(data + at)
@@ -199,7 +201,7 @@ cdef Py_ssize_t whole_record(
     length = record_bytes(header)
     if size - at < length:
         return -1
-    if verify and not body_is_intact(header):
+    if verify and verify_body and not body_is_intact(header):
         raise BadRecord(at, "body checksum differs")
     return length
 
@@ -249,7 +251,7 @@ cdef class RecordBatch:
         self.owner = None
         self.exports = 0
         self.shares = 1
-        self.holders[RESIDENT] = self.holders[UNFLUSHED] = 0
+        self.holders[RESIDENT] = self.holders[UNFLUSHED] = self.holders[KEPT] = 0
 
     def __dealloc__(self):
         # A borrowed batch's memory belongs to its owner; capacity 0 says that it is borrowed.

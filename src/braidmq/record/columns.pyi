@@ -3,6 +3,8 @@ from braidmq.record.offset_set import OffsetBits
 
 Column = tuple[bytes | None, ...]
 
+EVERY_COLUMN: int
+
 def decode_columns(
     data: Buffer,
     offset_min: int,
@@ -12,4 +14,7 @@ def decode_columns(
     rows_max: int,
     keys: frozenset[bytes] | None = None,
     hidden: OffsetBits | None = None,
-) -> tuple[int, int, tuple[Column, ...]]: ...
+    wanted: int = ...,
+    share: int = 0,
+    shares: int = 1,
+) -> tuple[int, int, tuple[Column | None, ...]]: ...

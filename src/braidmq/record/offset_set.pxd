@@ -42,9 +42,12 @@ cdef class OffsetBits:
     cdef bint has(self, int64_t offset) noexcept
     cdef int64_t scan(self, int64_t offset, bint present) noexcept
     cdef int64_t count_between(self, int64_t start, int64_t stop) noexcept
+    cdef int unite_block(self, int64_t number, Block *other) except -1
 
 
 cdef class OffsetSet(OffsetBits):
     cdef readonly int64_t floor
 
     cdef bint covers(self, int64_t offset) noexcept
+    cdef uint64_t word_at(self, int64_t number, int i) noexcept
+    cdef bint is_empty_at(self, int64_t number) noexcept

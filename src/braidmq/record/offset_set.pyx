@@ -16,7 +16,7 @@ it, and which rises by itself as the gap above it closes.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
 from braidmq.record.block_directory cimport reserve_slot
 
@@ -216,6 +216,34 @@ cdef class OffsetBits:
                     max(low - 64 * i, 0), min(high - 64 * i, 64)))
         return total
 
+    cdef int unite_block(self, int64_t number, Block *other) except -1:
+        """Add the members of another set's block; the directory has a slot for it."""
+        cdef Py_ssize_t slot = number - self.first_block
+        cdef Block *block = self.directory[slot]
+        cdef int i, before = 0 if block == NULL else block.count
+        if other == NULL or block == FULL:
+            return 0
+        if other == FULL:
+            self.change_in_block(number, 0, BLOCK_SIZE, True)
+            self.size += BLOCK_SIZE - before
+            return 0
+        if block == NULL:
+            block = <Block *>malloc(sizeof(Block))
+            if block == NULL:
+                raise MemoryError
+            memcpy(block, other, sizeof(Block))
+            self.directory[slot] = block
+        else:
+            block.count = 0
+            for i in range(64):
+                block.words[i] |= other.words[i]
+                block.count += braid_popcount(block.words[i])
+        self.size += block.count - before
+        if block.count == BLOCK_SIZE:
+            self.directory[slot] = FULL
+            free(block)
+        return 0
+
     def __len__(self):
         return self.size
 
@@ -267,6 +295,26 @@ cdef class OffsetBits:
             found.append((low, high))
             low = self.scan(high, True)
         return found
+
+    def after(self, int64_t start, int64_t count):
+        """The offset behind the first ``count`` members at or after ``start``; behind the last one
+        if there are fewer."""
+        cdef int64_t at = max(start, self.first_block << BLOCK_SHIFT)
+        cdef int64_t number, high, found
+        while count > 0:
+            at = self.scan(at, True)
+            if at < 0:
+                return (self.first_block + self.used) << BLOCK_SHIFT
+            number = at >> BLOCK_SHIFT
+            high = (number + 1) << BLOCK_SHIFT
+            found = self.count_between(at, high)
+            if found >= count:
+                # In this block: a run at a time.
+                high = min(self.scan(at, False), high, at + count)
+                found = high - at
+            count -= found
+            at = high
+        return max(at, start)
 
     def take(self, int64_t limit):
         """Remove the lowest ``limit`` members and return them as ranges."""
@@ -340,6 +388,47 @@ cdef class OffsetSet(OffsetBits):
         self.release()
         self.floor = floor
 
+    cdef uint64_t word_at(self, int64_t number, int i) noexcept:
+        """64 offsets of a block."""
+        cdef int64_t base = (number << BLOCK_SHIFT) + 64 * i
+        cdef Block *block = self.block_at(number)
+        cdef uint64_t word = 0 if block == NULL else block.words[i]
+        if base >= self.floor:
+            return word
+        if base + 64 <= self.floor:
+            return ~(<uint64_t>0)
+        return word | mask_between(0, <int>(self.floor - base))
+
+    cdef bint is_empty_at(self, int64_t number) noexcept:
+        return self.floor <= number << BLOCK_SHIFT and self.block_at(number) == NULL
+
+    def update(self, OffsetBits other not None):
+        """Add all members of another set that are kept as bits."""
+        cdef Py_ssize_t i
+        cdef int64_t floor = self.floor, risen
+        if not other.used:
+            return
+        if other.scan(0, True) < floor:
+            raise ValueError("members below the floor")
+        self.reserve(other.first_block)
+        self.reserve(other.first_block + other.used - 1)
+        for i in range(other.used):
+            self.unite_block(other.first_block + i, other.directory[i])
+        if self.has(floor):
+            risen = self.scan(floor, False)
+            self.change(floor, risen, False)
+            self.floor = risen
+
+    def copy(self):
+        cdef OffsetSet copied = OffsetSet(self.floor)
+        cdef Py_ssize_t i
+        if self.used:
+            copied.reserve(self.first_block)
+            copied.reserve(self.first_block + self.used - 1)
+            for i in range(self.used):
+                copied.unite_block(self.first_block + i, self.directory[i])
+        return copied
+
     def first(self, int64_t at=0):
         return at if at < self.floor else self.scan(at, True)
 
@@ -389,6 +478,46 @@ cdef class OffsetSet(OffsetBits):
                 raise ValueError("an offset set too wide") from None
             position += length
         return found
+
+
+def in_all(list sets not None, int64_t start, int64_t stop, OffsetSet without=None):
+    """The offsets ``start`` … ``stop - 1`` that are in each of the sets and not in ``without``, 64
+    at a time however scattered they are."""
+    cdef OffsetBits found = OffsetBits()
+    cdef OffsetSet each
+    cdef Block block
+    cdef uint64_t word
+    cdef int64_t number, last = (stop - 1) >> BLOCK_SHIFT
+    cdef int i, low, high
+    cdef bint is_whole
+    if start >= stop:
+        return found
+    for number in range(start >> BLOCK_SHIFT, last + 1):
+        low = <int>(start & BLOCK_MASK) if number == start >> BLOCK_SHIFT else 0
+        high = <int>((stop - 1) & BLOCK_MASK) + 1 if number == last else BLOCK_SIZE
+        is_whole = high - low == BLOCK_SIZE and (without is None or without.is_empty_at(number))
+        for each in sets:
+            if each.is_empty_at(number):
+                break
+            is_whole = is_whole and each.floor >= (number + 1) << BLOCK_SHIFT
+        else:
+            if is_whole:
+                found.reserve(number)
+                found.unite_block(number, FULL)
+                continue
+            memset(&block, 0, sizeof(Block))
+            for i in range(low >> 6, ((high - 1) >> 6) + 1):
+                word = mask_between(max(low - 64 * i, 0), min(high - 64 * i, 64))
+                for each in sets:
+                    word &= each.word_at(number, i)
+                if without is not None:
+                    word &= ~without.word_at(number, i)
+                block.words[i] = word
+                block.count += braid_popcount(word)
+            if block.count:
+                found.reserve(number)
+                found.unite_block(number, FULL if block.count == BLOCK_SIZE else &block)
+    return found
 
 
 cdef void write_varint(bytearray out, int64_t value):

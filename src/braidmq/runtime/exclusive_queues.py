@@ -9,7 +9,11 @@ class ExclusiveQueue(AccessRefused):
     remedy = "Only that connection can read or delete it; it is deleted when the connection closes"
 
 
+def is_shared(topic: Topic) -> bool:
+    return not topic.attributes.get("amqp", {}).get("exclusive")
+
+
 def require_shared(topic: Topic | None) -> None:
     """Raises ExclusiveQueue. To publish to one is allowed: that is how answers get there."""
-    if topic is not None and topic.attributes.get("amqp", {}).get("exclusive"):
+    if topic is not None and not is_shared(topic):
         raise ExclusiveQueue(f"queue {topic.name!r} is exclusive to an AMQP connection")

@@ -3,9 +3,8 @@
 from typing import Generic, Protocol, TypeVar
 
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.pauses import BEAT_S
 from braidmq.security.accounts import Accounts
-
-BEAT_S = 1.0
 
 
 class Connection(Protocol):
@@ -28,11 +27,12 @@ class Gateway(Generic[C]):
         self._beat = node_loop.loop.call_later(BEAT_S, self._beats)
 
     def beat(self, now: float) -> None:
-        """Called about once a second."""
+        """Called about once a second, when all that peers have said in time is read."""
         raise NotImplementedError
 
     def _beats(self) -> None:
-        self.beat(self.node_loop.loop.time())
+        if not self.node_loop.is_catching_up():
+            self.beat(self.node_loop.loop.time())
         self._beat = self.node_loop.loop.call_later(BEAT_S, self._beats)
 
     def stop_beats(self) -> None:

@@ -8,7 +8,7 @@ turn at once (``hurry``).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
 from time import monotonic
 from typing import Protocol
@@ -27,11 +27,13 @@ from braidmq.net.unsent_output import Unsent
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.engine_view import EngineView
 from braidmq.runtime.memory_trim import MemoryTrim
+from braidmq.runtime.pauses import Pauses
 from braidmq.runtime.pipeline_runs import Pipelines
 from braidmq.runtime.publish_batcher import PendingBatch, PublishBatcher, Publisher
 from braidmq.runtime.sessions import Sessions
 from braidmq.runtime.sliced_work import SlicedWork, Steps
 from braidmq.runtime.turns import Turns
+from braidmq.runtime.usage import Usage, UsageSettings
 from braidmq.storage.journal import Waiter
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers
@@ -85,6 +87,7 @@ class NodeLoop:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         workers: Callable[[Store, asyncio.AbstractEventLoop], DiskWorkers] = Workers,
+        usage: UsageSettings | None = None,
     ) -> None:
         self._engine = engine
         self.view = EngineView(engine)
@@ -105,6 +108,7 @@ class NodeLoop:
         self.poller.unsent = self.unsent
         self._trimming = MemoryTrim()
         self.pipelines = Pipelines(engine.store)
+        self.usage = Usage(engine.store, clock.wall_ms(), usage)
         # A turn is nobody's doing, whoever happened to ask for it.
         self._context = Context()
         self._workers = workers(engine.store, loop)
@@ -126,6 +130,7 @@ class NodeLoop:
         self._lazy: asyncio.TimerHandle | None = None
         self._lazy_lsn = 0
         self._disk_free_bytes = engine.store.disk.free_bytes("")
+        self._pauses = Pauses(loop, self.schedule_turn)
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
         self.schedule_turn()
@@ -306,7 +311,11 @@ class NodeLoop:
             held_bytes += self.unsent.held_bytes
             if pressure.level or held_bytes >= pressure.marks.memory_slow_bytes:
                 engine.check_pressure(self._disk_free_bytes)
-            engine.advance(now_ms)
+            if not self._pauses.is_catching_up(self.turn_s):
+                engine.advance(now_ms)
+            if engine.state.effects:
+                # Whose time is over hears of it before it says anything.
+                self._tell(engine.take_effects())
             if len(self._work):
                 self._work.run()
             self._dispatch(now_ms)
@@ -321,17 +330,22 @@ class NodeLoop:
             self._turn_due = False
             self.turns.end()
         waiting = self._flushable or self._batcher.is_open or len(self._work)
-        if waiting or engine.has_more or engine.state.effects:
+        if waiting or engine.has_more or engine.state.effects or engine.state.notices:
             self.schedule_turn()
         self._arm(now_ms)
 
     def _dispatch(self, now_ms: int) -> None:
         engine = self._engine
+        if engine.state.notices:
+            self._tell(engine.take_notices())
         for delivery in engine.dispatching.dispatch(now_ms):
             receiver = delivery.consumer.receiver
             assert receiver is not None  # who pulls is paused or passive
             receiver.deliver(delivery)
-        for effect in engine.take_effects():
+        self._tell(engine.take_effects())
+
+    def _tell(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
             for listener in self.listeners:
                 listener(effect)
 
@@ -358,6 +372,8 @@ class NodeLoop:
 
     def _arm(self, now_ms: int) -> None:
         """One loop timer for the whole wheel, set to its next tick."""
+        if self._pauses.is_catching_up(self.turn_s):
+            return  # a turn comes when that is over
         due = self._engine.next_due_ms()
         if due is None or (self._timer is not None and self._timer_due_ms <= due):
             return
@@ -379,17 +395,28 @@ class NodeLoop:
             self._engine.message_times.clock_set(lead_ms, now_ms=self.now_ms())
             self.schedule_turn()
 
+    def is_catching_up(self) -> bool:
+        """Whether nobody's silence counts yet: the node could not run, and input waits."""
+        return self._pauses.is_catching_up(self.loop.time())
+
     def _check_pressure(self) -> None:
+        self.is_catching_up()  # it looks at the time
         self._check_clock()
         self._disk_free_bytes = self._engine.store.disk.free_bytes("")
         self._trimming.look(self._engine.store.memory.resident + self.input_budget.held_bytes)
         self._engine.check_pressure(self._disk_free_bytes)
         self._engine.reclaim()
+        is_rolled = self._roll_usage()
         if self._engine.store.wants_checkpoint():
             self._workers.wake()
         self._pressure_timer = self.loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
-        if self._engine.state.effects:
+        if is_rolled or self._engine.state.effects:
             self.schedule_turn()
+
+    def _roll_usage(self, *, at_once: bool = False) -> bool:
+        if self._engine.store.failure() is not None:
+            return False
+        return self.usage.roll(self.clock.wall_ms(), at_once=at_once)
 
     def _input_bytes(self) -> int:
         return self.input_budget.held_bytes
@@ -411,9 +438,11 @@ class NodeLoop:
 
     def stop(self) -> None:
         """After the gateways have let go: no more turns, and the threads end."""
+        self._roll_usage(at_once=True)
         for timer in (self._timer, self._lazy, self._deferred_timer, self._pressure_timer):
             if timer is not None:
                 timer.cancel()
+        self._pauses.stop()
         self.lingering.stop()
         self.poller.close()
         self._workers.stop()

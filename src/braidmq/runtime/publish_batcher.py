@@ -28,15 +28,24 @@ class Publisher(Protocol):
 
     def confirmed(self, ticket: object, failure: StorageError | None) -> None: ...
 
+    @property
+    def wants_places(self) -> bool:
+        """Whether it is to be told where its messages are."""
+
+    def placed(self, ticket: object, topic: Topic, offset: int) -> None:
+        """The messages of a ticket are in the topic's first partition, from ``offset`` on."""
+
 
 class PendingBatch:
-    __slots__ = ("batch", "durable", "tickets", "topic")
+    __slots__ = ("batch", "durable", "placing", "tickets", "topic")
 
     def __init__(self, topic: Topic, durable: bool, batch: RecordBatch) -> None:
         self.topic = topic
         self.durable = durable
         self.batch = batch
         self.tickets: list[tuple[Publisher, object]] = []
+        self.placing: list[tuple[Publisher, object, int]] = []
+        """Of those who want to know where theirs are: which is the first of each."""
 
     def takes(self, topic: Topic, durable: bool, batch: RecordBatch) -> bool:
         if self.topic is not topic or self.durable != durable or self.batch.size > BATCH_BYTES_MAX:
@@ -48,7 +57,14 @@ class PendingBatch:
         if self.tickets and self.tickets[-1][0] is publisher:
             publisher.expect_more(self.tickets[-1][1], count)
         else:
-            self.tickets.append((publisher, publisher.expect(count)))
+            ticket = publisher.expect(count)
+            self.tickets.append((publisher, ticket))
+            if publisher.wants_places:
+                self.placing.append((publisher, ticket, self.batch.count - count))
+
+    def placed(self, offset: int) -> None:
+        for publisher, ticket, first in self.placing:
+            publisher.placed(ticket, self.topic, offset + first)
 
     def confirmed(self, failure: StorageError | None) -> None:
         for publisher, ticket in self.tickets:
@@ -57,11 +73,7 @@ class PendingBatch:
 
 def can_batch(topic: Topic, batch: RecordBatch) -> bool:
     """Topics that may refuse, split or thin out a batch get each publish by itself."""
-    return (
-        topic.takes_any
-        and len(topic.partitions) == 1
-        and batch.value_bytes_max <= topic.message_bytes_max
-    )
+    return topic.takes_any and topic.width == 1 and batch.value_bytes_max <= topic.message_bytes_max
 
 
 class PublishBatcher:
@@ -110,4 +122,6 @@ class PublishBatcher:
             # The topic is gone since: nobody would have got these, and nobody is wrong.
             gathered.confirmed(None)
             return None
+        if gathered.placing:
+            gathered.placed(published.placed[0][1])
         return gathered, published.lsn

@@ -6,13 +6,15 @@ LSN they return is. A login is three steps, so that the slow one in the middle c
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from braidmq.engine.errors import StorageIsFixed
+from braidmq.engine.state import NAMESPACE_STORAGE
 from braidmq.model.errors import AccessRefused, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.failed_logins import FailedLogins
@@ -35,6 +37,7 @@ from braidmq.security.records import (
     USERS,
     Namespace,
     NamespaceRecord,
+    NamespaceStorage,
     Permission,
     PermissionRecord,
     User,
@@ -193,12 +196,28 @@ class Accounts:
         if not attempt.outcome or record is None or record.password != attempt.encoded:
             raise NotAuthenticated("the user name or the password is wrong")
         # Only after the password: before, it would tell a stranger which users exist.
-        if attempt.name in self.loopback_only and not attempt.loopback:
+        self._require_place(attempt.name, attempt.loopback)
+        return _user(attempt.name, record)
+
+    def certified(self, name: str, loopback: bool) -> User:
+        """Who showed a certificate that stands for ``name``. Raises as ``finish`` does."""
+        if self.dev:
+            return User(name, frozenset({ADMINISTRATOR}))
+        record = self._users.get(name)
+        if record is None:
+            raise NotAuthenticated(
+                f"the certificate stands for user {name!r}, who does not exist",
+                remedy="Add that user with `braid users add`, or see tls.user_from",
+            )
+        self._require_place(name, loopback)
+        return _user(name, record)
+
+    def _require_place(self, name: str, loopback: bool) -> None:
+        if name in self.loopback_only and not loopback:
             raise AccessRefused(
-                f"user {attempt.name!r} may log in from the node's own machine only",
+                f"user {name!r} may log in from the node's own machine only",
                 remedy="Add another user with `braid users add`",
             )
-        return _user(attempt.name, record)
 
     # --- what one may do ---
 
@@ -360,21 +379,41 @@ class Accounts:
     # --- namespaces ---
 
     def namespaces(self) -> list[Namespace]:
-        return [_namespace(name, record) for name, record in sorted(self._namespaces.items())]
+        return [self.namespace(name) for name in sorted(self._namespaces)]
 
     def namespace(self, name: str) -> Namespace:
-        return _namespace(name, self._namespace_record(name))
+        record = self._namespace_record(name)
+        return Namespace(name, record.max_connections, record.max_queues, self._storage(name))
+
+    def _storage(self, name: str) -> NamespaceStorage:
+        kept = self._store.catalogue.get(NAMESPACE_STORAGE, name)
+        return "disk" if kept is None else "memory"
 
     def has_namespace(self, name: str) -> bool:
         return name in self._namespaces
 
     def add_namespace(
-        self, name: str, max_connections: int | None = None, max_queues: int | None = None
+        self,
+        name: str,
+        max_connections: int | None = None,
+        max_queues: int | None = None,
+        *,
+        storage: NamespaceStorage = "disk",
     ) -> Lsn:
+        """``storage`` is for good: no record moves between memory and disk."""
         check_namespace_name(name)
         if name in self._namespaces:
             raise Conflict(f"namespace {name!r} already exists")
-        return self._keep_namespace(name, NamespaceRecord(max_connections, max_queues))
+        in_memory: list[Change] = [(NAMESPACE_STORAGE, name, storage.encode())]
+        record = NamespaceRecord(max_connections, max_queues)
+        return self._keep_namespace(name, record, in_memory if storage == "memory" else [])
+
+    def require_storage(self, name: str, storage: NamespaceStorage) -> None:
+        if self._storage(name) != storage:
+            raise StorageIsFixed(
+                f"namespace {name!r} keeps its records"
+                f" {'in memory' if storage == 'disk' else 'on disk'}: that can't be changed"
+            )
 
     def set_limits(self, name: str, limits: dict[str, int | None]) -> Lsn:
         """Those not named stay; ``None`` lifts one."""
@@ -388,7 +427,8 @@ class Accounts:
         if name == ROOT_NAMESPACE:
             raise Conflict(f"the namespace {ROOT_NAMESPACE!r} can't be deleted")
         granted = [key for key in self._permissions if key[0] == name]
-        lsn = self._change([(NAMESPACES, name, None), *_withdrawn(granted)])
+        gone = [(NAMESPACES, name, None), (NAMESPACE_STORAGE, name, None)]
+        lsn = self._change([*gone, *_withdrawn(granted)])
         del self._namespaces[name]
         self._forget(granted)
         self.tell(NamespaceDeleted(name))
@@ -400,10 +440,12 @@ class Accounts:
             raise NotFound(f"there is no namespace {name!r}")
         return record
 
-    def _keep_namespace(self, name: str, record: NamespaceRecord) -> Lsn:
+    def _keep_namespace(
+        self, name: str, record: NamespaceRecord, with_it: Sequence[Change] = ()
+    ) -> Lsn:
         for limit in LIMITS:
             check_limit(limit, getattr(record, limit))
-        lsn = self._change([(NAMESPACES, name, _encode(record))])
+        lsn = self._change([(NAMESPACES, name, _encode(record)), *with_it])
         self._namespaces[name] = record
         return lsn
 
@@ -458,10 +500,6 @@ def _no_permission(user: str, namespace: str) -> NotFound:
 
 def _user(name: str, record: UserRecord) -> User:
     return User(name, frozenset(record.tags))
-
-
-def _namespace(name: str, record: NamespaceRecord) -> Namespace:
-    return Namespace(name, record.max_connections, record.max_queues)
 
 
 def _permission(namespace: str, user: str, record: PermissionRecord) -> Permission:

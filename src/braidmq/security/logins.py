@@ -43,6 +43,10 @@ class Logins:
         attempt = self._accounts.begin(name, password, now_ms, loopback)
         return None if attempt.outcome is None else self._accounts.finish(attempt, now_ms)
 
+    def certified(self, name: str, loopback: bool) -> User:
+        """Who showed a certificate that stands for ``name``. Raises as ``authenticate`` does."""
+        return self._accounts.certified(name, loopback)
+
     async def hash(self, password: Password) -> PasswordHash:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, hash_password, password)

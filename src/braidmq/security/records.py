@@ -1,6 +1,6 @@
 """What is kept of users, namespaces and permissions, and the rules for their names."""
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,6 +23,9 @@ ADMINISTRATOR: Final = "administrator"
 
 MONITORING: Final = "monitoring"
 """The tag of those who may see the figures of the whole node."""
+
+IMPERSONATOR: Final = "impersonator"
+"""The tag of those who may publish in bulk what others have published: an archive, say."""
 
 NAME_BYTES_MAX = 255
 """An AMQP short string, which is how a client names itself and its virtual host."""
@@ -64,12 +67,16 @@ class User(msgspec.Struct, frozen=True):
         return self.is_administrator or MONITORING in self.tags
 
 
+NamespaceStorage = Literal["disk", "memory"]
+
+
 class Namespace(msgspec.Struct, frozen=True):
-    """``None`` is no limit; 0 allows none at all."""
+    """``None`` is no limit; 0 allows none at all. ``storage`` is where all its records are."""
 
     name: str
     max_connections: int | None = None
     max_queues: int | None = None
+    storage: NamespaceStorage = "disk"
 
 
 class Permission(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ PARTITIONS = "partitions"
 """The table of partitions: number → label."""
 SUBSCRIPTIONS = "subscriptions"
 """The table of durable subscriptions, by number; what one has acknowledged goes with its row."""
+IN_MEMORY = "in-memory"
+"""The table of partitions whose records are in memory only: number → ``reserved_offset``."""
 COUNTERS = "counters"
 """The table of numbers given out: what for → the next."""
 

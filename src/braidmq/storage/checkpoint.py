@@ -118,8 +118,10 @@ class Checkpoint:
 
     def _with_rewritten(self, state: PartitionState) -> PartitionState:
         new = {
-            (each.rewrite.segment.partition, each.rewrite.segment.base_offset): each.segment
+            (old.partition, old.base_offset): each.segment if old is first else None
             for each in self.rewritten
+            for first in each.rewrite.segments[:1]
+            for old in each.rewrite.segments
         } | {
             (each.segment.partition, each.segment.base_offset): each.segment
             for each in self.salvaged

@@ -20,6 +20,7 @@ from braidmq.model.limits import KIB
 from braidmq.record.batch import RecordBatch
 from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.aside import free_name
+from braidmq.storage.blocks import Start, pack
 from braidmq.storage.bodies import START, encode_header, fetch_from
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.partition_log import FlushPlan, FlushResult, PartitionLog
@@ -28,11 +29,12 @@ from braidmq.storage.segment import (
     DIRECTORY,
     SCAN_BYTES,
     OpenFiles,
+    Scanned,
     Segment,
     SegmentIndex,
     bodies_path,
     encode_index,
-    note_batch,
+    note_scanned,
     read_header,
     scan_records,
     scan_segment,
@@ -49,10 +51,11 @@ more than all else."""
 
 
 class Rewrite(NamedTuple):
-    """A sealed segment to be written anew, without some of its records."""
+    """Sealed segments, one after the other, to be written anew as one, without some of their
+    records."""
 
     log: PartitionLog
-    segment: Segment
+    segments: tuple[Segment, ...]
     unwanted: OffsetBits
 
 
@@ -76,8 +79,52 @@ class Salvaged(NamedTuple):
     skipped: Skipped | None
 
 
+SMALL_SEGMENTS_MAX = 8
+"""So many small segments in a row become one, though nothing is to be taken out of them."""
+
+
+def to_rewrite(
+    segments: Sequence[Segment], unwanted: OffsetBits, segment_bytes_max: int
+) -> list[tuple[Segment, ...]]:
+    """The segments that have unwanted records, together with small ones beside them as far as one
+    segment holds them all: compaction seals segments before they are full, which must not become
+    ever more of them."""
+    found: list[tuple[Segment, ...]] = []
+    group: list[Segment] = []
+    size = dirty = 0
+    for each in segments:
+        count = unwanted.count(each.base_offset, each.end_offset)
+        joins = each.sealed and (count > 0 or each.whole_size <= segment_bytes_max // 8)
+        if group and (not joins or size + each.whole_size > segment_bytes_max):
+            if dirty or len(group) >= SMALL_SEGMENTS_MAX:
+                found.append(tuple(group))
+            group, size, dirty = [], 0, 0
+        if joins:
+            group.append(each)
+            size += each.whole_size
+            dirty += count
+    if dirty or len(group) >= SMALL_SEGMENTS_MAX:
+        found.append(tuple(group))
+    return found
+
+
 def first_offset(data: bytes) -> int:
     return RecordBatch.scan(data, verify=False).base_offset
+
+
+def stored_form(data: bytes, *, compressed: bool) -> tuple[bytes, list[Scanned]]:
+    """Records as they are written, and what is to be noted of them."""
+    if not compressed:
+        batch = RecordBatch.scan(data, verify=False)
+        return data, [Scanned(batch, batch.size)]
+    pieces, added = [], []
+    for piece, batch in pack(data):
+        starts: tuple[Start, ...] = ()
+        if len(piece) < batch.size:
+            starts = (Start(0, batch.base_offset, batch.max_timestamp_ms),)
+        pieces.append(piece)
+        added.append(Scanned(batch, len(piece), starts))
+    return b"".join(pieces), added
 
 
 class SegmentWriter:
@@ -170,12 +217,13 @@ class SegmentWriter:
         if not pieces:
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data, added = stored_form(data, compressed=result.plan.compressed)
         segment = result.segments[-1]
         assert self._segment_file is not None
         self._segment_file.write(data, segment.size)
         self.bytes_written += len(data)
-        stamped = RecordBatch.scan(data, verify=False)
-        note_batch(segment, result.indexes[-1], stamped, result.plan.log.index_interval)
+        for each in added:
+            note_scanned(segment, result.indexes[-1], each, result.plan.log.index_interval)
 
     def _stamped(self, plan: FlushPlan, batch: RecordBatch) -> tuple[bytes, int]:
         """What is wanted of a batch as a segment stores it, and how long that is with all bodies:
@@ -256,35 +304,40 @@ class SegmentWriter:
         return whole
 
     def rewrite(self, plan: Rewrite) -> Rewritten | None:
-        """Copy the wanted records of a segment into a new generation of it; None where it is
-        damaged and stays as it is."""
-        target = _Generation(self, plan.log, plan.segment)
+        """Copy the wanted records of segments into a new generation of the first; None where one
+        is damaged and all stay as they are."""
+        target = _Generation(self, plan.log, plan.segments)
         files = OpenFiles(self._disk)
+        old = plan.segments[0]
         try:
-            source = _source(files, plan.segment)
-            position = read_header(source).length
-            while position < plan.segment.size:
-                batch = scan_records(source, position, SCAN_BYTES, plan.segment.size)
-                if batch is None:
-                    reason = "the file ends within a record"
-                    raise CorruptData(plan.segment.path, position, reason)
-                position += batch.size
-                data, count = without(batch, plan.unwanted)
-                if count:
-                    target.write(data)
+            for old in plan.segments:
+                self._copy_wanted(_source(files, old), old, plan.unwanted, target)
             return Rewritten(plan, target.seal())
         except (CorruptData, ForeignFile) as error:
-            self.damages.append((plan.log, damage_of(error, plan.segment.path)))
+            self.damages.append((plan.log, damage_of(error, old.path)))
             target.discard()
             return None
         finally:
             files.close()
 
+    def _copy_wanted(
+        self, source: File, old: Segment, unwanted: OffsetBits, target: "_Generation"
+    ) -> None:
+        position = read_header(source).length
+        while position < old.size:
+            found = scan_records(source, position, SCAN_BYTES, old.size)
+            if found is None:
+                raise CorruptData(old.path, position, "the file ends within a record")
+            position += found.stored
+            data, count = without(found.batch, unwanted)
+            if count:
+                target.write(data)
+
     def salvage(self, plan: Salvage) -> Salvaged | None:
         """Write a damaged segment anew with what of it is intact. One is written even where
         nothing is: that tells what became of the old one. None when it could not be done."""
         old = plan.segment
-        target = _Generation(self, plan.log, old)
+        target = _Generation(self, plan.log, (old,))
         ranges: list[tuple[int, int]] = []
         files = OpenFiles(self._disk)
         try:
@@ -354,25 +407,27 @@ class SegmentWriter:
 
 
 class _Generation:
-    """A segment on its way to being written anew: its next generation, under a name of its own."""
+    """Segments on their way to being written anew: the next generation of the first, under a name
+    of its own."""
 
-    def __init__(self, writer: SegmentWriter, log: PartitionLog, old: Segment) -> None:
+    def __init__(self, writer: SegmentWriter, log: PartitionLog, old: tuple[Segment, ...]) -> None:
         self._writer = writer
         self._log = log
-        self._old = old
+        self._end_offset = old[-1].end_offset
         self._index = SegmentIndex()
         self._file: File | None = None
-        header = segment_header(log.id, old.base_offset, log.header_label)
+        base_offset = old[0].base_offset
+        header = segment_header(log.id, base_offset, log.header_label)
         self._segment = Segment(
             log.id,
-            old.base_offset,
-            old.base_offset,
+            base_offset,
+            base_offset,
             len(header),
             0,
             0,
             False,
-            generation=old.generation + 1,
-            salvaged=old.salvaged,
+            generation=old[0].generation + 1,
+            salvaged=any(each.salvaged for each in old),
         )
 
     def begin(self) -> None:
@@ -382,17 +437,18 @@ class _Generation:
     def write(self, data: bytes) -> None:
         self.begin()
         assert self._file is not None
+        data, added = stored_form(data, compressed=self._log.compressed)
         self._file.write(data, self._segment.size)
         self._writer.bytes_written += len(data)
-        batch = RecordBatch.scan(data, verify=False)
-        note_batch(self._segment, self._index, batch, self._log.index_interval)
+        for each in added:
+            note_scanned(self._segment, self._index, each, self._log.index_interval)
 
     def seal(self) -> Segment | None:
         """The segment; None if nothing was written."""
         if self._file is None:
             return None
         # The gap at the end belongs to the segment all the same.
-        self._segment.end_offset = self._old.end_offset
+        self._segment.end_offset = self._end_offset
         self._segment.sealed = True
         self._writer.finish_segment(self._segment, self._index)
         return self._segment

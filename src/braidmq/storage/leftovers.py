@@ -35,6 +35,8 @@ class RecoveryReport:
     entries: int = 0
     records: int = 0
     partitions: int = 0
+    messages: int = 0
+    """In the logs of all partitions, from segments and journal together."""
     torn_bytes: int = 0
     elapsed_ms: float = 0.0
     notes: list[str] = field(default_factory=list)

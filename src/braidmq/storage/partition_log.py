@@ -14,15 +14,15 @@ then are never written a second time.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import NamedTuple
 
 from braidmq.model.errors import CorruptData, ForeignFile, OffsetOutOfRange, PartitionQuarantined
 from braidmq.model.ids import Offset, PartitionId
 from braidmq.model.limits import KIB
-from braidmq.record.batch import LEDGER_RESIDENT, LEDGER_UNFLUSHED, RecordBatch
-from braidmq.record.offset_set import OffsetSet
+from braidmq.record.batch import LEDGER_KEPT, LEDGER_RESIDENT, LEDGER_UNFLUSHED, RecordBatch
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.bodies import bytes_to_scan, fetch_from, resolve
 from braidmq.storage.disk import File
 from braidmq.storage.quarantine import Damage, damage_of
@@ -43,6 +43,7 @@ READ_BYTES = 256 * KIB
 REST_BYTES_MIN = 32 * KIB
 """Less than this that an earlier read left is read again with what follows it: handing it out as a
 run of its own costs more."""
+SWEEP_BATCHES_MIN = 64
 UNPINNED = (1 << 63) - 1
 NO_STOP = (1 << 63) - 1
 GONE = RecordBatch()
@@ -64,11 +65,15 @@ class Memory:
     """What all partitions of a node hold in memory together, in bytes. What several hold counts
     once, for as long as one of them does."""
 
-    __slots__ = ("resident", "unflushed")
+    __slots__ = ("index_interval", "kept", "resident", "unflushed")
 
     def __init__(self) -> None:
+        self.index_interval = 0
+        """Not a size: a setting that all logs share, and a word in each of them adds up."""
         self.resident = 0
         self.unflushed = 0
+        self.kept = 0
+        """Of what is resident: records of logs in memory, which no checkpoint takes away."""
 
     def hold(self, batch: RecordBatch) -> None:
         self.resident += batch.hold(LEDGER_RESIDENT)
@@ -84,6 +89,39 @@ class Memory:
 
     def release(self, batch: RecordBatch) -> None:
         self.resident -= batch.release(LEDGER_RESIDENT)
+
+    # --- of logs that are in memory only ---
+
+    def keep(self, batch: RecordBatch) -> None:
+        self.resident += batch.hold(LEDGER_RESIDENT)
+        self.kept += batch.hold(LEDGER_KEPT)
+
+    def kept_grown(self, by: int) -> None:
+        self.resident += by
+        self.kept += by
+
+    def let_go(self, batch: RecordBatch) -> None:
+        self.kept -= batch.release(LEDGER_KEPT)
+        self.resident -= batch.release(LEDGER_RESIDENT)
+
+
+class Kept:
+    """What a log in memory has beside others: most are not, and each may cost little."""
+
+    __slots__ = ("reserved_offset", "sweep_at")
+
+    def __init__(self) -> None:
+        self.reserved_offset = 0
+        self.sweep_at = SWEEP_BATCHES_MIN
+
+
+class Packed:
+    """What is written of a log is compressed."""
+
+    __slots__ = ()
+
+
+PACKED = Packed()
 
 
 class FlushPlan(NamedTuple):
@@ -101,6 +139,7 @@ class FlushPlan(NamedTuple):
     """If it is in memory; nobody changes it while the plan is carried out."""
     shares: bool
     """Whether other partitions may want the same bodies."""
+    compressed: bool
 
 
 class FlushResult(NamedTuple):
@@ -114,6 +153,7 @@ class PartitionLog:
     __slots__ = (
         "_extending",
         "_files",
+        "_form",
         "_head",
         "_indexes",
         "_memory",
@@ -126,7 +166,6 @@ class PartitionLog:
         "durable",
         "flushed_offset",
         "id",
-        "index_interval",
         "label",
         "next_offset",
         "on_damage",
@@ -146,7 +185,7 @@ class PartitionLog:
     ) -> None:
         self.id = partition
         self.label = label
-        self.index_interval = index_interval
+        memory.index_interval = index_interval
         self.durable = True
         """Whether it is there after a restart."""
         self.start_offset = 0
@@ -170,6 +209,7 @@ class PartitionLog:
         self._head = 0
         self._sealed = False
         self._shares = False
+        self._form: Kept | Packed | None = None
 
     # --- appending ---
 
@@ -183,7 +223,11 @@ class PartitionLog:
         if size >= ABSORBED_BYTES_MAX or not self._absorb(batch, size):
             self._tail.append(batch)
             self._sealed = False
-            self._memory.hold(batch)
+            if self.in_memory:
+                self._memory.keep(batch)
+                self._sweep()
+            else:
+                self._memory.hold(batch)
         self.next_offset = Offset(following)
         self.appended_bytes += size
 
@@ -196,13 +240,79 @@ class PartitionLog:
             return False
         before = last.memory_bytes
         last.absorb(batch)
-        self._memory.grown(last.memory_bytes - before)
+        if self.in_memory:
+            self._memory.kept_grown(last.memory_bytes - before)
+        else:
+            self._memory.grown(last.memory_bytes - before)
         return True
+
+    def _sweep(self) -> None:
+        """Of a log in memory: let go of batches that nobody wants though older ones are wanted. A
+        flush leaves them out elsewhere. Looked at when the tail has doubled, so that a batch costs
+        the same however many there are."""
+        kept = self._form
+        assert isinstance(kept, Kept)
+        if len(self._tail) - self._head < kept.sweep_at:
+            return
+        if self.acknowledged and self.pinned_offset == UNPINNED:
+            wanted = self._tail[self._head : -1]
+            gone = [batch for batch in wanted if self._nobody_wants(batch)]
+            for batch in gone:
+                self._memory.let_go(batch)
+            if gone:
+                ids = {id(batch) for batch in gone}
+                self._tail = [each for each in self._tail[self._head :] if id(each) not in ids]
+                self._head = 0
+        kept.sweep_at = max(SWEEP_BATCHES_MIN, 2 * (len(self._tail) - self._head))
+
+    def _nobody_wants(self, batch: RecordBatch) -> bool:
+        start, end = batch.base_offset, batch.next_offset
+        return all(each.first_missing(start) >= end for each in self.acknowledged)
+
+    def begin_anew(self) -> None:
+        """Of a log in memory, after a restart: it is empty, and no offset comes to mean another
+        record than before."""
+        self.pass_over(self.reserved_offset)
+        self.start_offset = self.flushed_offset = self.next_offset
 
     def pass_over(self, offset: int) -> None:
         """Records that were never journaled had the offsets below, which are not used again."""
         if offset > self.next_offset:
             self.next_offset = Offset(offset)
+
+    @property
+    def index_interval(self) -> int:
+        return self._memory.index_interval
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its records are in memory only: never in a segment, and gone after a restart."""
+        return isinstance(self._form, Kept)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether what a checkpoint writes of it is packed into blocks."""
+        return self._form is PACKED
+
+    @compressed.setter
+    def compressed(self, value: bool) -> None:
+        if not isinstance(self._form, Kept):
+            self._form = PACKED if value else None
+
+    @property
+    def reserved_offset(self) -> int:
+        """Of one in memory: no record has had an offset from here on, before a restart or since."""
+        return self._form.reserved_offset if isinstance(self._form, Kept) else 0
+
+    def keep_in_memory(self, reserved_offset: int) -> None:
+        if not isinstance(self._form, Kept):
+            self._form = Kept()
+        self._form.reserved_offset = reserved_offset
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its records, and what was done with them, are there after a restart."""
+        return self.durable and not self.in_memory
 
     @property
     def header_label(self) -> str:
@@ -338,15 +448,18 @@ class PartitionLog:
         # The index leads to at most one interval before the record.
         whole_max = bytes_max + self.index_interval
         length = whole_max
-        if segment.bodies:
+        if segment.bodies or segment.packed_bytes:
             length = bytes_to_scan(segment, whole_max) + self.index_interval
         if stop < segment.end_offset:
             wanted = index.position_after(stop, segment.size) - position
             length = min(length, max(wanted, READ_BYTES))
         while 0 <= position < segment.size:
-            batch = scan_records(file, position, length, segment.size)
-            if batch is None:
+            found = scan_records(
+                file, position, length, segment.size, expanded_max=whole_max, stop=stop
+            )
+            if found is None:
                 raise CorruptData(path, position, "the file ends within a record")
+            batch = found.batch
             if not (segment.base_offset <= batch.base_offset < segment.end_offset):
                 # Intact, but a block that belongs elsewhere.
                 raise CorruptData(path, position, f"offset {batch.base_offset} is not of this file")
@@ -356,7 +469,7 @@ class PartitionLog:
                     batch, first = resolve(batch, first, whole_max, fetch_from(self._files)), 0
                 self._files.keep(path, batch)
                 return cut_run(batch, first, bytes_max)
-            position += batch.size
+            position += found.stored
         return None
 
     @property
@@ -414,13 +527,15 @@ class PartitionLog:
         file = self._open(segment)
         position = self._index(segment).position_of_time(timestamp_ms)
         while 0 <= position < segment.size:
-            batch = scan_records(file, position, READ_BYTES, segment.size)
-            if batch is None:
+            scanned = scan_records(
+                file, position, READ_BYTES, segment.size, expanded_max=READ_BYTES
+            )
+            if scanned is None:
                 raise CorruptData(segment.path, position, "the file ends within a record")
-            found = self._find_time_from_start(batch, timestamp_ms)
+            found = self._find_time_from_start(scanned.batch, timestamp_ms)
             if found >= 0:
                 return found
-            position += batch.size
+            position += scanned.stored
         return -1
 
     def _find_time_from_start(self, batch: RecordBatch, timestamp_ms: int) -> int:
@@ -501,18 +616,59 @@ class PartitionLog:
         start, end = segment.base_offset, segment.end_offset
         return all(each.first_missing(start) >= end for each in self.acknowledged)
 
-    def replace(self, old: Segment, new: Segment | None) -> bool:
-        """Put a segment that was written anew in its place; False when that is no longer there."""
-        if old not in self.segments:
+    def seal_for(self, unwanted: OffsetBits) -> None:
+        """The last segment is about to be written anew without some of its records, if it has any
+        of them: nothing is added to it any more."""
+        last = self.segments[-1] if self.segments else None
+        if last is not None and unwanted.count(last.base_offset, last.end_offset):
+            last.sealed = True
+
+    def replace(self, old: Sequence[Segment], new: Segment | None) -> bool:
+        """Put what adjacent segments were written anew as in their place; False when the last of
+        them is no longer there. The first may have gone since with the start of the log."""
+        if old[-1] not in self.segments:
             return False
-        at = self.segments.index(old)
-        self.segments[at : at + 1] = [new] if new is not None else []
-        self._indexes.pop(old.base_offset, None)
-        self._files.forget(old.path)
-        self._files.forget(old.index_path)
+        gone = [each for each in old if each in self.segments]
+        at = self.segments.index(gone[0])
+        self.segments[at : at + len(gone)] = [new] if new is not None else []
+        for each in gone:
+            self._indexes.pop(each.base_offset, None)
+            self._files.forget(each.path)
+            self._files.forget(each.index_path)
         # Batches still in memory have the records that are gone from disk: both must agree.
-        self._drop_tail(min(old.end_offset, self.flushed_offset))
+        self._drop_tail(min(old[-1].end_offset, self.flushed_offset))
         return True
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """Batches and segments from the start on: first offset, the one after the last, bytes."""
+        found = [
+            (max(each.base_offset, self.start_offset), each.end_offset, each.whole_size)
+            for each in self.segments
+            if each.end_offset > self.start_offset
+        ]
+        found += [
+            (max(each.base_offset, self.start_offset), each.next_offset, each.size)
+            for each in self._tail[self._head :]
+            if each.next_offset > max(self.flushed_offset, self.start_offset)
+        ]
+        return found
+
+    def retained(self) -> tuple[int, int]:
+        """Records that it still has, settled or not, and the bytes they take as limits count
+        them."""
+        records = size = 0
+        for segment in self.segments:
+            if segment.end_offset > self.start_offset:
+                span = segment.end_offset - max(segment.base_offset, self.start_offset)
+                records += min(segment.records, span)
+                size += segment.whole_size
+        begins = max(self.flushed_offset, self.start_offset)
+        for batch in self._tail[self._head :]:
+            if batch.next_offset > begins:
+                span = batch.next_offset - max(batch.base_offset, self.start_offset)
+                records += min(batch.count, span)
+                size += batch.size
+        return records, size
 
     def start_for_bytes(self, bytes_max: int) -> tuple[int, int]:
         """The lowest offset from which on the log takes at most ``bytes_max`` bytes, in whole
@@ -544,9 +700,12 @@ class PartitionLog:
             following = batch.next_offset
             if following > offset:
                 break
-            if following > self.flushed_offset:
-                memory.flushed(batch)
-            memory.release(batch)
+            if self.in_memory:
+                memory.let_go(batch)
+            else:
+                if following > self.flushed_offset:
+                    memory.flushed(batch)
+                memory.release(batch)
             tail[head] = GONE
             head += 1
         self._head = head
@@ -560,8 +719,9 @@ class PartitionLog:
 
     # --- flushing: begin and finish where the log lives, carry out anywhere ---
 
-    def begin_flush(self) -> FlushPlan | None:
-        """What has to move to segments; batches already planned grow no more."""
+    def begin_flush(self, unwanted: OffsetBits | None = None) -> FlushPlan | None:
+        """What has to move to segments; batches already planned grow no more. ``unwanted`` are
+        records that compaction takes out; nothing else of such a log goes."""
         first = bisect_right(
             self._tail, self.flushed_offset, lo=self._head, key=lambda b: b.next_offset
         )
@@ -579,11 +739,12 @@ class PartitionLog:
             batches,
             self.start_offset,
             self.next_offset,
-            self._unwanted(),
+            (_covering(unwanted, self.next_offset),) if unwanted is not None else self._unwanted(),
             self.segments[:] if last is None else self.segments[:-1],
             None if last is None else copy(last),
             None if last is None else self._indexes.get(last.base_offset),
             shares,
+            self.compressed,
         )
 
     def _unwanted(self) -> tuple[OffsetSet, ...]:
@@ -607,6 +768,13 @@ class PartitionLog:
             if self.flushed_offset < batch.next_offset <= plan.end_offset:
                 self._memory.flushed(batch)
         self.flushed_offset = max(self.flushed_offset, plan.end_offset)
+
+
+def _covering(offsets: OffsetBits, end: int) -> OffsetSet:
+    found = OffsetSet()
+    for start, stop in offsets.ranges(0, end):
+        found.add(start, stop)
+    return found
 
 
 def _quarantine(log: PartitionLog, damage: Damage) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import KIB
-from braidmq.record.batch import BadRecord, RecordBatch
+from braidmq.record.batch import RecordBatch
 from braidmq.storage.bodies import Fetch, fetch_from, resolve
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.segment import (
@@ -20,10 +20,12 @@ from braidmq.storage.segment import (
     SCAN_BYTES,
     SUFFIX,
     OpenFiles,
+    Scanned,
     Segment,
     SegmentIndex,
-    note_batch,
+    note_scanned,
     read_header,
+    scan_records,
     segment_header,
     segment_name,
 )
@@ -104,15 +106,15 @@ def pieces_of(files: OpenFiles, segment: Segment, label: str) -> Iterator[Piece]
     fetch = fetch_from(files)
     end, following = min(size, segment.size), segment.base_offset
     while at < end:
-        batch, problem = _records_at(file, at, end, following, segment)
-        if batch is None:
+        found, problem = _records_at(file, at, end, following, segment)
+        if found is None:
             stop = _next_record(file, at + SHIFT, end, following, segment)
             yield Piece(at, stop, None, problem)
             at = stop
             continue
-        yield from _with_bodies(batch, at, fetch)
-        at += batch.size
-        following = batch.next_offset
+        yield from _with_bodies(found, at, fetch)
+        at += found.stored
+        following = found.batch.next_offset
     if size < segment.size:
         reason = f"the file ends here, before byte {segment.size}"
         yield Piece(size, segment.size, None, Damage(segment.path, size, reason))
@@ -152,7 +154,8 @@ def _describe(disk: Disk, named: Segment, label: str) -> tuple[Segment, Damage |
                 waiting = waiting or piece.damage
                 continue
             damage = damage or waiting
-            note_batch(found, index, piece.batch, SCAN_BYTES)
+            stored = min(piece.stop - piece.start, piece.batch.size)
+            note_scanned(found, index, Scanned(piece.batch, stored), SCAN_BYTES)
             found.size = piece.stop
     finally:
         files.close()
@@ -172,29 +175,19 @@ def _header_damage(file: File, segment: Segment) -> Damage | None:
 
 def _records_at(
     file: File, at: int, end: int, following: int, segment: Segment, length: int = SCAN_BYTES
-) -> tuple[RecordBatch | None, Damage | None]:
+) -> tuple[Scanned | None, Damage | None]:
     """Intact records from ``at`` on whose offsets go on from ``following``."""
-    while True:
-        length = min(length, end - at)
-        try:
-            data = file.read(length, at)
-        except OSError as error:
-            return None, Damage(segment.path, at, f"it can't be read: {error}")
-        try:
-            batch = RecordBatch.scan(data)
-        except BadRecord as error:
-            if not error.position:
-                return None, Damage(segment.path, at, error.reason)
-            batch = RecordBatch.scan(data[: error.position], verify=False)
-        if batch.count:
-            break
-        if len(data) < length or at + length >= end:
-            return None, Damage(segment.path, at, "the file ends within a record")
-        length *= 4
+    try:
+        found = scan_records(file, at, length, end)
+    except CorruptData as error:
+        return None, damage_of(error, segment.path)
+    if found is None:
+        return None, Damage(segment.path, at, "the file ends within a record")
+    batch = found.batch
     if batch.base_offset < following or batch.next_offset > segment.end_offset:
         # Whole and intact, but not at its place: a block of this or of another file.
         return None, Damage(segment.path, at, f"offset {batch.base_offset} does not belong here")
-    return batch, None
+    return found, None
 
 
 def _next_record(file: File, at: int, end: int, following: int, segment: Segment) -> int:
@@ -219,10 +212,12 @@ def _next_record(file: File, at: int, end: int, following: int, segment: Segment
     return end
 
 
-def _with_bodies(batch: RecordBatch, at: int, fetch: Fetch) -> Iterator[Piece]:
-    """The pieces of a batch whose records refer to intact bodies, and those whose don't."""
+def _with_bodies(found: Scanned, at: int, fetch: Fetch) -> Iterator[Piece]:
+    """The pieces of what was read whose records refer to intact bodies, and those whose don't. Of
+    records in blocks only the blocks have a place in the file."""
+    batch = found.batch
     if not batch.shared_bytes:
-        yield Piece(at, at + batch.size, batch)
+        yield Piece(at, at + found.stored, batch)
         return
     first = 0
     data = memoryview(batch)
@@ -235,7 +230,8 @@ def _with_bodies(batch: RecordBatch, at: int, fetch: Fetch) -> Iterator[Piece]:
             stop, problem = first + 1, damage_of(error, "a body file")
         end = batch.position_at(stop) if stop < batch.count else batch.size
         part = RecordBatch.scan(data[begin:end], verify=False) if problem is None else None
-        yield Piece(at + begin, at + end, part, problem)
+        where = (at, at + found.stored) if found.starts else (at + begin, at + end)
+        yield Piece(*where, part, problem)
         first = stop
 
 

@@ -11,15 +11,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from braidmq.model.errors import CorruptData, NotFound, SetupError
 from braidmq.model.limits import MIB
 from braidmq.record.batch import BadRecord, RecordBatch
 from braidmq.record.buffer import Buffer
-from braidmq.record.columns import decode_columns
+from braidmq.record.columns import EVERY_COLUMN, decode_columns
 from braidmq.record.offset_set import OffsetBits
 from braidmq.storage import segment, snapshot
+from braidmq.storage.blocks import expand, is_block
 from braidmq.storage.bodies import START, Fetch, check_header, resolve_all
 from braidmq.storage.disk import RealDisk
 from braidmq.storage.segment import Segment, SegmentIndex
@@ -53,6 +54,8 @@ COLUMNS = pa.schema(
         pa.field("due_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+
+T = TypeVar("T")
 
 EARLIEST, LATEST = 0, (1 << 63) - 1
 ROWS_MAX = 65_536
@@ -235,14 +238,17 @@ def decode_span(
     keys: frozenset[bytes] | None = None,
     hidden: OffsetBits | None = None,
     bodies: Fetch | None = None,
-) -> "Iterator[tuple[int, tuple[Column, ...]]]":
+    wanted: int = EVERY_COLUMN,
+    share: tuple[int, int] = (0, 1),
+) -> "Iterator[tuple[int, tuple[Column | None, ...]]]":
     """Rows and their columns between two positions of a segment; ``fetch`` gives its bytes, and
-    ``bodies`` those of the body files it refers to.
+    ``bodies`` those of the body files it refers to. Columns whose bit is not set in ``wanted``
+    (the first's is the lowest) are not made, and None. ``share``: which of how many.
 
     Both positions are beginnings of records, or the end.
     """
 
-    def decoded(data: Buffer) -> "tuple[int, int, tuple[Column, ...]]":
+    def decoded(data: Buffer) -> "tuple[int, int, tuple[Column | None, ...]]":
         return decode_columns(
             data,
             window.offset_min,
@@ -252,26 +258,32 @@ def decode_span(
             ROWS_MAX,
             keys,
             hidden,
+            wanted,
+            *share,
         )
 
     length = CHUNK_BYTES
     while position < stop:
         chunk = fetch(position, min(length, stop - position))
         try:
-            if bodies is not None and is_reference(chunk):
-                batch = RecordBatch.scan(chunk)
+            rows = 0
+            if is_block(chunk):
+                found = expand(chunk, CHUNK_BYTES)
+                consumed = 0 if isinstance(found, int) else found.stored
+                if not isinstance(found, int):
+                    yield from _decoded_all(memoryview(found.batch), decoded, bodies)
+            elif bodies is not None and is_reference(chunk):
+                batch = _until_block(RecordBatch.scan, chunk)
                 consumed = batch.size
-                for whole in resolve_all(batch, CHUNK_BYTES, bodies):
-                    yield from _decoded_whole(whole, decoded)
-                rows = 0
+                yield from _decoded_all(memoryview(batch), decoded, bodies)
             else:
-                consumed, rows, columns = decoded(chunk)
+                consumed, rows, columns = _until_block(decoded, chunk)
         except BadRecord as error:
             raise CorruptData(name, position + error.position, error.reason) from None
         if not consumed:
             if length >= stop - position:
                 raise CorruptData(name, position, "the file ends within a record")
-            length *= 4  # one record larger than a chunk
+            length *= 4  # one record larger than a chunk, or a block of one
             continue
         length = CHUNK_BYTES
         position += consumed
@@ -279,12 +291,30 @@ def decode_span(
             yield rows, columns
 
 
-def _decoded_whole(
-    whole: RecordBatch, decoded: "Callable[[Buffer], tuple[int, int, tuple[Column, ...]]]"
-) -> "Iterator[tuple[int, tuple[Column, ...]]]":
-    left = memoryview(whole)
+def _until_block(take: "Callable[[Buffer], T]", chunk: Buffer) -> "T":
+    """What ``take`` makes of the plain records at the beginning of a chunk."""
+    try:
+        return take(chunk)
+    except BadRecord as error:
+        if not error.position or not is_block(chunk[error.position :]):
+            raise
+        return take(chunk[: error.position])
+
+
+def _decoded_all(
+    left: memoryview,
+    decoded: "Callable[[Buffer], tuple[int, int, tuple[Column | None, ...]]]",
+    bodies: Fetch | None,
+) -> "Iterator[tuple[int, tuple[Column | None, ...]]]":
+    """Of records that are all there, but for the bodies that some refer to."""
     while left:
+        if bodies is not None and is_reference(left):
+            for whole in resolve_all(RecordBatch.scan(left, verify=False), CHUNK_BYTES, bodies):
+                yield from _decoded_all(memoryview(whole), decoded, None)
+            return
         consumed, rows, columns = decoded(left)
+        if not consumed:
+            raise BadRecord(0, "the body of a record is in another file")
         left = left[consumed:]
         if rows:
             yield rows, columns
@@ -300,12 +330,14 @@ def _index(file: SegmentFile) -> SegmentIndex | None:
         return None
 
 
-def record_batch(rows: int, columns: "tuple[Column, ...]") -> pa.RecordBatch:
+def record_batch(rows: int, columns: "tuple[Column | None, ...]") -> pa.RecordBatch:
     """Arrow arrays over the kernel's buffers, without a copy."""
     arrays = [
         pa.Array.from_buffers(
             column.type, rows, [None if b is None else pa.py_buffer(b) for b in buffers]
         )
         for column, buffers in zip(COLUMNS, columns, strict=True)
+        if buffers is not None
     ]
+    assert len(arrays) == len(columns), "some columns were not asked for"
     return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)

@@ -14,6 +14,8 @@
           └────────────┴─────────┴───────┴───────────────┴────────┴─────────┴──────────┴────────┘
           then `count` offsets, `count` positions, `count` times: the highest before the position
 
+Records may be packed together in compressed blocks (``blocks``), which stand where they would.
+
 A record may refer to its body in a body file (``bodies``), which has it for several partitions; a
 segment says which of those it needs.
 
@@ -27,6 +29,8 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +38,7 @@ from braidmq.model.errors import CorruptData, ForeignFile
 from braidmq.model.limits import MIB
 from braidmq.record.batch import BadRecord, RecordBatch
 from braidmq.record.crc32c import crc32c
+from braidmq.storage.blocks import OFFSET_MAX, Start, expand, is_block
 from braidmq.storage.disk import Disk, File
 from braidmq.storage.shared_body import body_files
 
@@ -172,13 +177,16 @@ class Segment(msgspec.Struct):
     """Numbers of the body files that its records refer to."""
     shared_bytes: int = 0
     """How much longer it would be with those bodies in it."""
+    packed_bytes: int = 0
+    """How much longer it would be with its blocks expanded."""
     salvaged: bool = False
     """Whether it was written around damage: what it stands for is set aside, never removed."""
 
     @property
     def whole_size(self) -> int:
-        """As if no body were elsewhere: what limits by bytes go by, which can't tell who shares."""
-        return self.size + self.shared_bytes
+        """As if no body were elsewhere and nothing compressed: what limits by bytes go by, which
+        can't tell who shares."""
+        return self.size + self.shared_bytes + self.packed_bytes
 
     @property
     def path(self) -> str:
@@ -295,15 +303,34 @@ def scan_segment(
     limit = file.size() if size is None else size
     while segment.size < limit:
         wanted = min(SCAN_BYTES, limit - segment.size)
-        batch = scan_records(file, segment.size, wanted, limit)
-        if batch is None:
+        found = scan_records(file, segment.size, wanted, limit)
+        if found is None:
             break
-        note_batch(segment, index, batch, interval)
+        note_scanned(segment, index, found, interval)
     return segment, index
 
 
-def scan_records(file: File, position: int, length: int, end: int) -> RecordBatch | None:
-    """Whole records from ``position`` on: as many as fit in ``length`` bytes, but at least one.
+class Scanned(NamedTuple):
+    """Records that were read from a segment."""
+
+    batch: RecordBatch
+    stored: int
+    """How many bytes of the file they took."""
+    starts: Sequence[Start] = ()
+    """The blocks they were in, if any."""
+
+
+def scan_records(
+    file: File,
+    position: int,
+    length: int,
+    end: int,
+    *,
+    expanded_max: int = SCAN_BYTES,
+    stop: int = OFFSET_MAX,
+) -> Scanned | None:
+    """Whole records from ``position`` on: as many as fit in ``length`` bytes, but at least one. Of
+    blocks at least one is expanded, more up to ``expanded_max`` bytes and the offset ``stop``.
 
     None when not even one is whole before ``end``; CorruptData when the first is damaged. A later
     one that is damaged ends the scan before it.
@@ -314,30 +341,43 @@ def scan_records(file: File, position: int, length: int, end: int) -> RecordBatc
             data = file.read(length, position)
         except OSError as error:
             raise CorruptData(file.path, position, f"it can't be read: {error}") from error
+        needed = 4 * length
         try:
-            batch = RecordBatch.scan(data)
+            if is_block(data):
+                found = expand(data, expanded_max, stop)
+                if not isinstance(found, int):
+                    return Scanned(found.batch, found.stored, found.starts)
+                needed = found
+            batch = RecordBatch() if is_block(data) else RecordBatch.scan(data)
         except BadRecord as error:
             if not error.position:
                 raise CorruptData(file.path, position, error.reason) from None
             batch = RecordBatch.scan(data[: error.position], verify=False)
         if batch.count:
-            return batch
+            return Scanned(batch, batch.size)
         if len(data) < length or position + length >= end:
             return None
-        length *= 4
+        length = needed
 
 
-def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interval: int) -> None:
+def note_scanned(segment: Segment, index: SegmentIndex, added: Scanned, interval: int) -> None:
     """Records were added to the end of ``segment``: keep the descriptor and the index true."""
-    index.extend(
-        batch.index_points(segment.size, interval, index.last_position, segment.max_timestamp_ms)
-    )
+    batch = added.batch
+    if added.starts:
+        index.extend(_block_points(segment, index, added.starts, interval))
+    else:
+        index.extend(
+            batch.index_points(
+                segment.size, interval, index.last_position, segment.max_timestamp_ms
+            )
+        )
     if not segment.records:
         segment.first_timestamp_ms = batch.first_timestamp_ms
         segment.time_ordered = batch.time_ordered
     elif batch.first_timestamp_ms < segment.max_timestamp_ms or not batch.time_ordered:
         segment.time_ordered = False
-    segment.size += batch.size
+    segment.size += added.stored
+    segment.packed_bytes += batch.size - added.stored
     segment.end_offset = batch.next_offset
     segment.records += batch.count
     segment.max_timestamp_ms = max(segment.max_timestamp_ms, batch.max_timestamp_ms)
@@ -346,3 +386,18 @@ def note_batch(segment: Segment, index: SegmentIndex, batch: RecordBatch, interv
     if batch.shared_bytes:
         segment.shared_bytes += batch.shared_bytes
         segment.bodies = tuple(sorted({*segment.bodies, *body_files(batch)}))
+
+
+def _block_points(
+    segment: Segment, index: SegmentIndex, starts: Sequence[Start], interval: int
+) -> list[tuple[int, int, int]]:
+    """Only the beginnings of blocks can be pointed at."""
+    points = []
+    last, time = index.last_position, segment.max_timestamp_ms
+    for start in starts:
+        at = segment.size + start.position
+        if last < 0 or at - last >= interval:
+            points.append((start.first_offset, at, time))
+            last = at
+        time = max(time, start.max_timestamp_ms)
+    return points

@@ -37,13 +37,14 @@ def scan_keys(file: File, segment: Segment, fetch: Fetch) -> bytes:
     found = KeyFilter(segment.records)
     position = read_header(file).length
     while position < segment.size:
-        batch = scan_records(file, position, SCAN_BYTES, segment.size)
-        if batch is None:
+        scanned = scan_records(file, position, SCAN_BYTES, segment.size)
+        if scanned is None:
             raise CorruptData(file.path, position, "the file ends within a record")
+        batch = scanned.batch
         pieces = resolve_all(batch, SCAN_BYTES, fetch) if batch.shared_bytes else (batch,)
         for piece in pieces:
             found.add(piece)
-        position += batch.size
+        position += scanned.stored
     return found.folded()
 
 

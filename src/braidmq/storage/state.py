@@ -20,6 +20,7 @@ from braidmq.record.offset_set import OffsetSet
 from braidmq.storage import quarantine
 from braidmq.storage.catalogue import (
     COUNTERS,
+    IN_MEMORY,
     PARTITIONS,
     SUBSCRIPTIONS,
     Catalogue,
@@ -41,6 +42,9 @@ from braidmq.storage.partition_log import Memory, PartitionLog
 from braidmq.storage.quarantine import QUARANTINE, Damage
 from braidmq.storage.segment import OpenFiles, Segment
 from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
+
+FEW_PARTITIONS = 16
+"""So many of a subscription are copied each time another comes."""
 
 OnDamage = Callable[[PartitionLog, Damage], None]
 
@@ -66,7 +70,9 @@ class StoreState:
         self.obsolete: list[Segment] = []
         """Segments that nobody wants: the next checkpoint removes them."""
         self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
-        self._acknowledging: dict[SubscriptionId, tuple[PartitionId, ...]] = {}
+        self._acknowledging: dict[
+            SubscriptionId, tuple[PartitionId, ...] | dict[PartitionId, None]
+        ] = {}
         """Mostly one: a tuple takes a quarter of the memory of a dict, and topics are many."""
         self.by_kind = {kind: each for each in participants for kind in each.kinds}
         self._files = files
@@ -112,6 +118,8 @@ class StoreState:
                     self.forget_subscription(SubscriptionId(int(key)))
             elif table == QUARANTINE:
                 self._set_quarantine(PartitionId(int(key)), value)
+            elif table == IN_MEMORY:
+                self._set_in_memory(PartitionId(int(key)), value)
             elif table == COUNTERS and key == PARTITIONS and value is not None:
                 self.next_partition = max(self.next_partition, int(value))
 
@@ -217,7 +225,8 @@ class StoreState:
     def _set_partition(self, partition: PartitionId, label: bytes | None) -> None:
         if label is None:
             self.drop_log(partition)
-            self.catalogue.apply([(QUARANTINE, str(partition), None)])
+            key = str(partition)
+            self.catalogue.apply([(QUARANTINE, key, None), (IN_MEMORY, key, None)])
         elif partition not in self.logs:
             self.add_log(partition, label.decode())
 
@@ -240,6 +249,22 @@ class StoreState:
             self.obsolete.extend(log.advance_start(log.next_offset))
             self.dirty.pop(partition, None)
             self.evictable.pop(partition, None)
+        self.forget_progress(partition)
+
+    def _set_in_memory(self, partition: PartitionId, reserved: bytes | None) -> None:
+        log = self.logs.get(partition)
+        if log is not None and reserved is not None:
+            log.keep_in_memory(int(reserved))
+
+    def begin_anew(self) -> None:
+        """After a restart: of logs in memory nothing is left, nor of what anybody had done with
+        their records."""
+        for log in [log for log in self.logs.values() if log.in_memory]:
+            self.forget_progress(log.id)
+            log.begin_anew()
+
+    def forget_progress(self, partition: PartitionId) -> None:
+        """What anybody keeps of a partition's records."""
         for subscription in list(self._subscribers.get(partition, ())):
             self.forget_offsets(subscription, partition)
         for participant in self.participants.values():
@@ -265,12 +290,20 @@ class StoreState:
         if (subscription, partition) not in self.acknowledged:
             self._subscribers.setdefault(partition, {})[subscription] = None
             known = self._acknowledging.get(subscription, ())
-            self._acknowledging[subscription] = (*known, partition)
+            if isinstance(known, dict):
+                known[partition] = None
+            elif len(known) < FEW_PARTITIONS:
+                self._acknowledging[subscription] = (*known, partition)
+            else:
+                self._acknowledging[subscription] = dict.fromkeys((*known, partition))
         self.acknowledged[subscription, partition] = offsets
 
     def forget_offsets(self, subscription: SubscriptionId, partition: PartitionId) -> None:
         self._forget_offsets(subscription, partition)
-        if self._acknowledging.get(subscription) == (partition,):
+        known = self._acknowledging.get(subscription)
+        if isinstance(known, dict):
+            known.pop(partition, None)
+        elif known == (partition,):
             del self._acknowledging[subscription]
 
     def forget_subscription(self, subscription: SubscriptionId) -> None:
@@ -293,6 +326,8 @@ class StoreState:
         self.next_partition = int(counter) if counter is not None else 1
         for key, label in self.catalogue.items(PARTITIONS):
             self.add_log(PartitionId(int(key)), label.decode())
+        for key, reserved in self.catalogue.items(IN_MEMORY):
+            self._set_in_memory(PartitionId(int(key)), reserved)
         for key, damage in self.catalogue.items(QUARANTINE):
             self._set_quarantine(PartitionId(int(key)), damage)
         for each in state.partitions:
@@ -316,7 +351,7 @@ class StoreState:
         return [
             AcknowledgedState(subscription, partition, offsets.to_bytes())
             for (subscription, partition), offsets in self.acknowledged.items()
-            if (log := self.logs.get(partition)) is not None and log.durable
+            if (log := self.logs.get(partition)) is not None and log.is_kept
         ]
 
     def dump_logs(self, planned: set[PartitionId]) -> list[PartitionState]:
@@ -326,7 +361,7 @@ class StoreState:
                 log.id, log.start_offset, log.next_offset, log.flushed_offset, log.segments[:]
             )
             for log in self.logs.values()
-            if log.durable and log.id not in planned
+            if log.is_kept and log.id not in planned
         ]
 
     def dump_sections(self) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from braidmq.record.batch import RecordBatch
 from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage import directory, journal, quarantine, segment, snapshot
 from braidmq.storage.bodies import BodyFiles
-from braidmq.storage.catalogue import COUNTERS, PARTITIONS, Change, encode_changes
+from braidmq.storage.catalogue import COUNTERS, IN_MEMORY, PARTITIONS, Change, encode_changes
 from braidmq.storage.checkpoint import Checkpoint, CheckpointWork
 from braidmq.storage.disk import DirectoryLock, Disk
 from braidmq.storage.entries import (
@@ -27,7 +27,7 @@ from braidmq.storage.entries import (
     encode_acknowledged,
     encode_records_meta,
 )
-from braidmq.storage.flush import Rewrite, Salvage
+from braidmq.storage.flush import Rewrite, Salvage, to_rewrite
 from braidmq.storage.journal import Journal, Kind, Progress, Waiter
 from braidmq.storage.leftovers import Leftovers, find_missing
 from braidmq.storage.participant import Participant
@@ -46,6 +46,10 @@ ACKNOWLEDGED: Final = Kind.ACKNOWLEDGED
 CHECKPOINT_FILL = 0.75
 """A checkpoint begins when a journal file is this full: the rest takes what arrives meanwhile."""
 
+
+OFFSETS_RESERVED = 1 << 16
+"""How many offsets a log in memory reserves at a time: half of them are left when it asks for more,
+so that it seldom has to wait for the disk, and a restart wastes no more."""
 
 Told = Callable[[list[Skipped] | StorageFailed], None]
 """What of a partition's segments was skipped, or why nothing was."""
@@ -78,6 +82,8 @@ class Store:
         self.memory: Final = self.state.memory
         self.recovery: Final = self.state.recovery
         self._rewrites: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
+        self._compacted: dict[PartitionId, tuple[PartitionLog, OffsetBits]] = {}
+        """Those of the checkpoint that is under way."""
         self._salvages: dict[PartitionId, tuple[PartitionLog, Told]] = {}
         self._salvaging: dict[PartitionId, tuple[PartitionLog, Told]] = {}
         self._kept_bodies: set[int] = set()
@@ -134,9 +140,11 @@ class Store:
             apply=self.state.apply,
             progress=progress,
         )
+        self.state.begin_anew()
         report.entries = recovered.entries
         report.torn_bytes = recovered.torn_bytes
         report.partitions = len(self.logs)
+        report.messages = sum(log.retained()[0] for log in self.logs.values())
         if recovered.torn_bytes:
             report.notes.append(
                 f"cut {recovered.torn_bytes} bytes that were never confirmed off the journal's end"
@@ -217,8 +225,11 @@ class Store:
 
     # --- partitions and the catalogue ---
 
-    def create_partition(self, label: str, *, durable: bool = True) -> PartitionLog:
-        """One that is not durable leaves nothing behind: it is never journaled."""
+    def create_partition(
+        self, label: str, *, durable: bool = True, in_memory: bool = False
+    ) -> PartitionLog:
+        """One that is not durable leaves nothing behind: it is never journaled. Of one in memory
+        there is nothing but the partition after a restart."""
         partition = PartitionId(self.state.next_partition)
         if durable:
             # The counter is kept too: a number once used never means another partition.
@@ -227,11 +238,18 @@ class Store:
                 [
                     (PARTITIONS, str(partition), label.encode()),
                     (COUNTERS, PARTITIONS, following),
+                    *(self._reservation(partition, 0) if in_memory else ()),
                 ]
             )
         else:
-            self.state.add_log(partition, label).durable = False
+            log = self.state.add_log(partition, label)
+            log.durable = False
+            if in_memory:
+                log.keep_in_memory(0)
         return self.logs[partition]
+
+    def _reservation(self, partition: PartitionId, next_offset: int) -> list[Change]:
+        return [(IN_MEMORY, str(partition), str(next_offset + OFFSETS_RESERVED).encode())]
 
     def delete_partition(self, partition: PartitionId) -> None:
         if self.log(partition).durable:
@@ -271,11 +289,16 @@ class Store:
         self.state.append(batch, logs, settled)
         return lsn
 
-    def append_transient(self, batch: RecordBatch, log: PartitionLog) -> None:
-        """Append without the journal: gone after a restart, unless a checkpoint paged it out."""
+    def append_transient(self, batch: RecordBatch, log: PartitionLog) -> Lsn | None:
+        """Append without the journal: gone after a restart. Where the log is not one in memory a
+        checkpoint may page it out. Returns what has to be durable first, if anything."""
         batch.place(log.next_offset)
         log.append(batch)
-        self.state.dirty[log.id] = log
+        if not log.in_memory:
+            self.state.dirty[log.id] = log
+        elif log.durable and log.next_offset > log.reserved_offset - OFFSETS_RESERVED // 2:
+            return self.change(self._reservation(log.id, log.next_offset))
+        return None
 
     def offsets_of(self, subscription: SubscriptionId, partition: PartitionId) -> OffsetSet:
         """What a subscription has acknowledged of a partition."""
@@ -325,7 +348,8 @@ class Store:
         return lsn
 
     def rewrite(self, log: PartitionLog, unwanted: OffsetBits) -> None:
-        """Have the next checkpoint write sealed segments anew without some of their records."""
+        """Have the next checkpoint write segments anew without some of their records, the last one
+        too; and what it moves from memory."""
         self._rewrites[log.id] = (log, unwanted)
 
     def note(self, kind: Kind, meta: bytes) -> Lsn:
@@ -452,8 +476,12 @@ class Store:
     def begin_checkpoint(self) -> Checkpoint:
         assert self._checkpoint is None
         self._wanted = False
+        for log, unwanted in self._rewrites.values():
+            log.seal_for(unwanted)
         plans = [
-            plan for log in self.state.dirty.values() if (plan := log.begin_flush()) is not None
+            plan
+            for log in self.state.dirty.values()
+            if (plan := log.begin_flush(self._unwanted_of(log))) is not None
         ]
         planned = {plan.log.id for plan in plans}
         self.state.dirty.clear()
@@ -482,14 +510,18 @@ class Store:
         )
         return self._checkpoint
 
+    def _unwanted_of(self, log: PartitionLog) -> OffsetBits | None:
+        """What compaction takes out of a log."""
+        found = self._rewrites.get(log.id)
+        return found[1] if found is not None and log.damage is None else None
+
     def _plan_rewrites(self) -> list[Rewrite]:
-        wanted, self._rewrites = self._rewrites, {}
+        self._compacted, self._rewrites = self._rewrites, {}
         return [
-            Rewrite(log, each, unwanted)
-            for log, unwanted in wanted.values()
+            Rewrite(log, group, unwanted)
+            for log, unwanted in self._compacted.values()
             if log.id in self.logs and log.damage is None
-            for each in log.segments
-            if each.sealed and unwanted.count(each.base_offset, each.end_offset)
+            for group in to_rewrite(log.segments, unwanted, self.settings.segment_bytes_max)
         ]
 
     def _plan_salvages(self) -> list[Salvage]:
@@ -517,10 +549,13 @@ class Store:
             else:
                 self.state.obsolete.extend(log.segments)
         for each in checkpoint.rewritten:
-            self.state.obsolete.append(each.rewrite.segment)
-            is_replaced = each.rewrite.log.replace(each.rewrite.segment, each.segment)
+            self.state.obsolete.extend(each.rewrite.segments)
+            is_replaced = each.rewrite.log.replace(each.rewrite.segments, each.segment)
             if not is_replaced and each.segment is not None:
                 self.state.obsolete.append(each.segment)
+        for log, _ in self._compacted.values():
+            log.evict()  # memory has records that were left out of the segments
+        self._compacted = {}
         self._finish_salvages(checkpoint)
         self._note_damages(checkpoint.damages)
         for old in checkpoint.obsolete:
@@ -540,7 +575,7 @@ class Store:
             done = [each for each in checkpoint.salvaged if each.salvage.log is log]
             for each in done:
                 if each.segment is not None:
-                    log.replace(each.salvage.segment, each.segment)
+                    log.replace([each.salvage.segment], each.segment)
                     self._kept_bodies.update(each.salvage.segment.bodies)
             if log.id in self.logs and log.id not in failed:
                 self.lift(log)
@@ -578,7 +613,8 @@ class Store:
     def evict(self) -> None:
         """Give back memory of flushed records, oldest first, until half of it is free: as much as
         may come before the next checkpoint is wanted."""
-        while self.state.evictable and self.memory.resident > self.settings.tail_bytes_max // 2:
+        memory, share = self.memory, self.settings.tail_bytes_max // 2
+        while self.state.evictable and memory.resident - memory.kept > share:
             _, log = self.state.evictable.popitem(last=False)
             log.evict()
 

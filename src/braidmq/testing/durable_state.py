@@ -5,16 +5,16 @@ Of every class that has durable state each field is named here, as durable or wi
 is not. A field that is new is neither: ``state_of`` fails until somebody has said which it is.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from braidmq.engine.engine import Engine
 from braidmq.engine.recovery import DeliveryNotes
-from braidmq.engine.state import EngineState
+from braidmq.engine.state import CANCELLED, EngineState
 from braidmq.engine.states import State
 from braidmq.engine.topics import PartitionView, Subscription, Topic, TopicPartition
 from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transaction
-from braidmq.engine.transactions.sequences import Mark, Sequences
+from braidmq.engine.transactions.sequences import Layouts, Mark, Sequences
 from braidmq.model.ids import PartitionId
 from braidmq.record.offset_set import OffsetSet
 from braidmq.storage.catalogue import Catalogue
@@ -70,6 +70,7 @@ FIELDS: dict[type, Fields] = {
         "next_offset",
         "damage",
         durable="only those that are, are compared",
+        _form="a row of the catalogue, or from its topic's policy",
         segments=READING,
         flushed_offset=READING,
         _tail=READING,
@@ -83,7 +84,6 @@ FIELDS: dict[type, Fields] = {
         acknowledged="the sets of its subscriptions, which are compared",
         pinned_offset="from leases, which are rows of the catalogue",
         appended_bytes=COUNTED,
-        index_interval="a setting",
         on_damage="a caller",
     ),
     Ledger: _fields(
@@ -92,23 +92,28 @@ FIELDS: dict[type, Fields] = {
         "outcomes",
         "applications",
         "application_owners",
+        "application_instances",
         "next_producer",
         "next_transaction",
+        "layouts",
         name="of the participant",
         kinds="of the participant",
         producers_by_name=INDEX,
         by_name=INDEX,
+        _layouts_of=INDEX,
     ),
     Producer: _fields(
         "id", "epoch", "namespace", "name", "owner", "marks", last_seen_ms="its time begins anew"
     ),
-    Mark: _fields("highest", "recent"),
+    Layouts: _fields("generation", "current", "past"),
+    Mark: _fields("generation", "highest", "older", "recent"),
     Branch: _fields("index", "name", "marks", "claims", transaction="has it"),
     Transaction: _fields(
         "begun",
         "branches",
         "acknowledged",
         "offsets",
+        "committing",
         "prepared",
         "marked",
         branches_by_index=INDEX,
@@ -132,6 +137,7 @@ FIELDS: dict[type, Fields] = {
         "_next_ids",
         store="compared by itself",
         wheel=TIMER,
+        upkeep="settings",
         topics_by_id=INDEX,
         partitions=INDEX,
         subscriptions=INDEX,
@@ -139,6 +145,8 @@ FIELDS: dict[type, Fields] = {
         consumers=NOBODY,
         dirty="what to look at next",
         crowded="what to look at next",
+        quiet="what to look at next",
+        notices="for members, who are told anew",
         effects="told once",
         totals=COUNTED,
         clock="what the time is",
@@ -157,6 +165,9 @@ FIELDS: dict[type, Fields] = {
         "subscriptions",
         "created_ms",
         "quarantined",
+        "width",
+        "closed",
+        "resizes",
         durable="only those that are, are compared",
         round_robin="where the next message without key goes",
         published=COUNTED,
@@ -164,10 +175,12 @@ FIELDS: dict[type, Fields] = {
         idle_timer=TIMER,
         compaction_timer=TIMER,
         deleted="those that are, are gone",
+        stand_in="from its policy and subscriptions",
         **dict.fromkeys(
             (
                 *("dead_letter", "lane_of", "drops_head", "counts_ready", "bounded", "journaled"),
                 *("message_bytes_max", "until_acked", "deduplicates", "takes_any", "limited"),
+                *("keeps_acked", "by_key", "needs_partition", "prefetch_max"),
             ),
             FROM_POLICY,
         ),
@@ -182,11 +195,13 @@ FIELDS: dict[type, Fields] = {
         older_clocks="what the time was",
         has_dates="from its records",
         head_timer=TIMER,
+        kept="when what is acknowledged goes: its time begins anew",
         undecided="from open transactions",
         undecided_bytes="from open transactions",
         look_ms="when retention looks next",
         look_offset="when retention looks next",
         look_size="when retention looks next",
+        check_offset="when retention looks next",
     ),
     Subscription: _fields(
         "id",
@@ -197,14 +212,19 @@ FIELDS: dict[type, Fields] = {
         durable="only those that are, are compared",
         topic="has it",
         gate=NOBODY,
+        barriers="from the resizes of its topic and what is settled",
         keeps_sent="set by whoever attaches",
         **dict.fromkeys(
-            ("active", "assignment", "consumers", "exclusive", "keys", "watched", "rotor"), NOBODY
+            (
+                *("active", "assignment", "revoking", "consumers", "exclusive", "keys", "watched"),
+                "rotor",
+            ),
+            NOBODY,
         ),
         **dict.fromkeys(
             (
                 *("acked", "nacked", "rejected", "expired", "delivered", "redelivered"),
-                "dead_lettered",
+                *("dead_lettered", "timed_out"),
             ),
             COUNTED,
         ),
@@ -217,6 +237,7 @@ FIELDS: dict[type, Fields] = {
         lanes=FROM_POLICY,
         oldest_ms="from its records",
         oldest_offset="from its records",
+        ready_since="from its records",
     ),
 }
 
@@ -265,12 +286,12 @@ def state_of(store: Store) -> Values:
         {
             "catalogue": lambda catalogue: _durable(catalogue, {"_tables": _rows}),
             "logs": lambda logs: {
-                number: _log(log, state) for number, log in logs.items() if log.durable
+                number: _log(log, state) for number, log in logs.items() if log.is_kept
             },
             "acknowledged": lambda sets: {
                 key: offsets
                 for key, settled in sets.items()
-                if key[1] in state.logs and state.logs[key[1]].durable
+                if key[1] in state.logs and state.logs[key[1]].is_kept
                 if (offsets := offsets_of(settled)) != (0, ())
             },
             "participants": lambda each: {
@@ -294,20 +315,26 @@ def _log(log: PartitionLog, state: StoreState) -> Values:
         # A queue's start follows what is acknowledged, and is seldom journaled by itself.
         floor = min(each.floor for each in log.acknowledged)
         values["start_offset"] = max(log.start_offset, min(floor, log.pinned_offset))
-    values["records"] = [] if log.damage is not None else list(_records(log))
+    values["records"] = [] if log.damage is not None else list(_records(log, state))
     return values
 
 
-def _records(log: PartitionLog) -> Iterable[tuple[object, ...]]:
-    """Those that somebody may want: memory may still have others."""
+def _records(log: PartitionLog, state: StoreState) -> Iterable[tuple[object, ...]]:
+    """Those that somebody may want: memory may still have others, and how long one is kept that
+    all have acknowledged begins anew with a restart."""
     at = log.start_offset
+    sets = {owner: each for (owner, number), each in state.acknowledged.items() if number == log.id}
+    cancelled = sets.pop(CANCELLED, OffsetSet())
     while runs := log.read(at):
         for run in runs:
             for index in range(run.first, run.stop):
                 record = run.batch.record(index)
                 at = record.offset + 1
-                settled = log.acknowledged
-                if not settled or not all(record.offset in each for each in settled):
+                if not log.acknowledged or not (
+                    all(record.offset in each for each in log.acknowledged)
+                    or record.offset in cancelled
+                    or (sets and all(record.offset in each for each in sets.values()))
+                ):
                     yield tuple(record)
 
 
@@ -322,7 +349,7 @@ def _participant(participant: Participant, state: StoreState) -> object:
 # --- producers and transactions ---
 
 
-def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Values:
+def state_of_ledger(ledger: Ledger, logs: Mapping[PartitionId, PartitionLog]) -> Values:
     def marks(each: Sequences) -> Mapping[PartitionId, Values]:
         return {at: _durable(mark, {"recent": list}) for at, mark in each.marks.items()}
 
@@ -331,7 +358,7 @@ def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Value
 
     def producer(each: Producer) -> Values:
         # Of partitions that are gone they are forgotten in time.
-        left = {at: mark for at, mark in marks(each).items() if at in partitions}
+        left = {at: mark for at, mark in marks(each).items() if at in logs}
         return _durable(each, {"marks": lambda _: left})
 
     return _durable(
@@ -347,6 +374,11 @@ def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Value
                 for number, each in transactions.items()
             },
             "outcomes": lambda outcomes: list(outcomes.items()),
+            "layouts": lambda layouts: {
+                topic: _durable(each, {"current": list, "past": list})
+                for topic, each in layouts.items()
+                if any(at in logs and logs[at].is_kept for at in each.current)
+            },
         },
     )
 
@@ -356,11 +388,12 @@ def state_of_ledger(ledger: Ledger, partitions: Container[PartitionId]) -> Value
 
 def state_of_engine(engine: Engine, now_ms: int) -> Values:
     """Of the engine and its store, as if everybody had left."""
+    outliving = engine.state.outliving_consumers()
     values = _durable(
         engine.state,
         {
             "topics": lambda topics: {
-                key: _topic(each, now_ms) for key, each in topics.items() if each.durable
+                key: _topic(each, now_ms, outliving) for key, each in topics.items() if each.durable
             },
             "_next_ids": lambda ids: {kind: ids[kind] for kind in ("topic", "subscription")},
         },
@@ -368,20 +401,26 @@ def state_of_engine(engine: Engine, now_ms: int) -> Values:
     return {"engine": values, "store": state_of(engine.store)}
 
 
-def _topic(topic: Topic, now_ms: int) -> Values:
+def _topic(topic: Topic, now_ms: int, outliving: set[int]) -> Values:
     return _durable(
         topic,
         {
+            "closed": lambda closed: closed or {},
             "partitions": lambda partitions: [
                 _durable(
                     each,
-                    {"log": lambda log: log.id, "open_transactions": lambda found: found or {}},
+                    {
+                        "log": lambda log: log.id,
+                        # What transactions had in memory is gone with it.
+                        "open_transactions": lambda found: (not topic.in_memory and found) or {},
+                    },
                 )
                 for each in partitions
             ],
             "subscriptions": lambda subscriptions: {
                 name: _durable(
-                    each, {"views": lambda views: [_view(view, now_ms) for view in views]}
+                    each,
+                    {"views": lambda views: [_view(view, now_ms, outliving) for view in views]},
                 )
                 for name, each in subscriptions.items()
                 if each.durable
@@ -390,18 +429,25 @@ def _topic(topic: Topic, now_ms: int) -> Values:
     )
 
 
-def _view(view: PartitionView, now_ms: int) -> Values:
+def _view(view: PartitionView, now_ms: int, outliving: set[int]) -> Values:
     return _durable(
-        view, {"partition": lambda each: each.number, "state": lambda _: _deliveries(view, now_ms)}
+        view,
+        {
+            "partition": lambda each: each.number,
+            "state": lambda _: _deliveries(view, now_ms, outliving),
+        },
     )
 
 
-def _deliveries(view: PartitionView, now_ms: int) -> Values:
-    """What was delivered is ready again; what waits goes on waiting."""
+def _deliveries(view: PartitionView, now_ms: int, outliving: set[int]) -> Values:
+    """What was delivered is ready again; what waits goes on waiting. Of records in memory nothing
+    is left."""
     state = view.state
+    if view.log.in_memory:
+        return {}
     noted: dict[int, tuple[int, State, int]] = {}
-    for start, stop, attempts, was, deadline in state.notes():
-        waits = was == State.WAITING and deadline > now_ms
+    for start, stop, attempts, was, deadline in state.notes(outliving):
+        waits = was in (State.WAITING, State.IN_FLIGHT) and deadline > now_ms
         for offset in range(start, stop):
             noted[offset] = (
                 (attempts, State.WAITING, deadline) if waits else (attempts, State.READY, 0)

@@ -431,7 +431,7 @@ class GroupMember(HttpWorker):
 
     def step(self) -> None:
         generation = {"generation": self._generation}
-        polled = self.post(f"{self._path}/poll", {**generation, "limit": 200})
+        polled = self.post(f"{self._path}/poll", {**generation, "limit": 200, "wait_ms": 0})
         messages = polled["messages"]
         if messages:
             end = max(each["offset"] for each in messages) + 1

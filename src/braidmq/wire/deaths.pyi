@@ -11,9 +11,11 @@ def copy_as(
     envelope_format: int,
     envelope: bytes,
     now_ms: int,
+    offset_at: int = -1,
 ) -> int: ...
 
 class DeathWriter:
+    placed: bool
     @property
     def envelope_format(self) -> int: ...
     def key_of(self, batch: RecordBatch, index: int) -> bytes | None: ...

@@ -5,6 +5,7 @@ death that nearly all die: the first one, of a message that names no other keys.
 before, or can't be read, is left to those two: a writer stops in front of it.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -17,6 +18,9 @@ from braidmq.record.batch cimport (
 cdef enum:
     NATIVE_FORMAT = 0
     AMQP_FORMAT = 1
+
+cdef enum:
+    NOWHERE = -1
 
 cdef enum:
     # A batch this large is as good as two: more would only be moved about as it grows.
@@ -74,16 +78,25 @@ def alike(RecordBatch batch not None, Py_ssize_t first, Py_ssize_t stop):
 
 def copy_as(
     RecordBatch source not None, Py_ssize_t first, Py_ssize_t stop, RecordBatch target not None,
-    uint8_t envelope_format, bytes envelope not None, int64_t now_ms,
+    uint8_t envelope_format, bytes envelope not None, int64_t now_ms, Py_ssize_t offset_at=-1,
 ):
-    """Copy records with this envelope instead of theirs; returns the index of the first that is
-    left for another batch."""
+    """Copy records with this envelope instead of theirs, in which the offset of each stands at
+    ``offset_at``, with 8 bytes, the highest first; returns the index of the first that is left for
+    another batch."""
+    cdef bytearray written = bytearray(envelope)
+    cdef unsigned char *data = <unsigned char *>PyByteArray_AS_STRING(written)
+    cdef Py_ssize_t size = len(written)
+    cdef uint64_t offset
+    cdef int i
+    if offset_at != -1 and not 0 <= offset_at <= size - 8:
+        raise ValueError("no room for an offset there")
     target.must_be_open()
     while first < stop and target.size < GRAVE_BYTES:
-        put_dead(
-            target, source.header_at(first), envelope_format,
-            <const unsigned char *>PyBytes_AS_STRING(envelope), PyBytes_GET_SIZE(envelope), now_ms,
-        )
+        if offset_at >= 0:
+            offset = <uint64_t>source.offset_of(first)
+            for i in range(8):
+                data[offset_at + i] = <unsigned char>(offset >> (56 - 8 * i))
+        put_dead(target, source.header_at(first), envelope_format, data, size, now_ms)
         first += 1
     return first
 
@@ -95,6 +108,8 @@ cdef class DeathWriter:
     """Writes one death into envelopes of one format."""
 
     cdef readonly uint8_t envelope_format
+    # Whether they stood in a partition: what a full topic refused has no offset.
+    cdef public bint placed
     cdef unsigned char *data
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
@@ -102,6 +117,7 @@ cdef class DeathWriter:
     def __cinit__(self, *args):
         self.data = NULL
         self.size = self.capacity = 0
+        self.placed = True
 
     def __dealloc__(self):
         free(self.data)
@@ -136,7 +152,8 @@ cdef class DeathWriter:
                 break
             self.size = 0
             if not self.write(
-                envelope_of(header), header.envelope_length, source.offset_of(i), at_ms
+                envelope_of(header), header.envelope_length,
+                source.offset_of(i) if self.placed else NOWHERE, at_ms,
             ):
                 break
             put_dead(target, header, self.envelope_format, self.data, self.size, now_ms)
@@ -148,7 +165,7 @@ cdef class DeathWriter:
         self.size = 0
         if not self.write(
             <const unsigned char *>PyBytes_AS_STRING(envelope), PyBytes_GET_SIZE(envelope),
-            offset, at_ms,
+            offset if self.placed else NOWHERE, at_ms,
         ):
             return None
         return self.data[:self.size]
@@ -213,6 +230,8 @@ cdef enum:
     COUNT_FIELD = 1 + 5 + 1 + 8
     EXPIRATION_FIELD = 1 + 19 + 1 + 4
     FIRST_EXCHANGE_FIELD = 1 + 22 + 1 + 4
+    OFFSET_FIELD = 1 + 14 + 1 + 8
+    TIME_MS_FIELD = 1 + 12 + 1 + 8
     # x-death itself, its array and the table in it.
     DEATH_FIELD = 1 + 7 + 1 + 4 + 1 + 4
 
@@ -252,7 +271,7 @@ cdef bint is_plain_table(const unsigned char *data, Py_ssize_t at, Py_ssize_t en
             return False
         if (
             (length == 2 and memcmp(name, b"CC", 2) == 0)
-            or (length == 7 and memcmp(name, b"x-death", 7) == 0)
+            or (length >= 7 and memcmp(name, b"x-death", 7) == 0)
             or (length >= 14 and memcmp(name, b"x-first-death-", 14) == 0)
         ):
             return False
@@ -328,9 +347,9 @@ cdef bint split_amqp(const unsigned char *data, Py_ssize_t size, AmqpParts *part
 cdef class AmqpDeath(DeathWriter):
     """``x-death`` and ``x-first-death-…`` as RabbitMQ writes them.
 
-    ``said`` are the fields of the death that come before its time, ``first_said`` those that come
-    after ``x-first-death-exchange``. The message goes on through ``exchange``, if that is given,
-    with its own key or with ``key``.
+    ``said`` are the fields of the death that come before its time, ``first_said`` the headers that
+    come after ``x-first-death-exchange``; the last two are where and when this one died. The
+    message goes on through ``exchange``, if that is given, with its own key or with ``key``.
     """
     cdef bytes said
     cdef bytes first_said
@@ -373,7 +392,7 @@ cdef class AmqpDeath(DeathWriter):
             entry += EXPIRATION_FIELD + expiration
         added = (
             DEATH_FIELD + entry + FIRST_EXCHANGE_FIELD + parts.exchange_length
-            + PyBytes_GET_SIZE(self.first_said)
+            + PyBytes_GET_SIZE(self.first_said) + OFFSET_FIELD + TIME_MS_FIELD
         )
         self.reserve(length + added + 4 + 2 * 256)
         self.put_head(envelope, &parts)
@@ -383,6 +402,10 @@ cdef class AmqpDeath(DeathWriter):
         if table:
             self.put(envelope + parts.table + 4, table)
         self.put_death(envelope, &parts, entry, at_ms // 1000)
+        self.put(b"\x0ex-death-offsetl", 16)
+        self.put_big(<uint64_t>offset, 8)
+        self.put(b"\x0cx-death-timel", 14)
+        self.put_big(<uint64_t>at_ms, 8)
         self.put(envelope + parts.table_end, parts.expiration - parts.table_end)
         self.put(envelope + parts.expiration_end, length - parts.expiration_end)
         return True

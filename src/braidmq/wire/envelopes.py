@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from braidmq.model.errors import BadRequest, BraidError
-from braidmq.wire.amqp.properties import Properties, decode_properties
+from braidmq.wire.amqp.properties import Properties, decode_properties, encode_properties
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import decode_properties as decode_mqtt_properties
 
@@ -85,6 +85,11 @@ def decode_headers(data: bytes) -> Headers:
     return found
 
 
+def amqp_envelope(exchange: bytes, key: bytes, properties: Properties) -> bytes:
+    head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
+    return head + encode_properties(properties)
+
+
 def split_amqp(envelope: bytes) -> tuple[bytes, bytes, bytes]:
     """Exchange, routing key and the raw properties of an AMQP envelope."""
     middle = 1 + envelope[0]
@@ -148,9 +153,9 @@ def native_from_mqtt(envelope: bytes) -> Headers:
 def native_headers(envelope_format: int, envelope: bytes, has_key: bool = False) -> Headers:
     """What the envelope of a message says, as headers. ``has_key``: the record has a key."""
     if envelope_format == AMQP:
-        found = native_from_amqp(envelope)
-        # AMQP has no other place for the key; here it has its own.
-        return [each for each in found if each[0] != "x-key"] if has_key else found
+        # AMQP has no other place for the key and the partition; here they have their own.
+        own = ("x-key", "x-partition") if has_key else ("x-partition",)
+        return [each for each in native_from_amqp(envelope) if each[0] not in own]
     if envelope_format == MQTT:
         return native_from_mqtt(envelope)
     return decode_headers(envelope) if envelope_format == NATIVE else []

@@ -6,7 +6,6 @@ not.
 """
 
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -22,6 +21,10 @@ from braidmq.record.batch cimport (
     header_bytes,
     seal_header,
 )
+from braidmq.wire.amqp.parts cimport DELIVERY_MODE, EXPIRATION, USER_ID, Parts, take_apart
+from braidmq.wire.envelope_faults cimport fault_in_mqtt, fault_in_native
+from braidmq.wire.mqtt.fields cimport be16
+from braidmq.wire.utf8 cimport is_utf8
 
 cdef enum:
     DATED_DUE = 1
@@ -32,6 +35,11 @@ from braidmq.record.batch import BadRecord
 
 cdef enum:
     NATIVE = 0
+    AMQP = 1
+    MQTT = 2
+    # A content header is one frame, of at most 128 KiB and without what is around and before them.
+    PROPERTIES_BYTES_MAX = 131_072 - 8 - 12
+    EXPIRATION_DIGITS_MAX = 15
     HEADERS_MAX = 0xffff
     NAME_BYTES_MAX = 0xffff
 
@@ -141,36 +149,50 @@ cdef Column column(given):
 
 def encode_rows(
     Py_ssize_t first, Py_ssize_t stop, value, timestamp_ms, key=None, headers=None, names=None,
-    header_values=None, priority=None, due_at_ms=None, expires_at_ms=None,
+    header_values=None, priority=None, due_at_ms=None, expires_at_ms=None, envelope=None,
 ):
     """Rows from ``first`` to ``stop`` as a batch. Each column is its buffers and the number of its
-    first element; key, value and those of headers are of bytes, all others of 64 bits."""
+    first element; key, value, envelope and those of headers are of bytes, all others of 64 bits.
+    An envelope that is not null, its format in front, is kept as it is and goes before headers."""
     cdef RecordBatch batch = RecordBatch()
     cdef Column value_column = column(value), time_column = column(timestamp_ms)
     cdef Column key_column = column(key), list_column = column(headers)
     cdef Column name_column = column(names), header_column = column(header_values)
     cdef Column priority_column = column(priority), due_column = column(due_at_ms)
     cdef Column expiry_column = column(expires_at_ms)
-    cdef Envelope envelope = Envelope()
+    cdef Column envelope_column = column(envelope)
+    cdef Envelope headers_made = Envelope()
+    cdef const unsigned char *envelope_data
+    cdef Py_ssize_t envelope_length
+    cdef uint8_t envelope_format
     cdef const unsigned char *key_data
     cdef const unsigned char *value_data
     cdef Py_ssize_t row, key_length, value_length
     cdef RecordHeader *header
     for row in range(first, stop):
         key_data = value_data = NULL
-        key_length = value_length = envelope.size = 0
+        key_length = value_length = envelope_length = 0
+        envelope_data, envelope_format = NULL, NATIVE
         if key_column is not None and not key_column.is_null(row):
             key_data, key_length = key_column.data(row), key_column.length(row)
         if not value_column.is_null(row):
             value_data, value_length = value_column.data(row), value_column.length(row)
-        if list_column is not None and not list_column.is_null(row) and list_column.length(row):
-            envelope.fill(
+        if envelope_column is not None and not envelope_column.is_null(row):
+            if not envelope_column.length(row):
+                raise OverflowError("an envelope is empty: it has not even a format")
+            envelope_format = envelope_column.data(row)[0]
+            envelope_data = envelope_column.data(row) + 1
+            envelope_length = envelope_column.length(row) - 1
+        elif list_column is not None and not list_column.is_null(row) and list_column.length(row):
+            headers_made.fill(
                 name_column, header_column, list_column.start(row), list_column.start(row + 1))
+            envelope_data, envelope_length = headers_made.data, headers_made.size
         batch.put(
             key_data, key_length,
-            envelope.data, envelope.size,
+            envelope_data, envelope_length,
             value_data, value_length,
-            NATIVE, 0, 0 if priority_column is None else <uint8_t>priority_column.number(row),
+            envelope_format, 0,
+            0 if priority_column is None else <uint8_t>priority_column.number(row),
             time_column.number(row),
             0 if expiry_column is None else expiry_column.number(row),
             0 if due_column is None else due_column.number(row),
@@ -186,56 +208,24 @@ def encode_rows(
 # --- at the node ---
 
 
-cdef bint is_text(const unsigned char *data, Py_ssize_t length):
-    cdef Py_ssize_t at
-    for at in range(length):
-        if data[at] & 0x80:
-            break
-    else:
-        return True
-    try:
-        PyUnicode_DecodeUTF8(<const char *>data, length, NULL)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-cdef bint headers_are_whole(const unsigned char *data, Py_ssize_t size):
-    cdef uint16_t count, name_length
-    cdef uint32_t length
-    cdef Py_ssize_t at = 2, _pair
-    if size < 2:
-        return size == 0
-    memcpy(&count, data, 2)
-    for _pair in range(count):
-        if at + 2 > size:
-            return False
-        memcpy(&name_length, data + at, 2)
-        at += 2
-        if at + name_length + 4 > size or not is_text(data + at, name_length):
-            return False
-        at += name_length
-        memcpy(&length, data + at, 4)
-        at += 4 + <Py_ssize_t>length
-        if at > size:
-            return False
-    return at == size
-
-
 def check_rows(RecordBatch batch not None):
-    """Raise ``BadRecord`` for what a publisher may not send: marks of the broker itself, other
-    envelopes than native headers, times out of range."""
+    """Raise ``BadRecord`` for what a publisher may not send: marks of the broker itself, times out
+    of range, envelopes that can't be read or that no client of their protocol could have sent.
+
+    Returns what the envelopes say of who published the messages and where, each of it once: users,
+    exchanges and MQTT topics. It is for the caller to believe.
+    """
     cdef Py_ssize_t i
     cdef RecordHeader *header
     cdef RecordTiming *timing
+    cdef const char *fault
+    cdef set users = set(), exchanges = set(), topics = set()
     if batch.summary & (CONTROL | COMMIT | TRANSACTIONAL):
         raise BadRecord(0, "marks of transactions are the broker's")
     for i in range(batch.count):
         header = batch.header_at(i)
         if header.offset != i:
             raise BadRecord(batch.positions[i], "records are numbered from 0")
-        if header.envelope_format != NATIVE:
-            raise BadRecord(batch.positions[i], "only native headers are taken")
         if not 0 <= header.timestamp_ms <= TIME_MS_MAX:
             raise BadRecord(batch.positions[i], "a timestamp is out of range")
         if header.flags & TIMED:
@@ -243,8 +233,62 @@ def check_rows(RecordBatch batch not None):
             if not (0 <= timing.due_at_ms <= TIME_MS_MAX
                     and 0 <= timing.expires_at_ms <= TIME_MS_MAX):
                 raise BadRecord(batch.positions[i], "a time is out of range")
-        if header.envelope_length and not headers_are_whole(
+        fault = envelope_fault(
+            header.envelope_format,
             <unsigned char *>header + header_bytes(header) + header.key_length,
-            header.envelope_length,
-        ):
-            raise BadRecord(batch.positions[i], "headers can't be read")
+            header.envelope_length, users, exchanges, topics)
+        if fault != NULL:
+            raise BadRecord(
+                batch.positions[i], f"its envelope can't be taken: {fault.decode()}")
+    return users, exchanges, topics
+
+
+cdef const char *envelope_fault(
+    int envelope_format, const unsigned char *data, Py_ssize_t size,
+    set users, set exchanges, set topics,
+) except? NULL:
+    cdef Parts parts
+    cdef const char *fault
+    if envelope_format == NATIVE:
+        return fault_in_native(data, size)
+    if envelope_format == MQTT:
+        fault = fault_in_mqtt(data, size, True)
+        if fault == NULL:
+            topics.add(data[3:3 + be16(data + 1)])
+        return fault
+    if envelope_format != AMQP:
+        return "its format is unknown"
+    fault = take_apart(data, size, &parts)
+    if fault == NULL:
+        fault = amqp_fault(&parts, data + size)
+    if fault == NULL:
+        exchanges.add(short_string(parts.exchange))
+        if parts.values[USER_ID] != NULL:
+            users.add(short_string(parts.values[USER_ID]))
+    return fault
+
+
+cdef bytes short_string(const unsigned char *text):
+    return text[1:1 + text[0]]
+
+
+cdef const char *amqp_fault(const Parts *parts, const unsigned char *end) noexcept:
+    """What the AMQP gateway refuses in a message though it can be read."""
+    cdef const unsigned char *text = parts.values[EXPIRATION]
+    cdef int at
+    if end - parts.routing_key - 1 - parts.routing_key[0] > PROPERTIES_BYTES_MAX:
+        return "its properties don't fit in a frame"
+    if not is_utf8(parts.exchange + 1, parts.exchange[0], True):
+        return "the name of its exchange is no text"
+    if not is_utf8(parts.routing_key + 1, parts.routing_key[0], True):
+        return "its routing key is no text"
+    if text != NULL:
+        if not 0 < text[0] <= EXPIRATION_DIGITS_MAX:
+            return "its expiration is no number of milliseconds"
+        for at in range(1, text[0] + 1):
+            if not c"0" <= text[at] <= c"9":
+                return "its expiration is no number of milliseconds"
+    text = parts.values[DELIVERY_MODE]
+    if text != NULL and text[0] != 1 and text[0] != 2:
+        return "its delivery mode is neither transient nor persistent"
+    return NULL

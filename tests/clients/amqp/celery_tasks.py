@@ -1,5 +1,6 @@
 """The Celery application that the tests and their workers share."""
 
+import importlib
 import os
 import threading
 from functools import partial
@@ -18,6 +19,11 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     result_chord_retry_interval=0.1,
 )
+
+if queue_type := os.environ.get("CELERY_QUEUE_TYPE"):
+    app.conf.update(task_default_queue_type=queue_type, task_queue_max_priority=None)
+for module in os.environ.get("CELERY_IMPORTS", "").split():
+    importlib.import_module(module)
 
 # Not shared: the tests import this module for several applications.
 task = partial(app.task, shared=False)

@@ -162,6 +162,56 @@ def test_what_piles_up_behind_a_reply_holds_up_the_consumer(
     assert client.said(61)[:3] == ["QueueDeclareOk", "BasicConsumeOk", "BasicDeliver"]
 
 
+# --- where messages went, for who asks ---
+
+
+def placed(client: Client, count: int) -> list[m.BasicPlaced]:
+    return [client.expect(m.BasicPlaced) for _ in range(count)]
+
+
+def test_who_asks_is_told_before_the_confirm(client: Client, disk: CommitGate) -> None:
+    client.ask(1, DURABLE, m.QueueDeclareOk)
+    client.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.publish(1, "d", b"not asked")
+    assert client.said(1) == ["BasicAck"]
+    client.method(1, m.ConfirmPlaces())
+    disk.shut()
+    client.publish(1, "d", b"1")
+    assert client.said_so_far() == []
+    disk.let_through()
+    assert placed(client, 1) == [m.BasicPlaced(2, 1, "d", 0, 1)]
+    assert client.said(1) == ["BasicAck"]
+
+
+def test_a_place_for_each_queue_and_none_for_what_goes_nowhere(client: Client) -> None:
+    client.method(1, m.ConfirmPlaces())  # before there are confirms: they come with them
+    for queue in ("e", "f"):
+        client.declare(queue, 1)
+        client.ask(1, m.QueueBind(queue, "amq.fanout"), m.QueueBindOk)
+    client.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.send(content_frames(1, m.BasicPublish("amq.fanout", ""), b"x"))
+    assert {each.topic for each in placed(client, 2)} == {"e", "f"}
+    assert client.said(1) == ["BasicAck"]
+    client.publish(1, "nowhere", b"x")
+    assert client.said(1) == ["BasicAck"]
+
+
+def test_a_refused_message_has_no_place(client: Client) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    client.ask(1, m.QueueDeclare("small", arguments=arguments), m.QueueDeclareOk)
+    client.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.method(1, m.ConfirmPlaces())
+    client.publish(1, "small", b"1")
+    assert client.said(2) == ["BasicPlaced", "BasicAck"]
+    client.publish(1, "small", b"2")
+    assert client.said(1) == ["BasicNack"]
+
+
+def test_nobody_but_the_broker_says_where_messages_are(client: Client) -> None:
+    client.method(1, m.BasicPlaced(1, 1, "d", 0, 0))
+    assert client.expect(m.ConnectionClose).reply_code in (503, 540)
+
+
 # --- who is gone ---
 
 

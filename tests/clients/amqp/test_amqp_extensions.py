@@ -4,14 +4,17 @@ much a vhost may have, consumers that never answer."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError
+from raw_client import RawClient
 
 from braidmq.testing.live import LiveNode, live_node
+from braidmq.wire.amqp import methods as m
 
 WAIT_S = 20
 GUEST = ("guest", "guest")
@@ -67,6 +70,25 @@ def test_a_delayed_message_is_overtaken(channel: BlockingChannel, name: str) -> 
     channel.basic_publish(name, "a.c", b"now")
     channel.basic_publish(name, "b.c", b"nowhere", late)
     assert [body for body, _ in consumed(channel, name, 2)] == [b"now", b"late"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-delay": "soon"},
+        {"x-delay": True},
+        {"x-deliver-at": "2030-01-31"},
+        {"x-delay": 5, "x-deliver-at": 1 << 41},
+    ],
+)
+def test_a_time_that_is_none_is_refused(
+    channel: BlockingChannel, name: str, headers: dict[str, Any]
+) -> None:
+    channel.queue_declare(name)
+    channel.confirm_delivery()
+    with pytest.raises(ChannelClosedByBroker, match="x-delay") as refused:
+        channel.basic_publish("", name, b"x", pika.BasicProperties(headers=headers))
+    assert refused.value.reply_code == 406
 
 
 def test_a_hashing_exchange_gives_a_key_to_one_queue_and_all_queues_some(
@@ -186,3 +208,28 @@ def test_a_consumer_that_never_answers_loses_its_channel_and_its_messages(
         method, _, body = again.basic_get(name, auto_ack=True)
         assert method is not None
         assert (body, method.redelivered) == (b"m", True)
+
+
+# --- why a message failed ---
+
+
+@pytest.mark.parametrize(
+    ("in_tx", "error", "text"),
+    [(False, b"x" * 4097, "at most 4096"), (True, b"x", "no part of a transaction")],
+)
+def test_an_error_that_is_not_taken(
+    node: LiveNode, name: str, in_tx: bool, error: bytes, text: str
+) -> None:
+    with RawClient(node) as client:
+        client.open(1)
+        client.declare(name)
+        client.publish(1, name, b"x")
+        client.ask(1, m.BasicConsume(name, "tag"), m.BasicConsumeOk)
+        client.expect(m.BasicDeliver)
+        client.content()
+        if in_tx:
+            client.ask(1, m.TxSelect(), m.TxSelectOk)
+        client.method(1, m.BasicFail(1, 1, True, False, 0, error))
+        closed = client.expect(m.ChannelClose)
+        assert closed.reply_code == 406
+        assert text in closed.reply_text

@@ -58,11 +58,15 @@ def test_groups_do_not_take_from_each_other(channel, name):
     [
         ({"x-group": 5}, "x-group"),
         ({"x-group": ""}, "x-group"),
-        ({"x-group": "g", "x-group-mode": "assigned"}, "x-group-mode"),
+        ({"x-group": "g", "x-group-mode": "alone"}, "x-group-mode"),
         ({"x-group": "g", "x-group-mode": 1}, "x-group-mode"),
         ({"x-group": "g", "x-group-offset": True}, "x-group-offset"),
         ({"x-group": "g", "x-group-offset": "sometime"}, "sometime"),
         ({"x-group": "g", "x-group-offset": 99}, "99"),
+        ({"x-group": "g", "x-group-member": "m"}, "not assigned"),
+        ({"x-group-mode": "assigned"}, "names no group"),
+        ({"x-group-member": "m"}, "names no group"),
+        ({"x-group-offset": 0}, "names no group"),
     ],
 )
 def test_groups_that_are_none(channel, name, arguments, complaint):
@@ -88,6 +92,15 @@ def test_a_delayed_message_on_any_exchange(channel, name):
     publish(channel, name, b"now")
     assert consumed(channel, name, 3) == [b"now", b"at", b"delayed"]
     assert time.monotonic() - began >= 0.4
+
+
+@pytest.mark.parametrize("key", [17, None, "k" * 65_536])
+def test_a_key_that_is_none_is_refused(channel, name, key):
+    """Without it the order would be lost, and nobody would know."""
+    channel.queue_declare(name)
+    with pytest.raises(ChannelClosedByBroker, match="x-key") as caught:
+        publish(channel, name, b"x", **{"x-key": key})
+    assert caught.value.reply_code == 406
 
 
 def test_a_key_comes_back_as_it_was(channel, name):

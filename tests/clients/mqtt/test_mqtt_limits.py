@@ -10,7 +10,7 @@ from raw_mqtt import RawMqtt
 
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
-from braidmq.wire.mqtt.packets import ConnAck, Connect, Publish, Will
+from braidmq.wire.mqtt.packets import ConnAck, Connect, PubAck, Publish, Will
 from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import render_acks
 from braidmq.wire.mqtt.scan import CLIENT, EVENT_PUBLISH, Scanner
@@ -193,3 +193,58 @@ def test_what_only_waits_for_the_disk_is_not_too_much(
         sender.send(*packets)
         got = [client.expect(Publish).payload for _ in range(count)]
         assert got == [each.payload for each in packets]
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
+    where = tmp_path_factory.mktemp("shallow")
+    (where / "braid.toml").write_text("[mqtt]\ntopic_levels_max = 3\n")
+    with live_node(where / "data", config=where / "braid.toml") as node:
+        yield node
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_levels_of_topics(shallow: LiveNode, name: str, qos: int) -> None:
+    """In version 5 who waits for an answer is told, and stays."""
+    with RawMqtt(shallow) as client:
+        client.connect()
+        assert client.subscribe(f"{name}/b/+", "/a/b/c", "a/b/#", "a/+/+/#") == (
+            0,
+            Reason.TOPIC_FILTER_INVALID,
+            0,
+            Reason.TOPIC_FILTER_INVALID,
+        )
+        client.publish(f"{name}/b/c", b"taken", 1)
+        assert {type(client.packet()) for _ in range(2)} == {PubAck, Publish}
+        sent = client.publish(f"{name}/b/c/", b"refused", qos)
+        if qos:
+            assert client.answer(sent) == Reason.TOPIC_NAME_INVALID
+            assert client.ping() == []
+        else:
+            assert client.closing() == Reason.TOPIC_NAME_INVALID
+
+
+def test_levels_of_topics_in_3_1_1(shallow: LiveNode, name: str) -> None:
+    with RawMqtt(shallow, Version.V3_1_1) as client:
+        client.connect(name)
+        assert client.subscribe(f"{name}/+/c", "a/b/c/d") == (0, 0x80)
+        client.publish(f"{name}/b/c", b"taken")
+        assert client.message().payload == b"taken"
+        client.publish(f"{name}/b/c/d", b"refused", 1)
+        client.expect_end()
+
+
+def test_levels_of_wills(shallow: LiveNode, name: str) -> None:
+    for version in (Version.V3_1_1, Version.V5):
+        with RawMqtt(shallow, version) as client, RawMqtt(shallow) as watcher:
+            watcher.connect()
+            watcher.subscribe(f"{name}/#")
+            client.connect(f"{name}{version}", will=Will(f"{name}/b/c", b"will"))
+            client.sock.close()
+            assert watcher.message().payload == b"will"
+    with RawMqtt(shallow) as client:
+        assert client.connect(name, will=Will(f"{name}/b/c/d")).reason == Reason.TOPIC_NAME_INVALID
+        client.expect_end()
+    with RawMqtt(shallow, Version.V3_1_1) as client:
+        client.send(Connect(client.version, name, will=Will(f"{name}/b/c/d")))
+        client.expect_end()

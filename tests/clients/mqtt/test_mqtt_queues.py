@@ -102,6 +102,27 @@ def test_what_a_delivery_says(node: LiveNode, name: str) -> None:
         }
 
 
+def test_a_message_forwarded_with_all_it_says_is_not_bound_to_its_partition(
+    node: LiveNode, name: str
+) -> None:
+    """A queue that has no such partition would refuse it."""
+    with Worker(node) as client:
+        client.connect()
+        assert client.ask("create", name=name, partitions=3)["ok"]
+        assert client.ask("create", name=f"{name}-copies", partitions=1)["ok"]
+        client.join(name, "g")
+        client.join(f"{name}-copies", "g")
+        client.put(name, b"placed", to_partition="2")
+        first = client.message()
+        assert said(first)["partition"] == "2"
+        assert "to-partition" not in said(first)
+        copied = Properties(user_properties=first.properties.user_properties)
+        sent = client.publish(f"$queue/{name}-copies", first.payload, 1, properties=copied)
+        assert client.answer(sent) == 0
+        copy = client.message()
+        assert (copy.topic, said(copy)["partition"]) == (f"$queue/{name}-copies", "0")
+
+
 def test_a_publisher_may_give_a_message_its_id(node: LiveNode, name: str) -> None:
     with Worker(node) as client:
         client.connect()
@@ -169,8 +190,12 @@ def test_ten_failures_make_a_dead_letter_which_can_be_tried_again(
         assert told["error"] == "database is down"
         assert (facts["partition-key"], facts["colour"]) == ("k", "blue")
         assert client.ask(f"{name}/stats")["stats"]["dead_letters"] == 1
-        retry = httpx.post(f"{node.http_url}/v1/topics/{name}/dead-letters/retry", auth=GUEST)
-        assert retry.json() == {"count": 1, "more": False}
+        path = f"{node.http_url}/v1/topics/{name}/dead-letters/retry"
+        held = httpx.post(path, auth=GUEST)
+        assert held.json() == {"count": 0, "more": False, "stayed": 1}
+        undertaker.say(f"dlq/{name}", "nack", letter)
+        retry = httpx.post(path, auth=GUEST)
+        assert retry.json() == {"count": 1, "more": False, "stayed": 0}
         again = client.take(name)
         assert again.payload == b"poison"
         assert said(again)["delivery-count"] == "1"
@@ -187,6 +212,20 @@ def test_a_rejected_message_is_dead_at_once(node: LiveNode, name: str) -> None:
         client.join(f"dlq/{name}", "g")
         facts = said(client.message())
         assert (facts["x-death-reason"], facts["x-death-error"]) == ("rejected", "not an order")
+
+
+def test_a_reason_has_a_length(node: LiveNode, name: str) -> None:
+    with Worker(node) as client:
+        client.connect()
+        client.join(name, "g")
+        client.put(name, b"no order")
+        message = client.message()
+        refused = client.say(name, "reject", message, reason="x" * 4097)
+        assert refused.reason >= 0x80
+        assert "at most 4096" in (refused.properties.reason_string or "")
+        assert client.say(name, "reject", message, reason="x" * 4096).reason == 0
+        client.join(f"dlq/{name}", "g")
+        assert said(client.message())["x-death-error"] == "x" * 4096
 
 
 def test_who_does_not_answer_in_time_loses_the_message(node: LiveNode, name: str) -> None:
@@ -473,6 +512,7 @@ def test_a_queue_is_made_with_its_defaults(node: LiveNode, name: str) -> None:
         assert client.ask(f"tasks/{name}/config")["queue"] == {
             "name": f"$queue/tasks/{name}",
             "partitions": 10,
+            "partition_strategy": "hash",
             "ordering": "partition",
             "retry_policy": {
                 "max_retries": 10,
@@ -486,6 +526,8 @@ def test_a_queue_is_made_with_its_defaults(node: LiveNode, name: str) -> None:
                 "max_message_size": 1_048_576,
                 "max_queue_depth": 100_000,
                 "message_ttl": "168h",
+                "keep_acknowledged": "0s",
+                "keep_acknowledged_bytes": 0,
             },
             "performance": {"delivery_timeout": "30s", "batch_size": 500},
         }

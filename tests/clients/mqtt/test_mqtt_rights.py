@@ -272,3 +272,32 @@ def test_values_of_the_broker_obey_it_too(node: LiveNode, admin: Admin, name: st
         assert [each.topic for each in client.ping() if isinstance(each, Publish)] == [
             "$SYS/broker/uptime"
         ]
+
+
+# --- bridges ---
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_bridge_says_how_it_is_with_the_right_to(
+    node: LiveNode, admin: Admin, name: str, version: int
+) -> None:
+    """And by its own name alone."""
+    state = f"$SYS/broker/connection/{name}/state"
+    admin.user(name, write="^sensors/")
+    will = Will(state, b"0", 1, retain=True)
+    with RawMqtt(node, version) as refused:
+        assert login(refused, name, name, will=will)
+        refused.expect_end()
+    admin.may(name, EVERYTHING, write=rf"^\$SYS/broker/connection/{name}/state$")
+    with RawMqtt(node, version) as bridge, RawMqtt(node) as watcher:
+        watcher.connect()
+        watcher.subscribe(state)
+        assert login(bridge, name, name, will=will) == 0
+        bridge.answer(bridge.publish(state, b"1", 1, retain=True))
+        assert watcher.message().payload == b"1"
+        bridge.sock.close()
+        assert watcher.message().payload == b"0"
+    with RawMqtt(node, Version.V3_1_1) as other:
+        assert login(other, f"{name}-other", name, is_bridge=True) == 0
+        other.publish(state, b"1", 1)
+        other.expect_end()

@@ -75,7 +75,7 @@ class Wire:
     host = "127.0.0.1"
     peer = "127.0.0.1:1"
     listener = "mqtt"
-    link = None
+    link = certified_user = None
     is_closing = False
     unread = b""
     unsent_bytes = received_bytes = sent_bytes = receive_bytes = 0

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.testing.live import LiveNode
+from braidmq.testing.certificates import Authority
+from braidmq.testing.live import LiveNode, free_ports, live_node
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "mqttjs_cases.js"
@@ -83,22 +84,51 @@ def serving(files: dict[str, Path]) -> "Iterator[tuple[str, queue.Queue[dict[str
 def test_mqttjs_in_a_page(
     node: LiveNode, name: str, version: int, node_packages: Path, tmp_path: Path
 ) -> None:
-    files = {
+    files = page_files(node_packages)
+    broker = f"ws://127.0.0.1:{node.ports['ws_port']}"
+    assert in_a_page(files, tmp_path, broker, name, version) == dict.fromkeys(CASES, "ok")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is needed: apt-get install chromium")
+def test_mqttjs_in_a_page_over_tls(name: str, node_packages: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.for_node()
+    (port,) = free_ports(1)
+    config = tmp_path / "braid.toml"
+    config.write_text(
+        f'[tls]\ncert = "{pair.cert}"\nkey = "{pair.key}"\n[listeners]\nwss_port = {port}\n'
+        "amqps_port = 0\nmqtts_port = 0\nhttps_port = 0\n"
+    )
+    # The one certificate that is taken without its authority: a profile has no other way.
+    trusted = f"--ignore-certificate-errors-spki-list={pair.key_hash}"
+    with live_node(tmp_path / "data", config=config) as node:
+        files, broker = page_files(node_packages), f"wss://localhost:{port}"
+        found = in_a_page(files, tmp_path / "profile", broker, name, 5, trusted)
+        assert found == dict.fromkeys(CASES, "ok")
+        assert node.complaints == []
+
+
+def page_files(node_packages: Path) -> dict[str, Path]:
+    return {
         "/": HERE / "mqttjs_page.html",
         "/mqttjs_cases.js": SCRIPT,
         "/mqtt.min.js": node_packages / "mqtt" / "dist" / "mqtt.min.js",
     }
+
+
+def in_a_page(
+    files: dict[str, Path], profile: Path, broker: str, name: str, version: int, *flags: str
+) -> dict[str, str]:
     assert CHROMIUM is not None
     with serving(files) as (address, results):
-        broker = f"ws://127.0.0.1:{node.ports['ws_port']}"
         page = f"{address}/?url={broker}&name={name}&version={version}"
         browser = subprocess.Popen(
-            [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", page],
+            [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={profile}", page],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
-            assert results.get(timeout=PAGE_S) == dict.fromkeys(CASES, "ok")
+            return results.get(timeout=PAGE_S)
         finally:
             browser.kill()
             browser.wait()

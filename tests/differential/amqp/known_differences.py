@@ -22,7 +22,10 @@ KNOWN_DIFFERENCES: dict[str, str] = {
         "RabbitMQ calls it its own internal error (541); it is a frame error of the client (501)"
     ),
     "handshake.header_of_amqp_0_9": "we speak 0-9-1 only and say so, as clause 4.2.2 wants it",
-    "handshake.start_offers": "we offer basic.retry, as the capability braid.retry",
+    "handshake.start_offers": (
+        "we offer methods of our own: basic.retry, basic.fail, confirm.places and more, as"
+        " capabilities that begin with braid."
+    ),
     "lifetimes.ttl_of_message_waits_for_the_head": _HEAD,
     "lifetimes.ttl_and_priorities": _HEAD,
     "lifetimes.priority_and_max_length_drop_the_head": (

@@ -68,6 +68,8 @@ def refused(arguments) -> str:
         ),
         ({**QUORUM, "x-delivery-limit": 0}, {"retry": {"attempts": 1}}),
         ({**QUORUM, "x-delivery-limit": 4}, {"retry": {"attempts": 5}}),
+        ({"x-keep-acknowledged-ms": 5000}, {"retention": {"keep_acked_ms": 5000}}),
+        ({**QUORUM, "x-keep-acknowledged-bytes": 9}, {"retention": {"keep_acked_bytes": 9}}),
         ({"x-queue-version": 2}, {}),
         ({"x-queue-type": "classic"}, {}),
         ({"x-queue-type": "quorum"}, {}),
@@ -195,6 +197,8 @@ def test_reasons_as_rabbitmq_gives_them(name, value, reason):
         ("x-single-active-consumer", True, "stream"),
         ("x-queue-version", 2, "quorum"),
         ("x-stream-max-segment-size-bytes", 5, "quorum"),
+        ("x-keep-acknowledged-ms", 5, "stream"),
+        ("x-keep-acknowledged-bytes", 5, "stream"),
     ],
 )
 def test_arguments_of_other_types_of_queue(name, value, kind):
@@ -268,6 +272,8 @@ SAMPLES = {
     "x-delivery-limit": (3, 4),
     "x-queue-version": (1, 2),
     "x-queue-master-locator": ("min-masters", "client-local"),
+    "x-keep-acknowledged-ms": (60_000, 60_001),
+    "x-keep-acknowledged-bytes": (1000, 1001),
 }
 
 

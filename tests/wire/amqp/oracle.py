@@ -120,7 +120,7 @@ def _told(flags: int) -> int:
 
 def _legible(record: Record, flags: int) -> Record:
     if flags & kernel.FLAG_BAD_PROPERTIES:
-        return record._replace(flags=0, priority=0, key=None, expires_at_ms=0, due_at_ms=0)
+        return record._replace(flags=0, priority=0, key=None, expires_at_ms=0, due_at_ms=0, dated=0)
     return record
 
 
@@ -261,7 +261,9 @@ def _publish(channel: int, method: BasicPublish, raw: bytes, body: bytes, now_ms
     if "headers" in values:
         flags |= kernel.FLAG_HEADERS
         flags |= kernel.FLAG_COPIES if b"CC" in values["headers"] else 0
-        record = _with_headers(record, values["headers"])
+        record, bad_time = _with_headers(record, values["headers"])
+        flags |= kernel.FLAG_BAD_TIME if bad_time else 0
+        flags |= _place_flags(values["headers"])
     flags |= kernel.FLAG_USER_ID if "user_id" in values else 0
     flags |= kernel.FLAG_REPLY_TO if values.get("reply_to") == DIRECT_REPLY_TO else 0
     if "expiration" in values:
@@ -281,22 +283,41 @@ FIELD_BYTES = dict(zip("VtbBsuIifDlLdT", (0, 1, 1, 1, 2, 2, 4, 4, 4, 5, 8, 8, 8,
 INTEGERS = dict(zip("bBsuIilL", (">b", ">B", ">h", ">H", ">i", ">I", ">q", ">q"), strict=True))
 
 
-def _with_headers(record: Record, table: bytes) -> Record:
-    """Key and due time, as the headers say."""
+def _with_headers(record: Record, table: bytes) -> tuple[Record, bool]:
+    """Key and due time, as the headers say, and whether that is no time."""
     fields: dict[bytes, tuple[str, bytes]] = {}
     for name, kind, value in _fields(table):
-        usable = name != b"x-key" or (kind in "Sx" and len(value) <= 65_535)
-        if usable:
-            fields.setdefault(name, (kind, value))
-    if b"x-key" in fields:
+        fields.setdefault(name, (kind, value))
+    if _is_key(fields.get(b"x-key")):
         record = record._replace(key=fields[b"x-key"][1], flags=record.flags | FLAG_KEYED)
     delay = _number(fields.get(b"x-delay"))
     at = _number(fields.get(b"x-deliver-at"))
     now_ms = record.timestamp_ms
     due = now_ms + delay if delay else at if at > now_ms else 0
     if due:
-        record = record._replace(due_at_ms=due, flags=record.flags | FLAG_TIMED)
-    return record
+        dated = 0 if delay else 3
+        record = record._replace(due_at_ms=due, flags=record.flags | FLAG_TIMED, dated=dated)
+    times = [fields[name] for name in (b"x-delay", b"x-deliver-at") if name in fields]
+    return record, len(times) > 1 or any(kind not in INTEGERS for kind, _ in times)
+
+
+def _is_key(field: tuple[str, bytes] | None) -> bool:
+    return field is not None and field[0] in "Sx" and len(field[1]) <= 65_535
+
+
+def _place_flags(table: bytes) -> int:
+    keys = [(kind, value) for name, kind, value in _fields(table) if name == b"x-key"]
+    return _partition_flags(table) | kernel.FLAG_BAD_PLACE * bool(keys and not _is_key(keys[0]))
+
+
+def _partition_flags(table: bytes) -> int:
+    for name, kind, value in _fields(table):
+        if name == b"x-partition":
+            number = struct.unpack(INTEGERS[kind], value)[0] if kind in INTEGERS else -1
+            if 0 <= number <= 0xFFFF:
+                return (number + 1) * kernel.FLAG_PARTITION
+            return kernel.FLAG_BAD_PLACE
+    return 0
 
 
 def _fields(table: bytes) -> Iterator[tuple[bytes, str, bytes]]:

@@ -168,10 +168,10 @@ def read_by_us(events: list[tuple]) -> list[tuple]:
             _, channel, run = event
             assert run.consumer_tag == b"ctag"
             for one in deliveries(run, Arrived, "ledger"):
-                assert one.ledger == "ledger"
-                assert one.value == run.value(one.index)
-                exchange, key = run.route(one.index)
-                raw = run.properties(one.index)
+                assert one._ledger == "ledger"
+                assert one.value == run.value(one._index)
+                exchange, key = run.route(one._index)
+                raw = run.properties(one._index)
                 found.append((channel, one.delivery_tag, one.redelivered, exchange, key, raw,
                               one.value))  # fmt: skip
             assert run.values() == [run.value(index) for index in range(len(run))]

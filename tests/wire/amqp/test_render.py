@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from oracle import BODY, HEADER, METHOD, content, deliveries, split_frames
 
 from braidmq.record.batch import RecordBatch
@@ -19,6 +20,7 @@ from braidmq.wire.amqp.properties import (
     EMPTY_PROPERTIES,
     Properties,
     content_header_payload,
+    decode_properties,
     encode_properties,
     split_content_header,
 )
@@ -86,10 +88,54 @@ def test_deliveries(messages, data, channel, consumer_tag, tag, redelivered, fra
     first = data.draw(st.integers(0, batch.count))
     stop = data.draw(st.integers(first, batch.count))
     rendered = render_deliveries(
-        batch, first, stop, channel, consumer_tag.encode(), tag, redelivered, frame_max
+        batch, first, stop, channel, consumer_tag.encode(), tag, 1 + redelivered, frame_max
     )
     records = batch.records()[first:stop]
     assert rendered == deliveries(records, channel, consumer_tag, tag, redelivered, frame_max)
+
+
+FACT_NAMES = ("x-delivery-count", "x-partition", "x-offset", "x-first-seen-ms")
+tables = st.dictionaries(
+    st.one_of(st.sampled_from(FACT_NAMES), st.text(max_size=8)),
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 1 << 60), st.text(max_size=9)),
+    max_size=6,
+)
+properties = st.builds(
+    lambda **values: Properties(**values),
+    content_type=st.one_of(st.none(), st.text(max_size=9)),
+    content_encoding=st.one_of(st.none(), st.text(max_size=9)),
+    headers=st.one_of(st.none(), tables),
+    priority=st.one_of(st.none(), st.integers(0, 255)),
+    message_id=st.one_of(st.none(), st.text(max_size=9)),
+)
+
+
+@given(st.lists(properties, min_size=1, max_size=4), st.integers(1, 9), st.integers(0, 9))
+@settings(deadline=None, max_examples=150)
+def test_facts_are_headers_whatever_publishers_call_so(given, attempts, partition):
+    batch = batch_of([("x", "k", encode_properties(each), b"v", False) for each in given])
+    batch.place(70)
+    frames = split_frames(
+        render_deliveries(batch, 0, batch.count, 1, b"c", 1, attempts, 4096, partition)
+    )
+    found = [decode_properties(each.payload[12:]) for each in frames if each.kind == HEADER]
+    for number, (before, after) in enumerate(zip(given, found, strict=True)):
+        facts = (attempts - 1, partition, 70 + number, batch.record(number).timestamp_ms)
+        kept = {k: v for k, v in (before.headers or {}).items() if k not in FACT_NAMES}
+        assert after.headers == {**kept, **dict(zip(FACT_NAMES, facts, strict=True))}
+        assert replace(after, headers=None) == replace(before, headers=None)
+
+
+def test_facts_are_left_out_where_a_frame_would_be_too_large():
+    for size in range(3900, 4080):
+        raw = encode_properties(Properties(headers={"x-long": "z" * size}))
+        if 12 + len(raw) > 4088:
+            break
+        batch = batch_of([("x", "k", raw, b"v", False)])
+        rendered = render_deliveries(batch, 0, 1, 1, b"c", 1, 1, 4096, 0)
+        (header,) = [each.payload for each in split_frames(rendered) if each.kind == HEADER]
+        assert len(header) <= 4088
+        assert (header[12:] == raw) == (12 + len(raw) + 90 > 4088)
 
 
 @pytest.mark.parametrize("size", edges)
@@ -97,7 +143,7 @@ def test_deliveries(messages, data, channel, consumer_tag, tag, redelivered, fra
 def test_bodies_are_split_at_frame_max(size, frame_max):
     body = b"b" * size
     batch = batch_of([("x", "k", EMPTY_PROPERTIES, body, False)])
-    frames = split_frames(render_deliveries(batch, 0, 1, 1, b"c", 1, False, frame_max))
+    frames = split_frames(render_deliveries(batch, 0, 1, 1, b"c", 1, 1, frame_max))
     assert [each.kind for each in frames[:2]] == [METHOD, HEADER]
     pieces = [each.payload for each in frames[2:]]
     assert b"".join(pieces) == body
@@ -114,8 +160,8 @@ def test_a_batch_read_back_from_memory_of_others():
     again = RecordBatch.scan(bytes(batch), base_offset=70)
     moved = batch.at_offset(1000)
     for each in (again, moved):
-        assert render_deliveries(each, 1, 4, 3, b"c", 9, True, 4096) == render_deliveries(
-            batch, 1, 4, 3, b"c", 9, True, 4096
+        assert render_deliveries(each, 1, 4, 3, b"c", 9, 2, 4096) == render_deliveries(
+            batch, 1, 4, 3, b"c", 9, 2, 4096
         )
 
 
@@ -161,7 +207,7 @@ def test_round_trip(messages, frame_max):
     assert used == len(data)
     rendered, tag = b"", 1
     for *_, batch, _ in events:
-        rendered += render_deliveries(batch, 0, batch.count, 5, b"me", tag, False, frame_max)
+        rendered += render_deliveries(batch, 0, batch.count, 5, b"me", tag, 1, frame_max)
         tag += batch.count
     assert delivered(rendered) == [
         (5, BasicDeliver("me", tag, False, exchange, key), properties, body)

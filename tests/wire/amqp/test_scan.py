@@ -132,7 +132,14 @@ header_tables = st.sampled_from(
         {"x-delay": 1 << 60},
         {"x-delay": "soon", "x-deliver-at": NOW_MS + 5000},
         {"x-deliver-at": NOW_MS - 1},
+        {"x-deliver-at": NOW_MS + 5000},
+        {"x-deliver-at": 1.5},
+        {"x-delay": True},
+        {"x-delay": None},
+        {"x-delay": 5, "x-deliver-at": NOW_MS + 5000},
         {"nested": {"x-delay": 99}},
+        *({"x-partition": value} for value in (0, 1, 2, 65_535, 65_536, -1, "1", None, True)),
+        {"x-partition": 1, "x-key": "customer"},
     ]
 )
 properties = st.fixed_dictionaries(
@@ -429,6 +436,11 @@ def test_an_incomplete_publish_holds_back_only_itself():
         ({"delivery_mode": 2, "expiration": "-1"}, kernel.FLAG_BAD_EXPIRATION),
         ({"delivery_mode": 2, "expiration": "4294967296"}, 0),
         ({"delivery_mode": 2, "expiration": "9" * 16}, kernel.FLAG_BAD_EXPIRATION),
+        ({"delivery_mode": 2, "headers": {"x-key": "k"}}, kernel.FLAG_HEADERS),
+        *(
+            ({"delivery_mode": 2, "headers": given}, kernel.FLAG_HEADERS | kernel.FLAG_BAD_PLACE)
+            for given in ({"x-key": 17}, {"x-key": None})
+        ),
         ({"delivery_mode": 0}, kernel.FLAG_BAD_MODE | kernel.FLAG_TRANSIENT),
         ({"delivery_mode": 3}, kernel.FLAG_BAD_MODE | kernel.FLAG_TRANSIENT),
     ],
@@ -583,6 +595,7 @@ def test_lengths_near_the_end_of_32_bits(length):
 )
 @settings(deadline=None, max_examples=180)
 @example(b"".join(message()), [(30, 0)], [])
+@example(method_frame(1, BasicPublish("é", "x")), [(14, 1)], [])  # its content is to come
 def test_flipped_bits(data, flips, cuts):
     damaged = bytearray(data)
     for position, bit in flips if data else ():

@@ -164,6 +164,41 @@ def body_of(packet: bytes) -> bytes:
     return packet[at + 1 :]
 
 
+FACT_NAMES = ("partition", "offset", "delivery-count", "timestamp-ms")
+user_properties = st.lists(
+    st.tuples(st.one_of(st.sampled_from(FACT_NAMES), st.just("a")), st.sampled_from(["", "9"])),
+    max_size=5,
+)
+
+
+@given(st.lists(user_properties, min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 12))
+@settings(deadline=None)
+def test_facts_are_user_properties_whatever_publishers_call_so(given, attempts, partition):
+    said = [
+        Properties(content_type="t", message_expiry_interval=60, user_properties=tuple(each))
+        for each in given
+    ]
+    batch = batch_of([("a/b", b"v", each, 1, False) for each in said])
+    batch.place(95)
+    rendered, _ = render_publishes(
+        batch,
+        0,
+        batch.count,
+        version=Version.V5,
+        now_ms=NOW_MS + 10_000,
+        partition=partition,
+        attempts=attempts,
+    )
+    for number, packet in enumerate(split_packets(rendered)):
+        found = decode(Version.V5, Kind.PUBLISH, packet[0] & 15, body_of(packet))
+        facts = (partition, 95 + number, attempts, NOW_MS)
+        wanted = list(zip(FACT_NAMES, map(str, facts), strict=True))
+        wanted += [each for each in given[number] if each[0] not in FACT_NAMES]
+        assert list(found.properties.user_properties) == wanted
+        assert found.properties.message_expiry_interval == 50
+        assert (found.properties.content_type, found.payload) == ("t", b"v")
+
+
 def test_the_expiry_interval_counts_down():
     batch = batch_of([("t", b"", Properties(message_expiry_interval=60), 0, False)])
     for waited_ms, left_s in (

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from braidmq.api.context import NUMBER_MAX
 from braidmq.api.endpoints import (
     Answer,
     Body,
@@ -18,13 +19,14 @@ from braidmq.api.endpoints import (
     refuse_if_only_new,
 )
 from braidmq.api.problems import PreconditionFailed
+from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.policy import Milliseconds
 from braidmq.model.clock import Clock
 from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
-from braidmq.security.records import Namespace, Permission, User
+from braidmq.security.records import Namespace, NamespaceStorage, Permission, User
 from braidmq.security.rights import ADMINISTRATOR, USER, owner
 from braidmq.security.tokens import Token, Tokens
 
@@ -56,15 +58,31 @@ class PermissionBody(Body, frozen=True):
     read: str
 
 
+Limit = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+
+
 class LimitsBody(Body, frozen=True):
     """Null lifts a limit; one not given stays."""
 
-    max_connections: int | UnsetType | None = UNSET
-    max_queues: int | UnsetType | None = UNSET
+    max_connections: Limit | UnsetType | None = UNSET
+    max_queues: Limit | UnsetType | None = UNSET
 
     def given(self) -> dict[str, int | None]:
         limits = {"max_connections": self.max_connections, "max_queues": self.max_queues}
         return {name: value for name, value in limits.items() if not isinstance(value, UnsetType)}
+
+
+class NamespaceBody(LimitsBody, frozen=True):
+    storage: (
+        Annotated[
+            NamespaceStorage,
+            Meta(
+                description="Where all records of the namespace are; `memory`: a restart leaves its"
+                " topics, queues, bindings and subscriptions, and none of their messages. For good"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class NewToken(Body, frozen=True):
@@ -238,16 +256,19 @@ class Admin:
         right=ADMINISTRATOR,
         tag="namespaces",
         statuses=(200, 201),
-        errors=(BadRequest, PreconditionFailed),
-        examples=({}, {"max_connections": 100}),
+        errors=(BadRequest, PreconditionFailed, StorageIsFixed),
+        examples=({}, {"max_connections": 100}, {"storage": "memory"}),
     )
-    async def put_namespace(self, call: Call, name: str, body: LimitsBody) -> Answer:
-        """Make a namespace, or change its limits."""
+    async def put_namespace(self, call: Call, name: str, body: NamespaceBody) -> Answer:
+        """Make a namespace, or change its limits. Its storage is for good."""
         limits = body.given()
         if self._accounts.has_namespace(name):
             refuse_if_only_new(call.request, f"namespace {name!r}")
+            if body.storage is not UNSET:
+                self._accounts.require_storage(name, body.storage)
             return await self._kept(self._accounts.set_limits(name, limits), 200)
-        return await self._kept(self._accounts.add_namespace(name, **limits), 201)
+        storage = "disk" if body.storage is UNSET else body.storage
+        return await self._kept(self._accounts.add_namespace(name, **limits, storage=storage), 201)
 
     @operation(
         "PUT",

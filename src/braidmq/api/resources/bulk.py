@@ -22,9 +22,16 @@ from braidmq.api.resources.reading import OFFSET_MAX, Offset
 from braidmq.engine.errors import BadPosition, UnknownPartition, UnknownSubscription, UnknownTopic
 from braidmq.engine.state import CANCELLED
 from braidmq.engine.topics import Topic, TopicPartition
-from braidmq.model.errors import BadRequest, CorruptData, ForeignFile, NotFound
+from braidmq.model.errors import BadRequest, Conflict, CorruptData, ForeignFile, NotFound
 from braidmq.model.limits import MIB
-from braidmq.model.log_info import LogInfo, PartitionLogInfo, PartitionTime, SegmentInfo
+from braidmq.model.log_info import (
+    ClosedPartition,
+    FoundLogs,
+    LogInfo,
+    PartitionLogInfo,
+    PartitionTime,
+    SegmentInfo,
+)
 from braidmq.record.batch import HEADER_SIZE, RecordBatch
 from braidmq.security.rights import read
 from braidmq.storage.disk import File
@@ -41,6 +48,12 @@ from braidmq.storage.segment import (
 
 PAGE_BYTES_MAX = 16 * MIB
 CHUNK_BYTES = MIB
+TOPICS_MAX = 1000
+"""Logs that are described in one answer: as many as names in a page of topics."""
+
+TOPICS_PER_TURN = 20
+"""After so many others have their turn: a log with hundreds of segments takes its time."""
+
 FIRST_RECORDS_MAX = 10_000
 """First records of segments that are remembered: some hundred bytes each."""
 
@@ -51,6 +64,12 @@ class UnknownSegment(NotFound):
     """It was written anew or removed: ask for the log again."""
 
     code = "unknown-segment"
+
+
+class AnotherLog(Conflict):
+    """Offsets say nothing in it."""
+
+    code = "another-log"
 
 
 class LogQuery(InNamespace, frozen=True):
@@ -69,6 +88,11 @@ class TimesQuery(InNamespace, frozen=True, kw_only=True):
     time_ms: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Milliseconds since 1970, UTC")]
 
 
+class WantedLogs(Body, frozen=True):
+    topics: Annotated[list[str], Meta(max_length=TOPICS_MAX, description="Their names")]
+    segments: Annotated[bool, Meta(description="Whether to list segments")] = False
+
+
 class SettledBefore(Body, frozen=True):
     partition: Partition
     offset: Offset
@@ -76,6 +100,13 @@ class SettledBefore(Body, frozen=True):
 
 class SettledOffsets(Body, frozen=True):
     offsets: list[SettledBefore]
+    log: Annotated[
+        str,
+        Meta(
+            description="Which log they are of, as `GET …/log` says it: refused if the topic was"
+            " deleted and created again since. Empty: whichever it is"
+        ),
+    ] = ""
 
 
 class Bulk:
@@ -92,10 +123,44 @@ class Bulk:
 
         Only what is on disk counts: a crash takes nothing of it away.
         """
-        found = self._context.topic(call, topic)
-        partitions = [self._described(each, query.segments) for each in found.partitions]
+        found = self._log(self._context.topic(call, topic), query.segments)
         await self._context.done()
-        return LogInfo(found.namespace, found.name, self._directory, partitions)
+        return found
+
+    @operation(
+        "POST",
+        "/v1/logs",
+        right=read("body.topics").and_(read()),
+        tag="bulk",
+        errors=(NotFound,),
+        body_bytes_max=MIB,
+        examples=({"topics": ["orders", "payments"]},),
+        traffic=True,
+    )
+    async def describe_logs(self, call: Call, query: InNamespace, body: WantedLogs) -> FoundLogs:
+        """Say what the logs of many topics are made of, in one answer.
+
+        For those who follow hundreds of topics: where each begins and ends, which log it is, and
+        with `segments` of which segments it is made. Topics that are not there are named.
+        """
+        found: list[LogInfo] = []
+        missing: list[str] = []
+        for at, name in enumerate(dict.fromkeys(body.topics)):
+            if at and at % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                found.append(self._log(self._context.topic(call, name), body.segments))
+            except UnknownTopic:
+                missing.append(name)
+        await self._context.done()
+        return FoundLogs(found, missing)
+
+    def _log(self, topic: Topic, segments: bool) -> LogInfo:
+        partitions = [self._described(each, segments) for each in topic.partitions]
+        closed = [ClosedPartition(*each) for each in sorted((topic.closed or {}).items())]
+        return LogInfo(
+            topic.namespace, topic.name, self._directory, partitions, closed, log_id(topic)
+        )
 
     def _described(self, partition: TopicPartition, with_segments: bool) -> PartitionLogInfo:
         log = partition.log
@@ -260,8 +325,8 @@ class Bulk:
     ) -> Response:
         """Read records of a partition as a segment would store them.
 
-        Two headers of the answer say where to read on (`Braid-Next-Offset`) and where the log now
-        begins (`Braid-Start-Offset`).
+        Headers of the answer say where to read on (`Braid-Next-Offset`), where the log now begins
+        (`Braid-Start-Offset`), and which log it is (`Braid-Log-Id`).
         """
         found = self._context.topic(call, topic)
         log = found.partition(partition).log
@@ -283,6 +348,7 @@ class Bulk:
             **NO_STORE,
             "braid-next-offset": str(min(at, end)),
             "braid-start-offset": str(log.start_offset),
+            "braid-log-id": log_id(found),
         }
         return Response(b"".join(parts), 200, headers=headers, media_type=BINARY)
 
@@ -292,9 +358,10 @@ class Bulk:
         right=read("topic"),
         tag="subscriptions",
         statuses=(204,),
-        errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition),
+        errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition, AnotherLog),
         body_bytes_max=MIB,
         examples=({"offsets": [{"partition": 0, "offset": 1200}]},),
+        traffic=True,
     )
     async def commit_subscription(
         self, call: Call, topic: str, subscription: str, query: InNamespace, body: SettledOffsets
@@ -304,11 +371,19 @@ class Bulk:
         For readers that keep their own place and report it, so that their lag is known.
         """
         found = self._context.subscription(call, topic, subscription)
+        if body.log and body.log != log_id(found.topic):
+            raise AnotherLog(f"topic {topic!r} was deleted and created again: it has another log")
         engine = self._context.engine()
         for each in body.offsets:
             found.topic.partition(each.partition)
             engine.offsets.commit(found.views[each.partition], each.offset)
         await self._context.done()
+
+
+def log_id(topic: Topic) -> str:
+    """Never that of another: by its time not of a topic of another node either, whose numbers begin
+    at 1 too."""
+    return f"{topic.id:x}-{topic.created_ms:x}"
 
 
 def stamped(run: Run, end: int) -> tuple[bytes, int]:

@@ -1,73 +1,79 @@
 """Dead letters of a topic: listed, looked at, retried, removed.
 
-They are those in the topic its policy names, ``{topic}.dlq`` unless it says otherwise. Where a
-policy sends its dead through an exchange they are ordinary messages of whatever queues that leads
-to.
+They lie in the topic its policy names, ``{topic}.dlq`` unless it says otherwise; where a policy
+sends its dead through an exchange, in the queues that leads to.
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from braidmq.api.context import ApiContext, InNamespace
 from braidmq.api.endpoints import Call, operation
-from braidmq.api.messages import Message, show
+from braidmq.api.letters import (
+    EXAMINED_MAX,
+    PAGE_BYTES_MAX,
+    DeadLetterInfo,
+    Letter,
+)
+from braidmq.api.paging import CursorText, Page, cursor_of, place_in
+from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.api.resources.reading import OFFSET_MAX, Offset
-from braidmq.engine.dead_letter_queue import Revived
-from braidmq.engine.errors import UnknownTopic
+from braidmq.api.resources.returning import LIST_MAX, RETURN_MAX, Moving
+from braidmq.engine.errors import (
+    LetterInFlight,
+    LetterUndecided,
+    MessageTooLarge,
+    TopicFull,
+    UnknownLetter,
+    UnknownSubscription,
+    UnknownTopic,
+)
 from braidmq.engine.topics import Topic
-from braidmq.gateways.translation import death_of, without_deaths
-from braidmq.model.errors import NotFound
-from braidmq.record.batch import Record
+from braidmq.gateways.deaths import death_of
+from braidmq.model.errors import BadRequest
+from braidmq.runtime.exclusive_queues import is_shared
 from braidmq.security.rights import configure, read, write
 
-LIST_MAX = 1000
-RETRY_MAX = 10_000
-"""Each is an entry of the journal, and all of them are one turn of the loop."""
+BEHIND = "and read on the queue a letter lies in, behind an exchange"
+Queue = Annotated[
+    str, Meta(description="Where they lie; needed where an exchange leads to several queues")
+]
 
 
-class UnknownLetter(NotFound):
-    code = "unknown-dead-letter"
+QueuePlace = tuple[str, Annotated[int, Meta(ge=0, le=OFFSET_MAX)]]
 
 
-class LettersQuery(InNamespace, frozen=True):
-    start: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="The first offset to show")] = 0
+class OfQueue(InNamespace, frozen=True):
+    queue: Queue = ""
+
+
+class LettersQuery(OfQueue, frozen=True):
+    cursor: CursorText = ""
+    start: Annotated[
+        int, Meta(ge=0, le=OFFSET_MAX, description="The first offset to show of the queue")
+    ] = 0
     limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
 
 
-class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was given up. `offset` names it here."""
-
-    offset: int
-    reason: Annotated[
-        str, Meta(description="Why", examples=["rejected", "max-attempts", "expired"])
-    ]
-    topic: Annotated[str, Meta(description="Where it died")]
-    partition: int | UnsetType = UNSET
-    original_offset: int | UnsetType = UNSET
-    subscription: str | UnsetType = UNSET
-    attempts: int | UnsetType = UNSET
-    error: Annotated[str, Meta(description="What the last consumer said")] | UnsetType = UNSET
-    at_ms: int | UnsetType = UNSET
-    message: Message
-
-
 class Letters(msgspec.Struct, frozen=True):
-    topic: Annotated[str, Meta(description="The dead-letter topic; empty if there is none")]
+    topic: Annotated[
+        str, Meta(description="The dead-letter topic, or first queue; empty if there is none")
+    ]
     letters: list[DeadLetterInfo]
-    next_offset: Annotated[int, Meta(description="Where to read on")]
 
 
 class Retried(msgspec.Struct, frozen=True):
     count: int
     more: Annotated[bool, Meta(description="Whether there are some left: call again")]
+    stayed: Annotated[int, Meta(description="Those that can't go back; see `/dead-letters/return`")]
 
 
 class Removed(msgspec.Struct, frozen=True):
     count: int
+    stayed: Annotated[int, Meta(description="Those that consumers have")]
 
 
 class DeadLetters:
@@ -77,178 +83,219 @@ class DeadLetters:
     @operation(
         "GET",
         "/v1/topics/{topic}/dead-letters",
-        right=read("topic"),
+        right=read("topic").noting(BEHIND),
         tag="dead letters",
-        errors=(UnknownTopic,),
+        errors=(UnknownTopic, UnknownLetter),
     )
-    async def list_dead_letters(self, call: Call, topic: str, query: LettersQuery) -> Letters:
-        """List the dead letters of a topic."""
+    async def list_dead_letters(
+        self, call: Call, topic: str, query: LettersQuery
+    ) -> Letters | Page:
+        """List the dead letters of a topic.
+
+        Where an exchange leads to several queues they follow one another, and those behind `queue`
+        follow it.
+        """
         found = self._context.topic(call, topic)
-        dead = self._context.engine().dead_letter_queue.topic_for(found)
-        if dead is None:
-            return Letters("", [], 0)
-        records = list(islice(self._records(found, dead, query.start), query.limit))
-        full = len(records) == query.limit
-        end = dead.partitions[0].log.next_offset
-        return Letters(
-            dead.name,
-            [described(dead, record) for record in records],
-            records[-1].offset + 1 if full else end,
-        )
+        queue, first = place_in(query.cursor, QueuePlace, (query.queue, query.start))
+        places = self._places(call, found, queue)
+        if not places:
+            return Letters("", [])
+        if queue:
+            every = self._places(call, found)
+            places = every[every.index(places[0]) :]
+        letters: list[DeadLetterInfo] = []
+        at, offset = places[0], first
+
+        def listed() -> Iterator[None]:
+            nonlocal at, offset
+            size = examined = 0
+            for place in places:
+                at, start = place, first if place is places[0] else 0
+                for letter, following in self._letters(found, place, start):
+                    offset = following
+                    examined += 1
+                    if letter is not None:
+                        letters.append(letter.described())
+                        size += letter.size
+                    full = len(letters) == query.limit or size >= PAGE_BYTES_MAX
+                    if full or examined == EXAMINED_MAX:
+                        return
+                    yield
+            at, offset = places[-1], places[-1].partitions[0].log.next_offset
+
+        await self._context.node_loop.work(listed())
+        is_over = at is places[-1] and offset >= at.partitions[0].log.next_offset
+        following = "" if is_over else cursor_of([at.name, offset])
+        return Page(Letters(places[0].name, letters), following)
 
     @operation(
         "GET",
         "/v1/topics/{topic}/dead-letters/{offset}",
-        right=read("topic"),
+        right=read("topic").noting(BEHIND),
         tag="dead letters",
         errors=(UnknownTopic, UnknownLetter),
     )
     async def describe_dead_letter(
-        self, call: Call, topic: str, offset: Offset, query: InNamespace
+        self, call: Call, topic: str, offset: Offset, query: OfQueue
     ) -> DeadLetterInfo:
         """Look at one dead letter."""
         found = self._context.topic(call, topic)
-        return described(*self._one(found, offset))
+        return self._one(call, found, query.queue, offset).described()
 
     @operation(
         "POST",
         "/v1/topics/{topic}/dead-letters/{offset}/retry",
-        right=write("topic").and_(read("topic")),
+        right=write("topic").and_(read("topic")).noting(BEHIND),
         tag="dead letters",
         statuses=(204,),
-        errors=(UnknownTopic, UnknownLetter),
+        errors=(
+            UnknownTopic,
+            UnknownLetter,
+            UnknownSubscription,
+            LetterInFlight,
+            LetterUndecided,
+            TopicFull,
+            MessageTooLarge,
+            MemoryLow,
+            DiskLow,
+        ),
     )
     async def retry_dead_letter(
-        self, call: Call, topic: str, offset: Offset, query: InNamespace
+        self, call: Call, topic: str, offset: Offset, query: OfQueue
     ) -> None:
-        """Publish a dead letter again, to the topic it died in.
+        """Return a dead letter to the topic it died in.
 
-        It is then a new message there, for all subscriptions, and gone from here.
+        It is then a new message there, for the subscription that gave it up, and gone from here.
         """
-        found = self._retryable(call, query.namespace, topic)
-        dead, record = self._one(found, offset)
-        self._retry(found, dead, record)
+        found = self._context.topic(call, topic)
+        self._context.require_room()
+        letter = self._one(call, found, query.queue, offset)
+        revived = letter.revived(for_everybody=False)
+        queue = self._context.engine().dead_letter_queue
+        queue.bring_back(letter.place, found, revived, self._context.now_ms)
         await self._context.done()
 
     @operation(
         "POST",
         "/v1/topics/{topic}/dead-letters/retry",
-        right=write("topic").and_(read("topic")),
+        right=write("topic").and_(read("topic")).noting(BEHIND),
         tag="dead letters",
-        errors=(UnknownTopic,),
+        errors=(UnknownTopic, MemoryLow, DiskLow),
     )
     async def retry_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Retried:
-        """Publish all dead letters of a topic again, the oldest first.
+        """Return all dead letters of a topic, the oldest first.
 
-        At most 10000 a call.
+        At most 10000 a call. With a filter, or to see first what would be done: `POST
+        /v1/dead-letters/return`.
         """
-        found = self._retryable(call, query.namespace, topic)
-        dead = self._context.engine().dead_letter_queue.topic_for(found)
-        if dead is None:
-            return Retried(0, False)
-        records = self._records(found, dead, 0)
-        count = 0
+        found = self._context.topic(call, topic)
+        self._context.require_room()
+        moving = Moving(self._context, call)
+        is_whole = False
 
         def retried() -> Iterator[None]:
-            nonlocal count
-            for record in islice(records, RETRY_MAX):
-                if found.deleted or dead.deleted:
-                    return
-                self._retry(found, dead, record)
-                count += 1
-                yield
+            nonlocal is_whole
+            for place in self._places(call, found):
+                for letter, _ in self._letters(found, place, 0):
+                    if moving.count == RETURN_MAX:
+                        return
+                    if letter is not None:
+                        moving.move(letter)
+                    yield
+            is_whole = True
 
         await self._context.node_loop.work(retried())
         await self._context.done()
-        return Retried(count, count == RETRY_MAX and next(records, None) is not None)
+        return Retried(moving.count, not is_whole, moving.stayed_count)
 
     @operation(
         "DELETE",
         "/v1/topics/{topic}/dead-letters/{offset}",
-        right=configure("topic"),
+        right=configure("topic").noting(BEHIND),
         tag="dead letters",
         statuses=(204,),
-        errors=(UnknownTopic, UnknownLetter),
+        errors=(UnknownTopic, UnknownLetter, LetterInFlight),
     )
     async def delete_dead_letter(
-        self, call: Call, topic: str, offset: Offset, query: InNamespace
+        self, call: Call, topic: str, offset: Offset, query: OfQueue
     ) -> None:
         """Remove a dead letter."""
         found = self._context.topic(call, topic)
-        dead, record = self._one(found, offset)
-        self._remove(dead, record)
+        letter = self._one(call, found, query.queue, offset)
+        queue = self._context.engine().dead_letter_queue
+        queue.remove(letter.place, offset, self._context.now_ms)
         await self._context.done()
 
     @operation(
         "DELETE",
         "/v1/topics/{topic}/dead-letters",
-        right=configure("topic"),
+        right=configure("topic").noting(BEHIND),
         tag="dead letters",
-        errors=(UnknownTopic,),
+        errors=(UnknownTopic, UnknownLetter),
     )
-    async def purge_dead_letters(self, call: Call, topic: str, query: InNamespace) -> Removed:
+    async def purge_dead_letters(self, call: Call, topic: str, query: OfQueue) -> Removed:
         """Remove all dead letters of a topic."""
         found = self._context.topic(call, topic)
-        dead = self._context.engine().dead_letter_queue.topic_for(found)
-        if dead is None:
-            return Removed(0)
-        count = 0
+        count = stayed = 0
 
         def removed() -> Iterator[None]:
-            nonlocal count
-            for record in self._records(found, dead, 0):
-                if dead.deleted:
-                    return
-                self._remove(dead, record)
-                count += 1
-                yield
+            nonlocal count, stayed
+            for place in self._places(call, found, query.queue):
+                for letter, _ in self._letters(found, place, 0):
+                    if letter is not None:
+                        queue = self._context.engine().dead_letter_queue
+                        try:
+                            queue.remove(place, letter.record.offset, self._context.now_ms)
+                            count += 1
+                        except LetterInFlight:
+                            stayed += 1
+                        except UnknownLetter:
+                            pass  # somebody else was quicker
+                    yield
 
         await self._context.node_loop.work(removed())
         await self._context.done()
-        return Removed(count)
+        return Removed(count, stayed)
 
-    def _retryable(self, call: Call, namespace: str, topic: str) -> Topic:
-        return self._context.topic(call, topic)
+    def _places(self, call: Call, topic: Topic, queue: str = "") -> list[Topic]:
+        """Where letters of a topic may lie, as far as its caller may know; or the one named."""
+        places = [
+            place
+            for place in self._context.engine().dead_letter_places.of(topic)
+            if self._is_open(call, place, topic)
+        ]
+        if not queue:
+            return places
+        named = [place for place in places if place.name == queue]
+        if not named:
+            raise UnknownLetter(f"no dead letters of {topic.name!r} are in {queue!r}")
+        return named
 
-    def _records(self, topic: Topic, dead: Topic, start: int) -> Iterator[Record]:
-        """Those that died in ``topic``: others may share its dead-letter topic."""
-        for record in self._context.engine().dead_letter_queue.letters(dead, start):
+    def _is_open(self, call: Call, place: Topic, topic: Topic) -> bool:
+        own = self._context.engine().dead_letter_places.is_own(place, topic.name)
+        return (own or call.grants.may_read(place.name)) and is_shared(place)
+
+    def _letters(
+        self, topic: Topic, place: Topic, start: int
+    ) -> Iterator[tuple[Letter | None, int]]:
+        """Those that died in ``topic``, with where to go on: others may share the place."""
+        for record in self._context.engine().dead_letter_queue.records(place, start):
             death = death_of(record)
-            if death is not None and death.topic == topic.name:
-                yield record
+            mine = death is not None and death.topic == topic.name
+            yield (
+                Letter(place, record, death) if mine and death is not None else None,
+                record.offset + 1,
+            )
 
-    def _one(self, topic: Topic, offset: int) -> tuple[Topic, Record]:
-        dead = self._context.engine().dead_letter_queue.topic_for(topic)
-        record = next(self._records(topic, dead, offset), None) if dead is not None else None
-        if dead is None or record is None or record.offset != offset:
+    def _one(self, call: Call, topic: Topic, queue: str, offset: int) -> Letter:
+        found = []
+        for place in self._places(call, topic, queue):
+            letter, _ = next(self._letters(topic, place, offset), (None, 0))
+            if letter is not None and letter.record.offset == offset:
+                found.append(letter)
+        if not found:
             raise UnknownLetter(f"topic {topic.name!r} has no dead letter {offset}")
-        return dead, record
-
-    def _retry(self, topic: Topic, dead: Topic, record: Record) -> None:
-        revived = Revived(record, *without_deaths(record))
-        engine = self._context.engine()
-        engine.dead_letter_queue.bring_back(dead, topic, revived, self._context.now_ms)
-
-    def _remove(self, dead: Topic, record: Record) -> None:
-        dead_letter_queue = self._context.engine().dead_letter_queue
-        dead_letter_queue.remove(dead, record.offset, record.offset + 1, self._context.now_ms)
-
-
-def described(dead: Topic, record: Record) -> DeadLetterInfo:
-    death = death_of(record)
-    assert death is not None, "only records that died are described"
-    known = {
-        "partition": death.partition,
-        "original_offset": death.offset,
-        "subscription": death.subscription,
-        "attempts": death.attempts,
-        "error": death.error or None,
-        "at_ms": death.at_ms,
-    }
-    return DeadLetterInfo(
-        offset=record.offset,
-        reason=death.reason,
-        topic=death.topic,
-        message=show(dead.name, 0, record),
-        **{name: value for name, value in known.items() if value is not None},  # type: ignore[arg-type]
-    )
+        if len(found) > 1:
+            names = ", ".join(each.place.name for each in found)
+            raise BadRequest(f"{names} have a letter {offset} each", remedy="Give `queue`")
+        return found[0]

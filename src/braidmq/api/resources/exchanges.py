@@ -26,13 +26,14 @@ from braidmq.engine.routing.errors import (
     UnknownKind,
 )
 from braidmq.engine.topics import Topic
-from braidmq.gateways.translation import amqp_envelope, amqp_from_native, native_headers
+from braidmq.gateways.translation import amqp_from_native, native_headers
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.record.batch import RecordBatch
 from braidmq.security.permissions import DEFAULT_EXCHANGE
 from braidmq.security.records import check_name
 from braidmq.security.rights import any_right, configure, listing, read, write
 from braidmq.wire.amqp.constants import SHORT_STRING_BYTES_MAX
+from braidmq.wire.envelopes import amqp_envelope
 
 Arguments = Annotated[dict[str, Any], Meta(max_length=100)]
 DestinationKind = Literal["topic", "exchange"]
@@ -315,6 +316,7 @@ class Exchanges:
         ),
         body_bytes_max=BATCH_BYTES_MAX,
         examples=({"routing_key": "shop.eu.orders", "messages": [{"value": "hello"}]},),
+        traffic=True,
     )
     async def publish_through_exchange(
         self, call: Call, exchange: str, query: InNamespace, body: RoutedMessages
@@ -352,6 +354,7 @@ class Exchanges:
                 accepted = engine.publishing.fan_out(topics, part, now_ms=now_ms).accepted
             except TopicFull:
                 accepted = 0
+            self._context.published(namespace, part, accepted)
             refused += range(first + accepted, stop)
             names |= dict.fromkeys(topic.name for topic in topics)
         if len(refused) == batch.count:

@@ -11,6 +11,7 @@ too.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Literal, TypeVar
 
@@ -19,7 +20,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from braidmq.api.context import ApiContext, InNamespace
 from braidmq.api.endpoints import Body, Call, operation
-from braidmq.api.long_polls import Waiting
+from braidmq.api.long_polls import Stay, Waiting
 from braidmq.api.messages import Message, Partition
 from braidmq.api.resources.reading import OFFSET_MAX
 from braidmq.api.resources.subscriptions import (
@@ -38,6 +39,7 @@ from braidmq.api.transaction_headers import (
     TransactionHeaders,
     find_transaction,
 )
+from braidmq.engine.auto_commit import AUTO_COMMIT_INTERVAL_MS
 from braidmq.engine.errors import (
     BadPosition,
     UnknownGroup,
@@ -47,6 +49,7 @@ from braidmq.engine.errors import (
     WrongMode,
 )
 from braidmq.engine.group_coordinator import Answer as GroupAnswer
+from braidmq.engine.group_plans import Strategy
 from braidmq.engine.groups import (
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
@@ -56,7 +59,6 @@ from braidmq.engine.groups import (
     Membership,
     NotYourMember,
     StaleGeneration,
-    Strategy,
     UnknownMember,
 )
 from braidmq.engine.policy import HOUR_MS
@@ -94,6 +96,17 @@ class JoinBody(Body, frozen=True):
         SESSION_TIMEOUT_MS
     )
     rebalance_timeout_ms: Annotated[int, Meta(ge=0, le=HOUR_MS)] = REBALANCE_TIMEOUT_MS
+    start: Annotated[Position, Meta(description="Where the group begins in topics new to it")] = (
+        "earliest"
+    )
+    auto_commit: Annotated[
+        bool,
+        Meta(
+            description="What the member was given counts as committed once it polls again: at"
+            " most `auto_commit_interval_ms` after that. One poll at a time, then"
+        ),
+    ] = False
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1, le=HOUR_MS)] = AUTO_COMMIT_INTERVAL_MS
 
 
 class PartitionOf(Body, frozen=True):
@@ -112,7 +125,7 @@ class HeartbeatBody(Body, frozen=True):
 class PollBody(Body, frozen=True):
     generation: Generation
     limit: Limit = 100
-    wait_ms: WaitMs = 0
+    wait_ms: WaitMs | UnsetType = UNSET
     visibility_ms: VisibilityMs | UnsetType = UNSET
 
 
@@ -128,6 +141,7 @@ class CommitBody(Body, frozen=True):
 class GroupSeekBody(Body, frozen=True):
     topic: str
     to: Position
+    partition: Annotated[Partition, Meta(description="Only this one")] | UnsetType = UNSET
 
 
 class LeaveQuery(InNamespace, frozen=True, kw_only=True):
@@ -237,7 +251,7 @@ class Groups:
         if every and not subscriptions:
             # As of a group that is not there: who may read none of its topics does not learn of it.
             raise UnknownGroup(f"there is no group {group!r} in namespace {query.namespace!r}")
-        shown = [described(each, self._waiting) for each in subscriptions]
+        shown = [described(each, self._waiting, self._context.now_ms) for each in subscriptions]
         if found is None:
             return GroupInfo(query.namespace, group, str(subscriptions[0].mode), [], shown)
         return GroupInfo(
@@ -288,17 +302,29 @@ class Groups:
         "/v1/groups/{group}/seek",
         right=read("body.topic"),
         tag="groups",
-        errors=(UnknownTopic, UnknownSubscription, BadPosition),
-        examples=({"topic": "orders", "to": "earliest"},),
+        errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition),
+        examples=(
+            {"topic": "orders", "to": "earliest"},
+            {"topic": "orders", "to": "1200", "partition": 3},
+        ),
     )
     async def seek_group(
         self, call: Call, group: str, query: InNamespace, body: GroupSeekBody
     ) -> SubscriptionInfo:
-        """Have a group begin again in a topic, from a position in all its partitions."""
+        """Have a group begin again in a topic, from a position in all its partitions or in one.
+
+        What its members have in flight there is theirs no more, and comes again if it is behind
+        the position. They stay members.
+        """
         found = self._context.subscription(call, body.topic, group)
-        self._context.engine().offsets.rewind(found, position(body.to), now_ms=self._context.now_ms)
+        self._context.engine().offsets.rewind(
+            found,
+            position(body.to),
+            now_ms=self._context.now_ms,
+            partition=None if body.partition is UNSET else body.partition,
+        )
         await self._context.done()
-        return described(found, self._waiting)
+        return described(found, self._waiting, self._context.now_ms)
 
     def _subscriptions(
         self, namespace: str, group: str, *, shared: bool = False
@@ -338,9 +364,10 @@ class Groups:
         right=read("body.topics").noting("an id that is another user's member is refused"),
         tag="groups",
         statuses=(201,),
-        errors=(UnknownTopic, WrongMode, GroupFull, NotYourMember),
+        errors=(UnknownTopic, WrongMode, BadPosition, GroupFull, NotYourMember),
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"topics": ["orders"]},),
+        traffic=True,
     )
     async def join_group(
         self, call: Call, group: str, query: InNamespace, body: JoinBody
@@ -363,6 +390,8 @@ class Groups:
             session_timeout_ms=body.session_timeout_ms,
             rebalance_timeout_ms=body.rebalance_timeout_ms,
             owner=call.user.name,
+            start=position(body.start),
+            auto_commit_ms=body.auto_commit_interval_ms if body.auto_commit else 0,
         )
         for topic in dict.fromkeys(body.topics):
             # It polls: nothing is pushed to it.
@@ -379,6 +408,7 @@ class Groups:
         errors=MEMBER_ERRORS,
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"generation": 3},),
+        traffic=True,
     )
     async def heartbeat(
         self, call: Call, group: str, member: str, query: InNamespace, body: HeartbeatBody
@@ -400,6 +430,7 @@ class Groups:
         errors=MEMBER_ERRORS,
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"generation": 3, "revoked": [{"topic": "orders", "partition": 1}]},),
+        traffic=True,
     )
     async def sync(
         self, call: Call, group: str, member: str, query: InNamespace, body: HeartbeatBody
@@ -438,6 +469,7 @@ class Groups:
         tag="groups",
         statuses=(204,),
         errors=MEMBER_ERRORS,
+        traffic=True,
     )
     async def leave_group(self, call: Call, group: str, member: str, query: LeaveQuery) -> None:
         """Leave a group: what the member had is given to the others at once."""
@@ -453,19 +485,24 @@ class Groups:
         tag="groups",
         errors=(*MEMBER_ERRORS, UnknownTopic),
         examples=({"generation": 3, "limit": 500, "wait_ms": 10_000},),
+        traffic=True,
     )
     async def poll(
         self, call: Call, group: str, member: str, query: InNamespace, body: PollBody
     ) -> Polled:
         """Receive messages of the member's partitions, and wait for some if there are none.
 
-        Counts as a heartbeat, and tells of a new generation as `sync` does. It waits for half of
-        the session timeout at most. A member has at most 1000 messages of a topic unanswered.
+        Counts as a heartbeat for as long as it waits, and tells of a new generation as `sync` does:
+        at once when partitions come or go, with whatever messages there are. A member has at most
+        1000 messages of a topic unanswered.
         """
         self._require_reads(call, query.namespace, group)
+        wait_ms = self._waiting.wanted_ms(body.wait_ms)
         consumers = self._consumers(query.namespace, group, member, body.generation)
         topics = [each.subscription.topic.name for each in consumers]
-        session_ms = self._context.engine().groups.group(query.namespace, group).session_timeout_ms
+        groups = self._context.engine().groups
+        session_ms = groups.group(query.namespace, group).session_timeout_ms
+        groups.came_back(query.namespace, group, member, now_ms=self._context.now_ms)
 
         def take() -> list[Message]:
             call.require_still(lambda: all(map(call.grants.may_read, topics)))
@@ -475,12 +512,21 @@ class Groups:
 
         messages = await self._waiting.wait(
             call.request,
-            [each.subscription for each in consumers],
+            consumers,
             take,
-            min(body.wait_ms, session_ms // 2),
+            wait_ms,
+            Stay(
+                partial(self._stay, query.namespace, group, member, body.generation),
+                session_ms // 3,
+            ),
         )
         answer = self._heartbeat(query.namespace, group, member, body.generation, catch_up=True)
         return Polled(await self._told(group, answer), messages)
+
+    def _stay(self, namespace: str, group: str, member: str, generation: int) -> None:
+        # Who is no member any more learns that when it has waited.
+        with suppress(UnknownGroup, UnknownMember, StaleGeneration):
+            self._heartbeat(namespace, group, member, generation, catch_up=True)
 
     def _consumers(
         self, namespace: str, group: str, member: str, generation: int
@@ -497,7 +543,9 @@ class Groups:
             consumer.visibility_ms = visibility_of(consumer.subscription, body.visibility_ms)
             consumer.paused = False
             limit = body.limit - len(messages)
-            messages += taken(engine.dispatching.pull(consumer, limit, now_ms=self._context.now_ms))
+            pulled = engine.dispatching.pull(consumer, limit, now_ms=self._context.now_ms)
+            self._context.delivered(pulled)
+            messages += taken(engine.receipts, pulled)
             consumer.paused = True
         return messages
 
@@ -519,6 +567,7 @@ class Groups:
         examples=(
             {"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 1200}]},
         ),
+        traffic=True,
     )
     async def commit(
         self,

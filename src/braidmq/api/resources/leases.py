@@ -142,6 +142,7 @@ class LeasesResource:
         errors=(UnknownLease,),
         body_bytes_max=BODY_BYTES_MAX,
         examples=({}, {"finished": [0, 3]}),
+        traffic=True,
     )
     async def renew_lease(
         self, call: Call, lease: str, query: InNamespace, body: RenewBody

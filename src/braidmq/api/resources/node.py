@@ -13,6 +13,7 @@ from braidmq.api.context import ApiContext, InNamespace
 from braidmq.api.endpoints import Call, operation
 from braidmq.model.errors import NotFound
 from braidmq.net.listeners import Listener
+from braidmq.net.tls_handshakes import TlsPort
 from braidmq.runtime.sessions import ChannelInfo, Session, SessionInfo
 from braidmq.security.rights import MONITORING, listing, owner
 
@@ -82,7 +83,8 @@ class Figures:
         node_loop = self._context.node_loop
         engine, now_ms = node_loop.view, node_loop.clock.now_ms()
         subscriptions = list(engine.state.subscriptions.values())
-        by_namespace = engine.state.totals.all_counts(engine.state.topics.values())
+        topics = engine.state.topics_of()
+        by_namespace = engine.state.totals.all_counts(topics)
         counts = sum(by_namespace.values(), Counter())
         totals = Totals(*(counts[name] for name in Totals.__struct_fields__))
         return Overview(
@@ -91,7 +93,7 @@ class Figures:
             started_ms=self._started_ms,
             uptime_ms=now_ms - self._started_ms,
             pressure=engine.pressure.level.name.lower(),
-            topics=len(engine.state.topics),
+            topics=len(topics),
             subscriptions=len(subscriptions),
             consumers=sum(len(each.consumers) for each in subscriptions),
             connections=len(node_loop.sessions),
@@ -115,6 +117,13 @@ class Figures:
         )
 
 
+class CertificateInfo(msgspec.Struct, frozen=True):
+    subject: str
+    serial: Annotated[str, Meta(description="In hexadecimal digits")]
+    names: Annotated[tuple[str, ...], Meta(description="The hosts it is for")]
+    expires_ms: Annotated[int, Meta(description="When it ends, in milliseconds since 1970")]
+
+
 class ListenerInfo(msgspec.Struct, frozen=True):
     name: str
     protocol: Annotated[str, Meta(description="amqp, mqtt, ws or http")]
@@ -123,6 +132,17 @@ class ListenerInfo(msgspec.Struct, frozen=True):
     url: str
     open: Annotated[bool, Meta(description="Whether it accepts connections")]
     connections: Annotated[int, Meta(description="Those that came by it and are open")]
+    tls: Annotated[bool, Meta(description="Whether it speaks TLS")]
+    certificates: Annotated[
+        tuple[CertificateInfo, ...], Meta(description="What new connections are shown")
+    ]
+
+
+def _certificates_of(port: TlsPort) -> tuple[CertificateInfo, ...]:
+    return tuple(
+        CertificateInfo(each.subject, each.serial, each.names, int(each.not_after_s * 1000))
+        for each in port.current.certificates
+    )
 
 
 class Node:
@@ -151,6 +171,8 @@ class Node:
                 each.spec.url,
                 each.is_open,
                 each.connection_count,
+                each.tls is not None,
+                () if each.tls is None else _certificates_of(each.tls),
             )
             for each in self._listeners
         ]

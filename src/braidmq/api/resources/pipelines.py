@@ -5,14 +5,22 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch
+from braidmq.api.context import (
+    NUMBER_MAX,
+    ApiContext,
+    GivenTime,
+    InNamespace,
+    MillisecondsSinceEpoch,
+)
 from braidmq.api.endpoints import Body, Call, operation
 from braidmq.model.errors import NotFound
 from braidmq.runtime.pipeline_runs import PipelineRun, UnknownPipeline
 from braidmq.security.records import check_name
 from braidmq.security.rights import any_right, listing, owner
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+ParameterName = Annotated[str, Meta(max_length=128)]
+ParameterValue = Annotated[str, Meta(max_length=1024)]
 State = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -21,14 +29,27 @@ class PipelineReport(Body, frozen=True):
 
     run: Annotated[str, Meta(max_length=64, description="Each run has its own")]
     state: State
-    started_ms: MillisecondsSinceEpoch
+    started_ms: GivenTime
     host: Annotated[str, Meta(max_length=255)] = ""
     rows: Annotated[Count, Meta(description="Rows so far")] = 0
     rows_per_s: Annotated[float, Meta(ge=0)] = 0.0
     lag: Annotated[Count, Meta(description="Messages it has still to read")] = 0
-    batch: Annotated[int, Meta(ge=-1, description="The last one done; -1: none")] = -1
+    batch: Annotated[
+        int, Meta(ge=-1, le=NUMBER_MAX, description="The last one done; -1: none")
+    ] = -1
     batch_ms: Annotated[Count, Meta(description="How long that took")] = 0
     error: Annotated[str, Meta(max_length=4000, description="Why it failed")] = ""
+    parameters: Annotated[
+        dict[ParameterName, ParameterValue],
+        Meta(max_length=50, description="Those that say what it reads and writes"),
+    ] = msgspec.field(default_factory=dict)
+    tasks_done: Annotated[Count, Meta(description="Tasks of the batch it is at")] = 0
+    tasks: Annotated[Count, Meta(description="How many there are; 0: not known")] = 0
+    remaining_s: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Until it has read what is there now, by its rate; null: not known"),
+    ] = None
+    restarts: Annotated[Count, Meta(description="Streams begun again after a failure")] = 0
 
 
 class PipelineInfo(msgspec.Struct, frozen=True):
@@ -47,6 +68,15 @@ class PipelineInfo(msgspec.Struct, frozen=True):
     batch_ms: int
     error: str
     stop_requested: Annotated[bool, Meta(description="Whoever runs it shall stop")]
+    parameters: dict[str, str]
+    tasks_done: int
+    tasks: int
+    remaining_s: float | None
+    restarts: int
+
+
+class OfRun(InNamespace, frozen=True):
+    run: Annotated[str, Meta(max_length=64, description="Only this run; default: all of them")] = ""
 
 
 class PipelinesResource:
@@ -61,7 +91,8 @@ class PipelinesResource:
         errors=(NotFound,),
     )
     async def list_pipelines(self, call: Call, query: InNamespace) -> list[PipelineInfo]:
-        """List pipelines that have reported within a week."""
+        """List pipelines that have reported within a week: of each, with its parameters, all runs
+        that run, or the last."""
         found = self._context.node_loop.pipelines.list(query.namespace, self._context.now_ms)
         return [
             _shown(each)
@@ -79,9 +110,25 @@ class PipelinesResource:
     async def describe_pipeline(
         self, call: Call, pipeline: str, query: InNamespace
     ) -> PipelineInfo:
-        """Tell how a pipeline is. One that is silent for 30 seconds is `lost`."""
+        """Tell how a pipeline is: its latest run, of those that run if any does. One that is silent
+        for 30 seconds is `lost`."""
         pipelines = self._context.node_loop.pipelines
         return _shown(pipelines.get(query.namespace, pipeline, self._context.now_ms))
+
+    @operation(
+        "GET",
+        "/v1/pipelines/{pipeline}/runs",
+        right=owner("pipeline"),
+        tag="pipelines",
+        errors=(UnknownPipeline,),
+    )
+    async def list_pipeline_runs(
+        self, call: Call, pipeline: str, query: InNamespace
+    ) -> list[PipelineInfo]:
+        """List the runs of a pipeline: those that run, and the last ten that ended."""
+        pipelines = self._context.node_loop.pipelines
+        found = pipelines.runs(query.namespace, pipeline, self._context.now_ms)
+        return [_shown(each) for each in found]
 
     @operation(
         "PUT",
@@ -90,6 +137,7 @@ class PipelinesResource:
         tag="pipelines",
         errors=(NotFound,),
         examples=({"run": "5f2a", "state": "running", "started_ms": 1_790_000_000_000},),
+        traffic=True,
     )
     async def report_pipeline(
         self, call: Call, pipeline: str, query: InNamespace, body: PipelineReport
@@ -116,12 +164,12 @@ class PipelinesResource:
         statuses=(202,),
         errors=(UnknownPipeline,),
     )
-    async def stop_pipeline(self, call: Call, pipeline: str, query: InNamespace) -> PipelineInfo:
-        """Ask whoever runs a pipeline to stop it, after the batch it is at."""
+    async def stop_pipeline(self, call: Call, pipeline: str, query: OfRun) -> list[PipelineInfo]:
+        """Ask whoever runs a pipeline to stop it, after the batch it is at: all runs, or one."""
         pipelines = self._context.node_loop.pipelines
-        stopped = pipelines.stop(query.namespace, pipeline, self._context.now_ms)
+        stopped = pipelines.stop(query.namespace, pipeline, query.run, self._context.now_ms)
         await self._context.done()
-        return _shown(stopped)
+        return [_shown(each) for each in stopped]
 
     @operation(
         "DELETE",

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from braidmq.api.context import ApiContext
+from braidmq.api.context import NUMBER_MAX, ApiContext
 from braidmq.api.endpoints import Answer, Body, Call, operation, refuse_if_only_new
 from braidmq.api.problems import PreconditionFailed
-from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
+from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
 from braidmq.gateways.policies import ApplyTo, Policy
@@ -22,7 +22,10 @@ class PolicyBody(Body, frozen=True):
     definition: Annotated[
         dict[str, Any], Meta(description="RabbitMQ's keys: `message-ttl`, `max-length`, …")
     ]
-    priority: Annotated[int, Meta(description="Of several the highest counts, alone")] = 0
+    priority: Annotated[
+        int,
+        Meta(ge=-NUMBER_MAX, le=NUMBER_MAX, description="Of several the highest counts, alone"),
+    ] = 0
     apply_to: ApplyTo = "all"
 
 
@@ -63,7 +66,7 @@ class Policies:
         right=administering("namespace").noting(TARGETS),
         tag="policies",
         statuses=(200, 201),
-        errors=(NotFound, BadRequest, IllegalPolicy, BadPartitionCount, PreconditionFailed),
+        errors=(NotFound, BadRequest, IllegalPolicy, TooManyResizes, PreconditionFailed),
         examples=(
             {"pattern": "^orders", "definition": {"max-length": 10_000}, "apply_to": "queues"},
         ),

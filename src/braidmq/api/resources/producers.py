@@ -42,6 +42,7 @@ class Producers:
         statuses=(201,),
         errors=(NotFound, NotYourTransaction),
         examples=({}, {"name": "billing-1"}),
+        traffic=True,
     )
     async def open_producer(
         self, call: Call, query: InNamespace, body: NewProducer

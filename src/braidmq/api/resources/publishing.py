@@ -120,6 +120,7 @@ class Publishing:
             {"json": {"order": 17}, "key": "customer-5", "headers": {"source": "shop"}},
             {"value_base64": "AAEC", "delay_ms": 60_000, "priority": "high"},
         ),
+        traffic=True,
     )
     async def publish(
         self, call: Call, topic: str, query: InNamespace, headers: PublishHeaders, body: NewMessage
@@ -140,6 +141,7 @@ class Publishing:
         errors=ERRORS,
         body_bytes_max=BATCH_BYTES_MAX,
         examples=({"messages": [{"value": "one", "key": "a"}, {"value": "two", "key": "b"}]},),
+        traffic=True,
     )
     async def publish_batch(
         self, call: Call, topic: str, query: InNamespace, headers: PublishHeaders, body: NewMessages
@@ -165,6 +167,7 @@ class Publishing:
         statuses=(201,),
         errors=ERRORS,
         body_bytes_max=RAW_BYTES_MAX,
+        traffic=True,
     )
     async def publish_raw(
         self, call: Call, topic: str, query: InNamespace, headers: RawHeaders, body: bytes
@@ -219,6 +222,7 @@ class Publishing:
                 )
             except TopicFull as error:
                 full, done = error, Published(None, 0)
+            self._context.published(topic.namespace, batch, done.accepted)
             placed += done.placed
             refused += places[done.accepted :]
         if full is not None and not placed:

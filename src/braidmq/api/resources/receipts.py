@@ -23,12 +23,11 @@ from braidmq.engine.transactions.coordinator import InFlight
 from braidmq.engine.transactions.errors import NotInFlight
 from braidmq.engine.transactions.ledger import Transaction
 from braidmq.model.errors import BraidError, NotFound
-from braidmq.model.limits import MIB
+from braidmq.model.limits import ERROR_CHARACTERS_MAX, MIB
 from braidmq.security.rights import EACH, read
 
 RECEIPTS_MAX = 10_000
 RECEIPT_CHARACTERS_MAX = 512
-ERROR_CHARACTERS_MAX = 4096
 
 Receipt = Annotated[str, Meta(max_length=RECEIPT_CHARACTERS_MAX)]
 Receipts = Annotated[list[Receipt], Meta(min_length=1, max_length=RECEIPTS_MAX)]
@@ -107,6 +106,7 @@ class Answers:
         tag="receipts",
         statuses=(204,),
         errors=(*ERRORS, *TRANSACTION_ERRORS, NotInFlight),
+        traffic=True,
     )
     async def ack(
         self, call: Call, receipt: Receipt, query: InNamespace, headers: TransactionHeaders
@@ -128,6 +128,7 @@ class Answers:
         statuses=(204,),
         errors=ERRORS,
         examples=({"error": "database is down"},),
+        traffic=True,
     )
     async def nack(self, call: Call, receipt: Receipt, query: InNamespace, body: NackOne) -> None:
         """Give a message back, to be tried again.
@@ -145,6 +146,7 @@ class Answers:
         statuses=(204,),
         errors=ERRORS,
         examples=({"error": "not an order"},),
+        traffic=True,
     )
     async def reject(
         self, call: Call, receipt: Receipt, query: InNamespace, body: RejectOne
@@ -160,6 +162,7 @@ class Answers:
         statuses=(204,),
         errors=ERRORS,
         examples=({"visibility_ms": 60_000},),
+        traffic=True,
     )
     async def extend(
         self, call: Call, receipt: Receipt, query: InNamespace, body: ExtendOne
@@ -176,6 +179,7 @@ class Answers:
         tag="receipts",
         errors=(NotFound, *TRANSACTION_ERRORS, StaleReceipt, NotInFlight),
         body_bytes_max=8 * MIB,
+        traffic=True,
     )
     async def ack_many(
         self, call: Call, query: InNamespace, headers: TransactionHeaders, body: AckMany
@@ -197,6 +201,7 @@ class Answers:
         tag="receipts",
         errors=(NotFound,),
         body_bytes_max=8 * MIB,
+        traffic=True,
     )
     async def nack_many(self, call: Call, query: InNamespace, body: NackMany) -> Settled:
         """Give many messages back, to be tried again."""
@@ -209,6 +214,7 @@ class Answers:
         tag="receipts",
         errors=(NotFound,),
         body_bytes_max=8 * MIB,
+        traffic=True,
     )
     async def reject_many(self, call: Call, query: InNamespace, body: RejectMany) -> Settled:
         """Give many messages up: they become dead letters at once."""
@@ -221,6 +227,7 @@ class Answers:
         tag="receipts",
         errors=(NotFound,),
         body_bytes_max=8 * MIB,
+        traffic=True,
     )
     async def extend_many(self, call: Call, query: InNamespace, body: ExtendMany) -> Settled:
         """Ask for more time to answer for many messages."""

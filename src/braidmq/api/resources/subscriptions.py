@@ -11,15 +11,32 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace
+from braidmq.api.context import ApiContext, InNamespace, PagedQuery
 from braidmq.api.endpoints import Answer, Body, Call, operation
-from braidmq.api.long_polls import WAIT_MS_MAX, Waiting
-from braidmq.api.messages import Message, show
-from braidmq.engine.errors import BadPosition, UnknownSubscription, UnknownTopic, WrongMode
-from braidmq.engine.policy import SECOND_MS
-from braidmq.engine.receipts import receipts_of
+from braidmq.api.long_polls import Waiting
+from braidmq.api.messages import Message, Partition, show
+from braidmq.api.paging import BEGINNING, OffsetPlace, Page, cursor_of, first_of, place_in
+from braidmq.engine.ages import in_flight_age_ms, ready_age_ms
+from braidmq.engine.errors import (
+    BadPosition,
+    TooManyInFlight,
+    UnknownPartition,
+    UnknownSubscription,
+    UnknownTopic,
+    WrongMode,
+)
+from braidmq.engine.policy import HOUR_MS, SECOND_MS
+from braidmq.engine.receipts import Receipts
 from braidmq.engine.states import State
-from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Credit, Delivery, Mode, Subscription
+from braidmq.engine.topics import (
+    QUEUE_SUBSCRIPTION,
+    Consumer,
+    Credit,
+    Delivery,
+    Mode,
+    Subscription,
+    mode_by_ordering,
+)
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
 from braidmq.security.rights import listing, read
@@ -29,6 +46,8 @@ OFFSET_MAX = (1 << 63) - 1
 
 RECEIVE_MAX = 1000
 """As many as one consumer may have in flight (catalogue row D7)."""
+AWAITED_MAX = 10
+"""Of ten thousand partitions each may wait for all others: a hundred million numbers."""
 
 VISIBILITY_MS = 30 * SECOND_MS
 """For queues that have none: without a connection nobody notices that a receiver died."""
@@ -44,7 +63,13 @@ Position = Annotated[
 ]
 Limit = Annotated[int, Meta(ge=1, le=RECEIVE_MAX, description="Messages at most")]
 WaitMs = Annotated[
-    int, Meta(ge=0, le=WAIT_MS_MAX, description="How long to wait while there is no message")
+    int,
+    Meta(
+        ge=0,
+        le=HOUR_MS,
+        description="How long to wait while there is no message. Unless it says: as long as the"
+        " node lets anyone, `http.poll_wait_ms`, 30 seconds. More than that is refused",
+    ),
 ]
 VisibilityMs = Annotated[
     int,
@@ -59,21 +84,29 @@ Isolation = Annotated[
 
 
 class NewSubscription(Body, frozen=True):
-    mode: Annotated[
-        Literal["shared", "single-active", "exclusive", "key-ordered"],
-        Meta(description="Who gets which message"),
-    ] = "shared"
+    mode: (
+        Annotated[
+            Literal["shared", "single-active", "exclusive", "key-ordered"],
+            Meta(
+                description="Who gets which message. Unless it says: `shared`, and"
+                " `single-active` where the topic's `ordering` is `strict`. `key-ordered` keeps"
+                " the order of each key among several who receive"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     start: Position = "earliest"
     isolation: Isolation = "read_committed"
 
 
 class SeekBody(Body, frozen=True):
     to: Position
+    partition: Annotated[Partition, Meta(description="Only this one")] | UnsetType = UNSET
 
 
 class ReceiveBody(Body, frozen=True):
     limit: Limit = 1
-    wait_ms: WaitMs = 0
+    wait_ms: WaitMs | UnsetType = UNSET
     visibility_ms: VisibilityMs | UnsetType = UNSET
     auto_ack: Annotated[
         bool, Meta(description="They count as acknowledged at once: lost if the answer is")
@@ -86,6 +119,13 @@ class PartitionLag(msgspec.Struct, frozen=True):
     end: Annotated[int, Meta(description="The offset the next message gets")]
     lag: Annotated[int, Meta(description="Unsettled messages")]
     in_flight: int
+    held: Annotated[
+        int,
+        Meta(description="Messages that wait for others of their keys, from before a resize"),
+    ] = 0
+    waits_for: Annotated[
+        list[int], Meta(description="Partitions in which those are, ten at most")
+    ] = []
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True):
@@ -99,6 +139,17 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     lag: Annotated[int, Meta(description="Unsettled messages")]
     ready: int
     in_flight: int
+    oldest_ready_ms: Annotated[
+        int | None,
+        Meta(description="How long the oldest message has waited for a consumer; null: none does"),
+    ]
+    oldest_in_flight_ms: Annotated[
+        int | None,
+        Meta(
+            description="How long the oldest delivery has not been answered, to a tenth of a"
+            " second; null: there is none, or it was before the node was restarted"
+        ),
+    ]
     delivered: Annotated[int, Meta(description="Since the node started")]
     redelivered: int
     acked: int
@@ -107,14 +158,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     partitions: list[PartitionLag]
 
 
-class InFlightQuery(InNamespace, frozen=True):
+class InFlightQuery(PagedQuery, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MAX)] = 1000
-    partition: Annotated[
-        int, Meta(ge=0, le=10_000, description="Begin in this partition: the next page")
-    ] = 0
-    after: Annotated[
-        int, Meta(ge=-1, le=OFFSET_MAX, description="In it, only offsets after this one")
-    ] = -1
 
 
 class InFlight(msgspec.Struct, frozen=True):
@@ -150,7 +195,7 @@ class Subscriptions:
         """List the subscriptions of all topics the caller may read."""
         grants = call.grants
         return [
-            described(each, self._waiting)
+            described(each, self._waiting, self._context.now_ms)
             for topic in self._context.engine().state.topics_of(query.namespace)
             if grants.may_read(topic.name)
             for each in topic.subscriptions.values()
@@ -168,7 +213,10 @@ class Subscriptions:
     ) -> list[SubscriptionInfo]:
         """List the subscriptions of a topic."""
         found = self._context.topic(call, topic)
-        return [described(each, self._waiting) for each in found.subscriptions.values()]
+        return [
+            described(each, self._waiting, self._context.now_ms)
+            for each in found.subscriptions.values()
+        ]
 
     @operation(
         "GET",
@@ -182,7 +230,7 @@ class Subscriptions:
     ) -> SubscriptionInfo:
         """Describe a subscription, with its lag."""
         found = self._context.subscription(call, topic, subscription)
-        return described(found, self._waiting)
+        return described(found, self._waiting, self._context.now_ms)
 
     @operation(
         "PUT",
@@ -204,19 +252,21 @@ class Subscriptions:
         found = self._context.topic(call, topic)
         known = found.subscriptions.get(subscription)
         if known is not None:
-            if known.mode != body.mode:
+            if body.mode not in (UNSET, known.mode):
                 raise WrongMode(f"subscription {subscription!r} of topic {topic!r} is {known.mode}")
-            return Answer(described(known, self._waiting), 200)
+            return Answer(described(known, self._waiting, self._context.now_ms), 200)
         made = self._context.engine().subscriptions.subscribe(
             found,
             subscription,
             now_ms=self._context.now_ms,
-            mode=Mode(body.mode),
+            mode=(
+                mode_by_ordering(found.policy.ordering) if body.mode is UNSET else Mode(body.mode)
+            ),
             start=position(body.start),
             uncommitted=body.isolation == "read_uncommitted",
         )
         await self._context.done()
-        return described(made, self._waiting)
+        return described(made, self._waiting, self._context.now_ms)
 
     @operation(
         "DELETE",
@@ -224,7 +274,7 @@ class Subscriptions:
         right=read("topic").noting("configure, too, for a queue's own subscription"),
         tag="subscriptions",
         statuses=(204,),
-        errors=(UnknownTopic, UnknownSubscription),
+        errors=(UnknownTopic, UnknownSubscription, WrongMode),
     )
     async def delete_subscription(
         self, call: Call, topic: str, subscription: str, query: InNamespace
@@ -233,6 +283,11 @@ class Subscriptions:
         found = self._context.subscription(call, topic, subscription)
         if found.name.partition(".")[0] == QUEUE_SUBSCRIPTION:
             call.grants.need_configure(topic)
+        if found.mode is Mode.ASSIGNED and found.consumers:
+            raise WrongMode(
+                f"subscription {subscription!r} of topic {topic!r} belongs to a group with members",
+                remedy="Let them leave, and delete the group",
+            )
         self._context.engine().subscriptions.delete(found)
         await self._context.done()
 
@@ -241,28 +296,34 @@ class Subscriptions:
         "/v1/topics/{topic}/subscriptions/{subscription}/seek",
         right=read("topic"),
         tag="subscriptions",
-        errors=(UnknownTopic, UnknownSubscription, BadPosition),
-        examples=({"to": "earliest"}, {"to": "@1735689600000"}),
+        errors=(UnknownTopic, UnknownSubscription, UnknownPartition, BadPosition),
+        examples=({"to": "earliest"}, {"to": "@1735689600000"}, {"to": "1200", "partition": 3}),
     )
     async def seek_subscription(
         self, call: Call, topic: str, subscription: str, query: InNamespace, body: SeekBody
     ) -> SubscriptionInfo:
-        """Go back, or on, in all partitions.
+        """Go back, or on, in all partitions or in one.
 
         Receipts given out before are stale from then on. Other subscriptions do not notice.
         """
         found = self._context.subscription(call, topic, subscription)
-        self._context.engine().offsets.rewind(found, position(body.to), now_ms=self._context.now_ms)
+        self._context.engine().offsets.rewind(
+            found,
+            position(body.to),
+            now_ms=self._context.now_ms,
+            partition=None if body.partition is UNSET else body.partition,
+        )
         await self._context.done()
-        return described(found, self._waiting)
+        return described(found, self._waiting, self._context.now_ms)
 
     @operation(
         "POST",
         "/v1/topics/{topic}/subscriptions/{subscription}/receive",
         right=read("topic"),
         tag="subscriptions",
-        errors=(UnknownTopic, UnknownSubscription, WrongMode),
+        errors=(UnknownTopic, UnknownSubscription, WrongMode, TooManyInFlight),
         examples=({"limit": 10, "wait_ms": 20_000},),
+        traffic=True,
     )
     async def receive(
         self, call: Call, topic: str, subscription: str, query: InNamespace, body: ReceiveBody
@@ -270,6 +331,7 @@ class Subscriptions:
         """Receive messages, and wait for some if there are none.
 
         Each comes with a receipt, for `/v1/receipts`. The subscription of an AMQP queue is `queue`.
+        All who receive from it may have `in_flight_max` of the topic unanswered; then it is 429.
         """
         found = self._context.subscription(call, topic, subscription)
         if found.mode is Mode.ASSIGNED:
@@ -277,6 +339,13 @@ class Subscriptions:
                 f"subscription {subscription!r} of topic {topic!r} belongs to a group",
                 remedy="Join the group and poll as one of its members",
             )
+        if self._consumer(found).room <= 0:
+            raise TooManyInFlight(
+                f"{found.in_flight} messages of subscription {subscription!r} of topic {topic!r}"
+                " are unanswered"
+            )
+
+        wait_ms = self._waiting.wanted_ms(body.wait_ms)
 
         def take() -> list[Message]:
             call.require_still(lambda: call.grants.may_read(topic))
@@ -285,9 +354,15 @@ class Subscriptions:
             consumer = self._consumer(found)
             consumer.auto_ack = body.auto_ack
             consumer.visibility_ms = visibility_of(found, body.visibility_ms)
-            return taken(engine.dispatching.pull(consumer, body.limit, now_ms=self._context.now_ms))
+            found_now = engine.dispatching.pull(consumer, body.limit, now_ms=self._context.now_ms)
+            self._context.delivered(found_now)
+            return taken(engine.receipts, found_now)
 
-        return Received(await self._waiting.wait(call.request, [found], take, body.wait_ms))
+        messages = await self._waiting.wait(call.request, [found], take, wait_ms)
+        if messages:
+            # A deadline that a crash must not forget is on disk before anybody relies on it.
+            await self._context.done()
+        return Received(messages)
 
     @operation(
         "GET",
@@ -298,10 +373,13 @@ class Subscriptions:
     )
     async def list_in_flight(
         self, call: Call, topic: str, subscription: str, query: InFlightQuery
-    ) -> list[InFlight]:
+    ) -> list[InFlight] | Page:
         """List messages at consumers, by partition and offset."""
         found = self._context.subscription(call, topic, subscription)
-        return list(islice(in_flight(found, query.partition, query.after), query.limit))
+        partition, after = place_in(query.cursor, OffsetPlace, BEGINNING)
+        later = islice(in_flight(found, partition, after), query.limit + 1)
+        listed, more = first_of(list(later), query.limit)
+        return Page(listed, cursor_of([listed[-1].partition, listed[-1].offset]) if more else "")
 
     def _consumer(self, subscription: Subscription) -> Consumer:
         consumer = self._consumers.get(subscription)
@@ -311,6 +389,7 @@ class Subscriptions:
             consumer = self._consumers[subscription] = engine.consumers.attach(
                 subscription, now_ms=self._context.now_ms, credits=[Credit()], passive=True
             )
+        consumer.credits[0].limit = subscription.topic.policy.in_flight_max
         return consumer
 
     def _drop_orphans(self) -> None:
@@ -343,7 +422,7 @@ def visibility_of(subscription: Subscription, wanted: int | UnsetType) -> int:
     return subscription.topic.policy.visibility_ms or VISIBILITY_MS
 
 
-def taken(deliveries: list[Delivery]) -> list[Message]:
+def taken(receipts: Receipts, deliveries: list[Delivery]) -> list[Message]:
     """Deliveries as messages with receipts. At once: a receipt holds for the delivery as it is."""
     return [
         show(
@@ -355,12 +434,14 @@ def taken(deliveries: list[Delivery]) -> list[Message]:
         )
         for delivery in deliveries
         for index, receipt in zip(
-            range(delivery.first_index, delivery.stop_index), receipts_of(delivery), strict=True
+            range(delivery.first_index, delivery.stop_index), receipts.of(delivery), strict=True
         )
     ]
 
 
-def described(subscription: Subscription, waiting: Waiting) -> SubscriptionInfo:
+def described(subscription: Subscription, waiting: Waiting, now_ms: int) -> SubscriptionInfo:
+    barriers = subscription.barriers
+    awaited = barriers.awaited(AWAITED_MAX) if barriers is not None else []
     return SubscriptionInfo(
         namespace=subscription.topic.namespace,
         topic=subscription.topic.name,
@@ -372,6 +453,8 @@ def described(subscription: Subscription, waiting: Waiting) -> SubscriptionInfo:
         lag=subscription.depth,
         ready=subscription.ready,
         in_flight=subscription.in_flight,
+        oldest_ready_ms=ready_age_ms(subscription, now_ms),
+        oldest_in_flight_ms=in_flight_age_ms(subscription, now_ms),
         delivered=subscription.delivered,
         redelivered=subscription.redelivered,
         acked=subscription.acked,
@@ -384,6 +467,8 @@ def described(subscription: Subscription, waiting: Waiting) -> SubscriptionInfo:
                 view.state.end,
                 view.state.depth,
                 view.state.in_flight,
+                view.state.held,
+                awaited[view.partition.number] if awaited and view.state.held else [],
             )
             for view in subscription.views
         ],

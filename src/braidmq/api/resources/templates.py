@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from braidmq.api.context import ApiContext, InNamespace, require_storable
 from braidmq.api.endpoints import Answer, Body, Call, operation
-from braidmq.engine.errors import BadPartitionCount, UnknownTemplate
+from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, Template
 from braidmq.model.errors import NotFound
 from braidmq.security.permissions import check_pattern
@@ -72,7 +72,7 @@ class Templates:
         right=administering("query.namespace").noting(TARGETS),
         tag="templates",
         statuses=(201, 200),
-        errors=(NotFound, IllegalPolicy, BadPartitionCount),
+        errors=(NotFound, IllegalPolicy, TooManyResizes),
         examples=({"pattern": "^shop[.]", "settings": {"ttl_ms": 86_400_000}, "priority": 5},),
     )
     async def put_template(

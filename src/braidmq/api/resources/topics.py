@@ -9,6 +9,7 @@ from braidmq.api.context import (
     ApiContext,
     InNamespace,
     MillisecondsSinceEpoch,
+    PagedQuery,
     require_storable,
 )
 from braidmq.api.endpoints import (
@@ -18,8 +19,11 @@ from braidmq.api.endpoints import (
     operation,
     refuse_if_only_new,
 )
+from braidmq.api.paging import Page, cursor_of, place_in
 from braidmq.api.problems import LimitReached, PreconditionFailed
-from braidmq.engine.errors import BadPartitionCount, TopicExists, UnknownTopic
+from braidmq.engine.ages import oldest
+from braidmq.engine.errors import TooManyResizes, TopicExists, UnknownTopic
+from braidmq.engine.keeping import kept_of
 from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
 from braidmq.engine.references import names_target
 from braidmq.engine.topics import Topic
@@ -40,9 +44,8 @@ class Settings(Body, frozen=True):
     ] = msgspec.field(default_factory=dict)
 
 
-class ListQuery(InNamespace, frozen=True):
+class ListQuery(PagedQuery, frozen=True):
     prefix: Annotated[str, Meta(description="Only names that begin so")] = ""
-    after: Annotated[str, Meta(description="Only names after this one: the next page")] = ""
     limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
 
 
@@ -62,6 +65,12 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     partition: int
     start_offset: Annotated[int, Meta(description="The first offset it still has")]
     next_offset: Annotated[int, Meta(description="What the next message gets")]
+    messages: Annotated[int, Meta(description="What its log still has, settled or not")]
+    bytes: Annotated[int, Meta(description="What they take, about")]
+    closing: Annotated[
+        bool,
+        Meta(description="It was taken away: it takes no more messages, and is read to its end"),
+    ] = False
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -72,6 +81,25 @@ class TopicInfo(msgspec.Struct, frozen=True):
     published: int
     depth: int
     depth_bytes: int
+    oldest_ready_ms: Annotated[
+        int | None,
+        Meta(
+            description="How long the oldest message of any subscription has waited for a consumer;"
+            " null: none does"
+        ),
+    ]
+    oldest_in_flight_ms: Annotated[
+        int | None,
+        Meta(description="How long the oldest delivery has not been answered; null: there is none"),
+    ]
+    messages: Annotated[
+        int, Meta(description="What its partitions still have, settled or not; after a restart too")
+    ]
+    bytes: Annotated[int, Meta(description="What they take, about")]
+    kept: Annotated[
+        int, Meta(description="Acknowledged messages that a queue keeps: a seek replays them")
+    ]
+    kept_bytes: Annotated[int, Meta(description="What those take, about")]
     settings: Annotated[dict[str, Any], Meta(description="Those it was given")]
     policy: Annotated[TopicPolicy, Meta(description="What holds, templates and defaults included")]
     partitions: list[PartitionInfo]
@@ -100,25 +128,26 @@ class Topics:
         tag="topics",
         errors=(NotFound,),
     )
-    async def list_topics(self, call: Call, query: ListQuery) -> list[TopicSummary]:
+    async def list_topics(self, call: Call, query: ListQuery) -> list[TopicSummary] | Page:
         """List topics.
 
-        By name, at most `limit`; for the next page give the last name as `after`. Only topics that
-        the caller may read, write or configure are listed.
+        By name; only those that the caller may read, write or configure.
         """
         grants = call.grants
+        (after,) = place_in(query.cursor, tuple[str], ("",))
         names = sorted(
             topic.name
             for topic in self._context.engine().state.topics_of(query.namespace)
-            if topic.name > query.after and topic.name.startswith(query.prefix)
+            if topic.name > after and topic.name.startswith(query.prefix)
         )
         seen: list[TopicSummary] = []
         for name in names:
-            if grants.sees(name):
-                seen.append(summary(self._context.engine().state.topic(query.namespace, name)))
+            if not grants.sees(name):
+                continue
             if len(seen) == query.limit:
-                break
-        return seen
+                return Page(seen, cursor_of([seen[-1].name]))
+            seen.append(summary(self._context.engine().state.topic(query.namespace, name)))
+        return Page(seen)
 
     @operation(
         "GET", "/v1/topics/{topic}", right=any_right("topic"), tag="topics", errors=(UnknownTopic,)
@@ -182,7 +211,7 @@ class Topics:
         "/v1/topics/{topic}",
         right=configure("topic").noting(TARGETS),
         tag="topics",
-        errors=(UnknownTopic, IllegalPolicy, BadPartitionCount),
+        errors=(UnknownTopic, IllegalPolicy, TooManyResizes),
         examples=({"settings": {"retention": {"time_ms": 86_400_000}}},),
     )
     async def alter_topic(
@@ -243,6 +272,9 @@ class Topics:
         if not call.grants.may_configure(topic.name):
             # An address that alerts are posted to is often all it takes to post there.
             policy, settings = without_webhook(policy), without_webhook_setting(settings)
+        kept = [kept_of(each) for each in topic.partitions]
+        ready_ms, in_flight_ms = oldest(topic, self._context.now_ms)
+        retained = [each.log.retained() for each in topic.partitions]
         return TopicInfo(
             namespace=topic.namespace,
             name=topic.name,
@@ -251,11 +283,23 @@ class Topics:
             published=topic.published,
             depth=topic.depth,
             depth_bytes=topic.depth_bytes,
+            oldest_ready_ms=ready_ms,
+            oldest_in_flight_ms=in_flight_ms,
+            messages=sum(each[0] for each in retained),
+            bytes=sum(each[1] for each in retained),
+            kept=sum(each[0] for each in kept),
+            kept_bytes=sum(each[1] for each in kept),
             settings=settings,
             policy=policy,
             partitions=[
-                PartitionInfo(each.number, each.log.start_offset, each.log.next_offset)
-                for each in topic.partitions
+                PartitionInfo(
+                    each.number,
+                    each.log.start_offset,
+                    each.log.next_offset,
+                    *has,
+                    each.number >= topic.width,
+                )
+                for each, has in zip(topic.partitions, retained, strict=True)
             ],
             subscriptions=sorted(topic.subscriptions),
             disabled=UNSET if topic.dead_letter is topic.policy.dead_letter else ["dead_letter"],
@@ -278,7 +322,7 @@ def summary(topic: Topic) -> TopicSummary:
     return TopicSummary(
         namespace=topic.namespace,
         name=topic.name,
-        partitions=len(topic.partitions),
+        partitions=topic.width,
         durable=topic.durable,
         subscriptions=len(topic.subscriptions),
         consumers=sum(len(each.consumers) for each in topic.subscriptions.values()),

@@ -18,8 +18,10 @@ from braidmq.api.transaction_headers import (
     Epoch,
     Name,
     ProducerId,
+    TransactionNumber,
     find_transaction,
 )
+from braidmq.engine.errors import TopicFull, UnknownTopic
 from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.transactions.coordinator import (
     BRANCHES_MAX,
@@ -31,9 +33,11 @@ from braidmq.engine.transactions.coordinator import (
 from braidmq.engine.transactions.entries import Application, Outcome
 from braidmq.engine.transactions.errors import (
     NotYourTransaction,
+    OtherInstance,
     ProducerFenced,
     StaleApplication,
     TransactionCommitted,
+    TransactionCommitting,
     UnknownBranch,
     UnknownProducer,
     UnknownTransaction,
@@ -46,6 +50,9 @@ from braidmq.security.rights import listing, owner, write
 
 BRANCHES_BYTES_MAX = 16 * MIB
 """A body that names so many branches, with names of full length."""
+
+RESERVED_NAME = "stats"
+"""What is at its place in a path is something else."""
 
 Duration = Annotated[int, Meta(ge=1, le=DURATION_MS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
@@ -63,6 +70,13 @@ class ApplicationStep(Body, frozen=True):
     name: Name
     epoch: Number
     sequence: Number
+    instance: Annotated[
+        str,
+        Meta(
+            max_length=NAME_CHARACTERS_MAX,
+            description="Who counts; another one can't go on with the same epoch",
+        ),
+    ] = ""
 
 
 class NewTransaction(Body, frozen=True):
@@ -76,6 +90,13 @@ class NewTransaction(Body, frozen=True):
     ) = UNSET
     producer_epoch: Epoch | UnsetType = UNSET
     application: ApplicationStep | UnsetType = UNSET
+    staged: Annotated[
+        bool,
+        Meta(
+            description="What is published in it lies outside its topics, and holds up nobody,"
+            " until the commit copies it there"
+        ),
+    ] = False
 
 
 class CommitTransaction(Body, frozen=True):
@@ -83,6 +104,13 @@ class CommitTransaction(Body, frozen=True):
         Annotated[
             list[Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]],
             Meta(max_length=BRANCHES_MAX, description="What others published is left out"),
+        ]
+        | UnsetType
+    ) = UNSET
+    number: (
+        Annotated[
+            TransactionNumber,
+            Meta(description="Which of those that had its name: not to commit another one"),
         ]
         | UnsetType
     ) = UNSET
@@ -102,7 +130,7 @@ class HeldPartition(msgspec.Struct, frozen=True):
 class TransactionInfo(msgspec.Struct, frozen=True):
     namespace: str
     name: str
-    state: Literal["empty", "ongoing", "prepare", "complete"]
+    state: Literal["empty", "ongoing", "committing", "prepare", "complete"]
     owner: str
     number: int | UnsetType = UNSET
     started_ms: MillisecondsSinceEpoch | UnsetType = UNSET
@@ -145,9 +173,12 @@ class Transactions:
             ProducerFenced,
             NotYourTransaction,
             TransactionCommitted,
+            TransactionCommitting,
             StaleApplication,
+            OtherInstance,
         ),
         examples=({}, {"name": "nightly-17", "timeout_ms": 600_000}),
+        traffic=True,
     )
     async def begin_transaction(
         self, call: Call, query: InNamespace, body: NewTransaction
@@ -159,6 +190,11 @@ class Transactions:
         that name that is open is answered with 200; one that is committed, with 409.
         """
         coordinator, now_ms = self._coordinator(), self._context.now_ms
+        if body.name == RESERVED_NAME:
+            raise BadRequest(
+                f"a transaction can't be named {RESERVED_NAME!r}: that is where statistics are",
+                remedy="Use another name",
+            )
         if (body.producer_id is UNSET) != (body.producer_epoch is UNSET):
             raise BadRequest("a producer needs both an id and an epoch")
         producer = None
@@ -179,9 +215,10 @@ class Transactions:
             producer=producer,
             application=None
             if step is UNSET
-            else Application(step.name, step.epoch, step.sequence),
+            else Application(step.name, step.epoch, step.sequence, step.instance),
             timeout_ms=body.timeout_ms,
             session_ms=body.session_ms,
+            staged=body.staged,
         )
         info = self._described(transaction)
         await self._context.done()
@@ -231,6 +268,7 @@ class Transactions:
         tag="transactions",
         statuses=(204,),
         errors=TRANSACTION_ERRORS,
+        traffic=True,
     )
     async def keep_transaction(self, call: Call, transaction: str, query: InNamespace) -> None:
         """Say that whoever has the transaction is still there.
@@ -244,26 +282,43 @@ class Transactions:
         "/v1/transactions/{transaction}/commit",
         right=owner("transaction"),
         tag="transactions",
-        errors=(*TRANSACTION_ERRORS, UnknownBranch, StaleApplication, StaleGeneration),
+        errors=(
+            *TRANSACTION_ERRORS,
+            UnknownBranch,
+            StaleApplication,
+            OtherInstance,
+            StaleGeneration,
+            TopicFull,
+            UnknownTopic,
+        ),
         body_bytes_max=BRANCHES_BYTES_MAX,
         examples=({}, {"branches": ["task-1", "task-3"]}),
+        traffic=True,
     )
     async def commit_transaction(
         self, call: Call, transaction: str, query: InNamespace, body: CommitTransaction
     ) -> TransactionInfo:
         """Make all of it visible, and have what it acknowledged done with.
 
-        To commit one that is committed is answered the same; one that was aborted, with 409.
+        To commit one that is committed is answered the same; one that was aborted, with 409. What
+        is staged is copied to its topics first, for which the caller needs the right to write.
         """
         owner = self._owner(query.namespace, transaction)
-        lsn = self._coordinator().end(
-            query.namespace,
-            transaction,
-            commit=True,
-            now_ms=self._context.now_ms,
-            owner=owner,
-            branches=None if body.branches is UNSET else body.branches,
-        )
+        branches = None if body.branches is UNSET else body.branches
+        if body.number is not UNSET:
+            self._coordinator().require_number(query.namespace, transaction, body.number)
+        staged = self._staged(query.namespace, transaction)
+        if staged is not None:
+            lsn = await self._commit_staged(call, staged, branches)
+        else:
+            lsn = self._coordinator().end(
+                query.namespace,
+                transaction,
+                commit=True,
+                now_ms=self._context.now_ms,
+                owner=owner,
+                branches=branches,
+            )
         return await self._ended(query.namespace, transaction, owner, lsn)
 
     @operation(
@@ -301,6 +356,22 @@ class Transactions:
         if last is None:
             raise UnknownApplication(f"application {application!r} has committed nothing")
         return ApplicationInfo(query.namespace, application, *last)
+
+    def _staged(self, namespace: str, name: str) -> Transaction | None:
+        for each in self._coordinator().transactions(namespace):
+            if each.begun.name == name and each.begun.staged:
+                return each
+        return None
+
+    async def _commit_staged(
+        self, call: Call, transaction: Transaction, branches: list[str] | None
+    ) -> Lsn:
+        engine = self._context.engine()
+        for topic in engine.staging.targets(transaction):
+            call.grants.need_write(topic.name)
+        steps = engine.staging.committing(transaction, branches, self._context.now_ms)
+        await self._context.node_loop.work(steps)
+        return engine.store.journal.last_lsn
 
     def _owner(self, namespace: str, name: str) -> str:
         """As whom the caller speaks: an administrator for whoever began it."""

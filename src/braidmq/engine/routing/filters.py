@@ -11,8 +11,9 @@ from braidmq.model.filters import misplaced_wildcard
 
 SEPARATOR, SINGLE, MULTI = b"/", b"+", b"#"
 
-FILTER_LEVELS_MAX = 128
-"""A level is a node in memory, and 64 KiB of separators would be 65 536 of them."""
+FILTER_LEVELS_MAX = 1024
+"""A level is a node in memory, and 64 KiB of separators would be 65 536 of them. Gateways may allow
+fewer."""
 
 
 def check_filter(pattern: bytes) -> None:

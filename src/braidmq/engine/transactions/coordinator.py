@@ -5,11 +5,8 @@ else commits it. Several may publish at once, each in a branch of its own, and t
 of them count. Ending it twice in the same way is answered the same.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-import msgspec
 
 from braidmq.engine.appending import Appending
 from braidmq.engine.groups import StaleGeneration
@@ -17,7 +14,7 @@ from braidmq.engine.hooks import Hooks
 from braidmq.engine.offsets import Offsets, require_within
 from braidmq.engine.settlement import Settlement, forget_keys
 from braidmq.engine.settling import Settling
-from braidmq.engine.state import CANCELLED, EngineState, TimerKind
+from braidmq.engine.state import CANCELLED, STAGING, EngineState, TimerKind
 from braidmq.engine.states import Event
 from braidmq.engine.timers import Timers
 from braidmq.engine.topics import (
@@ -27,6 +24,24 @@ from braidmq.engine.topics import (
     Subscription,
     Topic,
     TopicPartition,
+)
+from braidmq.engine.transactions.applications import (
+    instance_of,
+    require_instance,
+    require_next,
+)
+from braidmq.engine.transactions.endings import (
+    ASKED,
+    FENCED,
+    OWNER_GONE,
+    SILENT,
+    TIMED_OUT,
+    Claimed,
+    log_end,
+    lost,
+    marker,
+    over,
+    require_number,
 )
 from braidmq.engine.transactions.entries import (
     Acknowledged,
@@ -49,23 +64,19 @@ from braidmq.engine.transactions.errors import (
     NotInFlight,
     NotYourTransaction,
     ProducerFenced,
-    StaleApplication,
     TooManyBranches,
-    TransactionAborted,
     TransactionCommitted,
+    TransactionCommitting,
     UnknownBranch,
     UnknownProducer,
     UnknownTransaction,
 )
 from braidmq.engine.transactions.ledger import Branch, Ledger, Producer, Transaction
 from braidmq.engine.transactions.stability import Stability
-from braidmq.model.errors import BadRequest, BraidError
-from braidmq.model.ids import Lsn, PartitionId, SubscriptionId
-from braidmq.record.batch import FLAG_COMMIT, FLAG_CONTROL, RecordBatch
+from braidmq.model.errors import BadRequest
+from braidmq.model.ids import Lsn, SubscriptionId
 from braidmq.storage.entries import Settled
 from braidmq.storage.journal import Kind
-
-logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 60_000
 SESSION_MS = 30_000
@@ -79,11 +90,8 @@ BRANCHES_MAX = 10_000
 PRODUCER_IDLE_MS = 7 * 24 * 60 * 60 * 1000
 EPOCH_MAX = 0x7FFF
 
-TIMED_OUT = "timeout"
-SILENT = "session"
-FENCED = "fenced"
-ASKED = "aborted"
-OWNER_GONE = "restart"
+COPIES = "\0copies"
+"""The branch of what was staged, once it is in its topics. No header can name it."""
 
 
 InFlight = tuple[Consumer, PartitionView, int, int]
@@ -139,12 +147,15 @@ class Coordinator:
         self._partitions_gone = False
         self.committed = 0
         self.aborted = 0
+        self.over: list[Callable[[Transaction], None]] = []
+        """For who keeps something of transactions: this one has ended."""
         timers.register(TimerKind.TRANSACTION, self._expire)
         timers.register(TimerKind.SWEEP, self._sweep)
         hooks.topic_deleted.append(self._forget_topic)
+        hooks.partitions_changed.append(lambda topic, _: self._forget_topic(topic))
         hooks.namespace_deleted.append(self._forget_namespace)
 
-    def _note(self, entry: TransactionEntry) -> Lsn:
+    def note(self, entry: TransactionEntry) -> Lsn:
         lsn = self._state.store.note(Kind.TRANSACTION, encode_entry(entry))
         self._ledger.apply(entry)
         return lsn
@@ -167,8 +178,8 @@ class Coordinator:
                 number, epoch = known.id, known.epoch + 1
             else:
                 # It goes on with another number, and whoever has the last epoch may write no more.
-                self._note(ProducerForgotten(known.id))
-        lsn = self._note(ProducerSet(number, epoch, namespace, name, owner))
+                self.note(ProducerForgotten(known.id))
+        lsn = self.note(ProducerSet(number, epoch, namespace, name, owner))
         producer = self._ledger.producers[number]
         producer.last_seen_ms = now_ms
         return producer, lsn
@@ -204,14 +215,14 @@ class Coordinator:
     def close_producer(self, producer: Producer) -> None:
         """Whoever had it says that it is done with. One with a name keeps its epoch."""
         if not producer.name and self._ledger.producers.get(producer.id) is producer:
-            self._note(ProducerForgotten(producer.id))
+            self.note(ProducerForgotten(producer.id))
 
     def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         """Producers that nobody has used for long are forgotten, and what they all had in
         partitions that are no more."""
         for producer in list(self._ledger.producers.values()):
             if now_ms - producer.last_seen_ms >= PRODUCER_IDLE_MS:
-                self._note(ProducerForgotten(producer.id))
+                self.note(ProducerForgotten(producer.id))
         if self._partitions_gone:
             self._partitions_gone = False
             self._forget_gone_partitions()
@@ -219,7 +230,8 @@ class Coordinator:
     def _forget_gone_partitions(self) -> None:
         for producer in self._ledger.producers.values():
             for number in producer.marks.keys() - self._state.partitions.keys():
-                del producer.marks[number]
+                if not self._ledger.remembers(number):
+                    del producer.marks[number]
 
     # --- beginning and finding ---
 
@@ -234,6 +246,7 @@ class Coordinator:
         application: Application | None = None,
         timeout_ms: int = TIMEOUT_MS,
         session_ms: int = SESSION_MS,
+        staged: bool = False,
     ) -> tuple[Transaction, Lsn | None]:
         """The open transaction of that name, begun if there is none.
 
@@ -241,21 +254,27 @@ class Coordinator:
         """
         if max(timeout_ms, session_ms) > DURATION_MS_MAX:
             raise BadRequest(f"a transaction can take at most {DURATION_MS_MAX} ms")
+        require_instance(self._ledger, namespace, application)
         ledger, key = self._ledger, (namespace, name)
         if name and key in ledger.by_name:
             transaction = ledger.by_name[key]
             self._require_owner(owner, transaction.begun.owner, name)
-            transaction.last_seen_ms = now_ms
-            return transaction, None
+            self._require_not_committing(transaction)
+            if instance_of(transaction.begun.application) != instance_of(application):
+                # Another run of the program: it does not go on with this one's.
+                self.abort(transaction, now_ms=now_ms, reason=FENCED)
+            else:
+                transaction.last_seen_ms = now_ms
+                return transaction, None
         outcome = ledger.outcomes.get(key) if name else None
         if outcome is not None and outcome.committed:
             self._require_owner(owner, outcome.owner, name)
             raise TransactionCommitted(f"transaction {name!r} is committed already")
-        self._check_application(namespace, application, owner)
+        require_next(self._ledger, namespace, application, owner)
         if producer is not None:
             self._abort_unfinished(producer, now_ms)
         number = ledger.next_transaction
-        lsn = self._note(
+        lsn = self.note(
             Begun(
                 number,
                 namespace,
@@ -266,6 +285,7 @@ class Coordinator:
                 now_ms,
                 timeout_ms,
                 session_ms,
+                staged,
             )
         )
         transaction = ledger.transactions[number]
@@ -277,27 +297,6 @@ class Coordinator:
         for each in list(self._ledger.transactions.values()):
             if each.begun.producer == producer.id:
                 self.abort(each, now_ms=now_ms)
-
-    def _check_application(
-        self, namespace: str, application: Application | None, owner: str
-    ) -> None:
-        if application is None:
-            return
-        if self.application_owner(namespace, application.name) not in (None, owner):
-            # Numbers that somebody else used up would be taken for committed.
-            raise NotYourTransaction(f"application {application.name!r} belongs to another user")
-        last = self._ledger.applications.get((namespace, application.name))
-        if last is None or (application.epoch, application.sequence) > last:
-            return
-        if application.epoch < last[0]:
-            raise StaleApplication(
-                f"application {application.name!r} is at epoch {last[0]}, "
-                f"and epoch {application.epoch} has ended"
-            )
-        raise TransactionCommitted(
-            f"application {application.name!r} has committed {last[1]} already, "
-            f"and does not commit {application.sequence} again"
-        )
 
     def last_committed(self, namespace: str, application: str) -> tuple[int, int] | None:
         """Epoch and number of the last transaction an application has committed."""
@@ -318,10 +317,10 @@ class Coordinator:
         transaction = self._ledger.by_name.get((namespace, name))
         if transaction is None:
             outcome = self.outcome(namespace, name, owner)
-            _require_number(name, number, outcome.number)
-            raise _over(name, outcome.committed, outcome.reason)
+            require_number(name, number, outcome.number)
+            raise over(name, outcome.committed, outcome.reason)
         self._require_owner(owner, transaction.begun.owner, name)
-        _require_number(name, number, transaction.number)
+        require_number(name, number, transaction.number)
         transaction.last_seen_ms = now_ms
         return transaction
 
@@ -332,6 +331,15 @@ class Coordinator:
             raise UnknownTransaction(f"there is no transaction {name!r}")
         self._require_owner(owner, outcome.owner, name)
         return outcome
+
+    def require_number(self, namespace: str, name: str, number: int) -> None:
+        """Raises UnknownTransaction where the last of a name is another than somebody was in."""
+        transaction = self._ledger.by_name.get((namespace, name))
+        outcome = self._ledger.outcomes.get((namespace, name))
+        if transaction is not None:
+            require_number(name, number, transaction.number)
+        elif outcome is not None:
+            require_number(name, number, outcome.number)
 
     def owner_of(self, namespace: str, name: str) -> str:
         """Whose it is, or was: for those who may do what only an owner may."""
@@ -348,16 +356,28 @@ class Coordinator:
             raise NotYourTransaction(f"transaction {name!r} belongs to another user")
 
     def require_open(self, transaction: Transaction) -> None:
-        """Somebody may hold on to a transaction that is over."""
+        """Somebody may hold on to a transaction that is over, or is being committed."""
+        self._require_undecided(transaction)
+        self._require_not_committing(transaction)
+
+    def _require_not_committing(self, transaction: Transaction) -> None:
+        if transaction.committing is not None:
+            raise TransactionCommitting(
+                f"transaction {transaction.begun.name!r} is being committed: no more goes into it"
+            )
+
+    def _require_undecided(self, transaction: Transaction) -> None:
         if transaction.prepared is not None:
             decided = transaction.prepared
             name = transaction.begun.name or str(transaction.number)
-            raise _over(name, decided.commit, decided.reason)
+            raise over(name, decided.commit, decided.reason)
 
     def require_writable(self, author: Producer | Branch, now_ms: int) -> None:
         """Somebody may hold on to a producer or branch that may write no more. Who may is alive."""
         if isinstance(author, Branch):
-            self.require_open(author.transaction)
+            self._require_undecided(author.transaction)
+            if author.name != COPIES:
+                self._require_not_committing(author.transaction)
             author.transaction.last_seen_ms = now_ms
             return
         known = self._ledger.producers.get(author.id)
@@ -375,7 +395,7 @@ class Coordinator:
             index = len(transaction.branches)
             if index >= BRANCHES_MAX:
                 raise TooManyBranches(f"a transaction can have at most {BRANCHES_MAX} branches")
-            self._note(BranchAdded(transaction.number, index, name))
+            self.note(BranchAdded(transaction.number, index, name))
             found = transaction.branches[name]
         return found
 
@@ -391,6 +411,8 @@ class Coordinator:
             partition = self._state.partitions.get(number)
             if partition is None or not partition.open_transactions:
                 continue
+            if partition.topic.namespace == STAGING:
+                continue  # nobody reads there
             first = partition.open_transactions.get(transaction.number)
             if first is None:
                 continue
@@ -436,9 +458,7 @@ class Coordinator:
         self._settlement.give_back(consumer, count, size)
         holder.took(count, size)
         self._state.mark_dirty(view.subscription)
-        self._note(
-            Acknowledged(transaction.number, view.subscription.id, view.partition_id, ranges)
-        )
+        self.note(Acknowledged(transaction.number, view.subscription.id, view.partition_id, ranges))
         return count
 
     def commit_offsets(self, transaction: Transaction, claims: Sequence[OffsetClaim]) -> None:
@@ -453,7 +473,7 @@ class Coordinator:
             require_within(view, offset)
         for view, offset, require_member in claims:
             key = (view.subscription.id, view.partition_id)
-            self._note(OffsetCommitted(transaction.number, *key, offset))
+            self.note(OffsetCommitted(transaction.number, *key, offset))
             transaction.guards[key] = require_member
 
     def _require_members(self, transaction: Transaction) -> None:
@@ -488,23 +508,40 @@ class Coordinator:
         self, transaction: Transaction, *, now_ms: int, branches: Sequence[str] | None = None
     ) -> Lsn:
         """Make all of it visible, or all of some branches and nothing of the others."""
-        self.require_open(transaction)
+        if transaction.begun.staged and transaction.committing is None:
+            raise BadRequest(
+                f"this protocol can't commit {transaction.begun.name!r}, which is staged",
+                remedy="Commit it over HTTP",
+            )
+        numbers = self.check_commit(transaction, branches)
+        self.note(Prepared(transaction.number, True, "", numbers))
+        self.committed += 1
+        return self._finish(transaction, now_ms)
+
+    def check_commit(self, transaction: Transaction, branches: Sequence[str] | None) -> list[int]:
+        """The branches that count, by number. Raises what keeps it from being committed."""
+        self._require_undecided(transaction)
         self._require_members(transaction)
         begun = transaction.begun
-        self._check_application(begun.namespace, begun.application, begun.owner)
+        require_instance(self._ledger, begun.namespace, begun.application)
+        require_next(self._ledger, begun.namespace, begun.application, begun.owner)
         winners = list(transaction.branches) if branches is None else branches
         for name in winners:
             if name not in transaction.branches:
                 raise UnknownBranch(f"no branch {name!r} has published in this transaction")
-        numbers = [transaction.branches[name].index for name in winners]
-        self._note(Prepared(transaction.number, True, "", numbers))
-        self.committed += 1
-        return self._finish(transaction, now_ms)
+        return [transaction.branches[name].index for name in winners]
+
+    def require_committed(self, transaction: Transaction) -> None:
+        """Raises how else it ended."""
+        decided = transaction.prepared
+        assert decided is not None
+        if not decided.commit:
+            raise over(transaction.begun.name, committed=False, reason=decided.reason)
 
     def abort(self, transaction: Transaction, *, now_ms: int, reason: str = ASKED) -> Lsn:
         """Nothing of it is ever visible; what it acknowledged is delivered again."""
-        self.require_open(transaction)
-        self._note(Prepared(transaction.number, False, reason, []))
+        self._require_undecided(transaction)
+        self.note(Prepared(transaction.number, False, reason, []))
         self.aborted += 1
         return self._finish(transaction, now_ms)
 
@@ -522,7 +559,7 @@ class Coordinator:
         if (namespace, name) not in self._ledger.by_name:
             outcome = self.outcome(namespace, name, owner)
             if outcome.committed != commit:
-                raise _over(name, outcome.committed, outcome.reason)
+                raise over(name, outcome.committed, outcome.reason)
             return self._state.store.journal.last_lsn
         transaction = self.find(namespace, name, owner=owner, now_ms=now_ms)
         return self.conclude(transaction, commit=commit, now_ms=now_ms, branches=branches)
@@ -553,11 +590,13 @@ class Coordinator:
             for number in transaction.partitions
             if number in self._state.partitions
         ]
-        settled = [*answered, *self._cancel(transaction, partitions)]
+        # Asked now: with its marker nobody remembers what it wrote.
+        gone = lost(transaction, partitions)
+        settled = [*answered, *self._cancel(gone, partitions)]
         if partitions:
             self._appending.append(
                 partitions,
-                _marker(transaction, now_ms),
+                marker(transaction, now_ms),
                 now_ms,
                 settled=settled,
                 stamp=Stamp(
@@ -578,32 +617,37 @@ class Coordinator:
             self._state.consumers.pop(holder, None)
         for partition in partitions:
             self._appending.decided(partition, transaction.number, now_ms)
+        self._drop_aborted(gone, now_ms)
         self._state.wheel.cancel(transaction.timer)
-        _log_end(transaction)
-        return self._note(Completed(transaction.number, now_ms))
+        log_end(transaction)
+        self.note(Completed(transaction.number, now_ms))
+        for told in self.over:
+            told(transaction)
+        return self._state.store.journal.last_lsn
 
     def _cancel(
-        self, transaction: Transaction, partitions: Sequence[TopicPartition]
+        self, lost: Sequence[Claimed], partitions: Sequence[TopicPartition]
     ) -> list[Settled]:
         """Records that nobody gets: markers, and those of branches that lost."""
         here = {partition.log.id: partition for partition in partitions}
-        ranges = [
-            (number, start, stop)
-            for branch in transaction.losers()
-            for number, claimed in branch.claims.items()
-            for start, stop in claimed
-            if number in here
-        ]
+        ranges = [*lost]
         for partition in partitions:
             at = partition.log.next_offset
             ranges.append((partition.log.id, at, at + 1))
         settled: list[Settled] = []
         for number, start, stop in ranges:
-            if here[number].topic.durable:
+            if here[number].topic.journaled:
                 settled.append((CANCELLED, number, start, stop))
             else:
                 self._state.store.offsets_of(CANCELLED, number).add(start, stop)
         return settled
+
+    def _drop_aborted(self, lost: Sequence[Claimed], now_ms: int) -> None:
+        """Subscriptions to what is undecided, too, were told of records that nobody gets."""
+        for number, start, stop in lost:
+            for view in self._state.partitions[number].views:
+                if view.subscription.uncommitted:
+                    self._settling.drop_cancelled(view, start, stop, now_ms)
 
     def _view(self, subscription: int, partition: int) -> PartitionView | None:
         found = self._state.subscriptions.get(SubscriptionId(subscription))
@@ -625,10 +669,11 @@ class Coordinator:
                 holder.gave_back(count, size)
                 view.subscription.acked += count
                 for low, high in ranges:
-                    if view.subscription.durable:
+                    if view.subscription.journaled:
                         settled.append((view.subscription.id, view.partition_id, low, high))
                     else:
-                        view.state.settled.add(low, high)
+                        self._settlement.settle(view, [(low, high)])
+                        self._state.mark_dirty(view.subscription)
         return settled
 
     def _after_answers(self, answered: Sequence[Settled]) -> None:
@@ -667,7 +712,14 @@ class Coordinator:
         transaction = self._ledger.transactions.get(number)
         if transaction is None:
             return
-        if now_ms >= transaction.deadline_ms:
+        if transaction.committing is not None:
+            # The node itself works on it, and tells how it ends.
+            transaction.last_seen_ms = now_ms
+            transaction.deadline_ms = max(
+                transaction.deadline_ms, now_ms + transaction.begun.session_ms
+            )
+            self._arm(transaction)
+        elif now_ms >= transaction.deadline_ms:
             self.abort(transaction, now_ms=now_ms, reason=TIMED_OUT)
         elif now_ms >= transaction.last_seen_ms + transaction.begun.session_ms:
             self.abort(transaction, now_ms=now_ms, reason=SILENT)
@@ -695,6 +747,7 @@ class Coordinator:
         rest is aborted: its records would hold up their partitions until it timed out."""
         for producer in self._ledger.producers.values():
             producer.last_seen_ms = now_ms
+        self._ledger.keep_layouts(self._state.topics_by_id)
         self._forget_gone_partitions()
         for transaction in list(self._ledger.transactions.values()):
             for entry in transaction.acknowledged:
@@ -717,60 +770,12 @@ class Coordinator:
                 self.abort(transaction, now_ms=now_ms, reason=OWNER_GONE)
 
     def _forget_topic(self, topic: Topic) -> None:
-        """What open transactions had in it went with its partitions."""
+        """What open transactions had in it, or in partitions of it, went with them."""
         self._partitions_gone = True
+        self._ledger.forget_layouts(topic.id, deleted=topic.deleted)
 
     def _forget_namespace(self, namespace: str, now_ms: int) -> None:
         """It is deleted, with its producers and transactions, and what applications committed."""
         for transaction in self.transactions(namespace):
             self.abort(transaction, now_ms=now_ms)
-        self._note(NamespaceForgotten(namespace))
-
-
-def _require_number(name: str, wanted: int, found: int) -> None:
-    if wanted not in (0, found):
-        raise UnknownTransaction(
-            f"this transaction {name!r} is over, and another of its name was begun",
-            remedy="Repeat its work in a new one, unless its effects are visible",
-        )
-
-
-def _over(name: str, committed: bool, reason: str) -> BraidError:
-    if committed:
-        return TransactionCommitted(f"transaction {name!r} is committed")
-    if reason == FENCED:
-        return ProducerFenced(f"the producer of transaction {name!r} was opened by another")
-    return TransactionAborted(f"transaction {name!r} was aborted: {reason}")
-
-
-def _marker(transaction: Transaction, now_ms: int) -> RecordBatch:
-    """What stands at the end of a transaction in each of its partitions: whether it is committed,
-    its number and name, and by partition the offsets that nobody gets."""
-    decided = transaction.prepared
-    assert decided is not None
-    losses: dict[PartitionId, list[tuple[int, int]]] = {}
-    for branch in transaction.losers():
-        for partition, ranges in branch.claims.items():
-            losses.setdefault(partition, []).extend(ranges)
-    value = msgspec.msgpack.encode(
-        (decided.commit, transaction.number, transaction.begun.name, losses)
-    )
-    marker = RecordBatch()
-    flags = FLAG_CONTROL | FLAG_COMMIT if decided.commit else FLAG_CONTROL
-    marker.append(value, flags=flags, timestamp_ms=now_ms)
-    return marker
-
-
-def _log_end(transaction: Transaction) -> None:
-    decided = transaction.prepared
-    assert decided is not None
-    level = logging.DEBUG if decided.commit or decided.reason == ASKED else logging.WARNING
-    logger.log(
-        level,
-        "transaction committed" if decided.commit else "transaction aborted",
-        extra={
-            "namespace": transaction.begun.namespace,
-            "transaction": transaction.begun.name or transaction.number,
-            "reason": decided.reason,
-        },
-    )
+        self.note(NamespaceForgotten(namespace))

@@ -56,6 +56,9 @@ class Application(NamedTuple):
     name: str
     epoch: int
     sequence: int
+    instance: str = ""
+    """Which program counts: another one with the same epoch would begin at numbers that are used
+    up. Empty: it does not say."""
 
 
 class ProducerSet(msgspec.Struct, tag="producer", array_like=True, frozen=True):
@@ -82,6 +85,8 @@ class Begun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
     started_ms: int
     timeout_ms: int
     session_ms: int
+    staged: bool = False
+    """What is published in it lies outside its topics until it is committed."""
 
 
 class BranchAdded(msgspec.Struct, tag="branch", array_like=True, frozen=True):
@@ -108,6 +113,14 @@ class OffsetCommitted(msgspec.Struct, tag="offset", array_like=True, frozen=True
     offset: int
 
 
+class Committing(msgspec.Struct, tag="committing", array_like=True, frozen=True):
+    """What is staged of some branches, in this order, is being copied to its topics. Not yet the
+    decision: what can't be copied aborts it."""
+
+    transaction: int
+    winners: list[int]
+
+
 class Prepared(msgspec.Struct, tag="prepared", array_like=True, frozen=True):
     """The decision, which nothing takes back."""
 
@@ -129,6 +142,17 @@ class NamespaceForgotten(msgspec.Struct, tag="namespace-forgotten", array_like=T
     namespace: str
 
 
+class Resized(msgspec.Struct, tag="resized", array_like=True, frozen=True):
+    """Messages of a topic are dealt among its partitions in another way from now on."""
+
+    topic: int
+    before: list[int]
+    """The partitions they were dealt among."""
+    by_key: bool
+    """Whether keys counted."""
+    after: list[int]
+
+
 TransactionEntry = (
     ProducerSet
     | ProducerForgotten
@@ -136,9 +160,11 @@ TransactionEntry = (
     | BranchAdded
     | Acknowledged
     | OffsetCommitted
+    | Committing
     | Prepared
     | Completed
     | NamespaceForgotten
+    | Resized
 )
 
 encode_entry = msgspec.msgpack.Encoder().encode
@@ -152,6 +178,8 @@ class MarkState(msgspec.Struct, array_like=True):
     partition: int
     highest: int
     recent: list[tuple[int, int, int]]
+    generation: int = 0
+    older: list[tuple[int, int]] = []
 
 
 class ProducerState(msgspec.Struct, array_like=True):
@@ -177,6 +205,7 @@ class TransactionState(msgspec.Struct, array_like=True):
     offsets: list[OffsetCommitted]
     prepared: Prepared | None
     marked: bool
+    committing: Committing | None = None
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -199,6 +228,20 @@ class ApplicationState(msgspec.Struct, array_like=True):
     sequence: int
     owner: str = ""
     """Empty: written before owners were kept."""
+    instance: str = ""
+
+
+class LayoutState(msgspec.Struct, array_like=True):
+    generation: int
+    partitions: list[int]
+    by_key: bool
+
+
+class LayoutsState(msgspec.Struct, array_like=True):
+    topic: int
+    generation: int
+    current: list[int]
+    past: list[LayoutState]
 
 
 class LedgerState(msgspec.Struct, array_like=True):
@@ -208,6 +251,7 @@ class LedgerState(msgspec.Struct, array_like=True):
     transactions: list[TransactionState]
     outcomes: list[Outcome]
     applications: list[ApplicationState]
+    layouts: list[LayoutsState] = []
 
 
 encode_state = msgspec.msgpack.Encoder().encode

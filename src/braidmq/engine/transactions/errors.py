@@ -1,6 +1,6 @@
 """What producers and transactions can get wrong. Nothing has changed when one is raised."""
 
-from braidmq.model.errors import BadRequest, Conflict, NotFound
+from braidmq.model.errors import BadRequest, BraidError, Conflict, Kind, NotFound
 
 
 class UnknownProducer(NotFound):
@@ -37,6 +37,14 @@ class TransactionAborted(Conflict):
     remedy = "Repeat its work in a new transaction"
 
 
+class TransactionCommitting(BraidError):
+    """What it staged is on its way into its topics: how it ends is known in a moment."""
+
+    kind = Kind.REFUSED
+    code = "transaction-committing"
+    remedy = "Ask again in a moment"
+
+
 class NotYourTransaction(Conflict):
     code = "not-your-transaction"
 
@@ -58,6 +66,13 @@ class StaleApplication(Conflict):
     remedy = "A newer run of this application has taken over: stop this one"
 
 
+class OtherInstance(StaleApplication):
+    """Another program counts under this name: its numbers are used up."""
+
+    code = "other-instance"
+    remedy = "Give this one a new epoch, or go on with the state of the other"
+
+
 class NotInFlight(Conflict):
     """A message to be acknowledged in a transaction is not at this consumer (any more)."""
 
@@ -72,9 +87,11 @@ EVERY = (
     UnknownTransaction,
     TransactionCommitted,
     TransactionAborted,
+    TransactionCommitting,
     NotYourTransaction,
     UnknownBranch,
     TooManyBranches,
     StaleApplication,
+    OtherInstance,
     NotInFlight,
 )

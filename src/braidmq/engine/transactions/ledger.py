@@ -4,7 +4,7 @@ What happens is an entry, and an entry is applied in one way: when it is written
 replayed. So whatever the node knew before it stopped, it knows again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from enum import StrEnum
 
 from braidmq.engine.transactions import entries
@@ -12,6 +12,7 @@ from braidmq.engine.transactions.entries import (
     Acknowledged,
     Begun,
     BranchAdded,
+    Committing,
     Completed,
     NamespaceForgotten,
     OffsetCommitted,
@@ -19,11 +20,12 @@ from braidmq.engine.transactions.entries import (
     Prepared,
     ProducerForgotten,
     ProducerSet,
+    Resized,
     Stamp,
     StampKind,
     TransactionEntry,
 )
-from braidmq.engine.transactions.sequences import Mark, Sequences, Written
+from braidmq.engine.transactions.sequences import Layout, Layouts, Mark, Sequences, Written
 from braidmq.model.ids import PartitionId
 from braidmq.storage.entries import decode_records_meta
 from braidmq.storage.journal import Kind
@@ -38,6 +40,8 @@ class TransactionPhase(StrEnum):
     EMPTY = "empty"
     """Begun; nothing was published or acknowledged in it."""
     ONGOING = "ongoing"
+    COMMITTING = "committing"
+    """What it has staged is being copied to its topics."""
     PREPARED = "prepare"
     """Decided, and being carried out."""
     COMPLETE = "complete"
@@ -84,6 +88,7 @@ class Transaction:
         "begun",
         "branches",
         "branches_by_index",
+        "committing",
         "completed",
         "deadline_ms",
         "guards",
@@ -104,6 +109,7 @@ class Transaction:
         """Of a subscription in a partition: everything below is settled with the commit."""
         self.guards: dict[tuple[int, int], Callable[[], object]] = {}
         """Of these, who is asked before it: not kept over a restart, nor are a group's members."""
+        self.committing: Committing | None = None
         self.prepared: Prepared | None = None
         self.marked = False
         """Whether its fate stands beside its records already."""
@@ -135,6 +141,8 @@ class Transaction:
             return TransactionPhase.COMPLETE
         if self.prepared is not None:
             return TransactionPhase.PREPARED
+        if self.committing is not None:
+            return TransactionPhase.COMMITTING
         touched = any(branch.claims for branch in self.branches.values())
         if touched or self.acknowledged or self.offsets:
             return TransactionPhase.ONGOING
@@ -177,8 +185,32 @@ class Ledger:
         self.applications: dict[tuple[str, str], tuple[int, int]] = {}
         self.application_owners: dict[tuple[str, str], str] = {}
         """Epoch and number of what each application committed last."""
+        self.application_instances: dict[tuple[str, str], str] = {}
+        """Who committed that, where it said so."""
+        self.layouts: dict[int, Layouts] = {}
+        """By topic, of those whose partitions became more or fewer."""
+        self._layouts_of: dict[PartitionId, Layouts] = {}
         self.next_producer = 1
         self.next_transaction = 1
+
+    def generation_of(self, partition: PartitionId) -> int:
+        found = self._layouts_of.get(partition)
+        return found.generation if found is not None else 0
+
+    def remembers(self, partition: PartitionId) -> bool:
+        """Whether what somebody had in a partition that is gone still counts."""
+        return any(each.remembers(partition) for each in self.layouts.values())
+
+    def keep_layouts(self, topics: Container[int]) -> None:
+        """Of those that are not durable nothing is left after a restart."""
+        self.layouts = {topic: each for topic, each in self.layouts.items() if topic in topics}
+
+    def forget_layouts(self, topic: int, *, deleted: bool) -> None:
+        """Nothing is sent again to one that is deleted."""
+        gone = self.layouts.pop(topic, None) if deleted else None
+        if gone is not None:
+            for partition in [each for each, of in self._layouts_of.items() if of is gone]:
+                del self._layouts_of[partition]
 
     # --- entries ---
 
@@ -205,6 +237,9 @@ class Ledger:
             case OffsetCommitted(number, subscription, partition, offset):
                 if (transaction := self.transactions.get(number)) is not None:
                     transaction.offsets[subscription, partition] = offset
+            case Committing():
+                if (transaction := self.transactions.get(entry.transaction)) is not None:
+                    transaction.committing = entry
             case Prepared():
                 if (transaction := self.transactions.get(entry.transaction)) is not None:
                     transaction.prepared = entry
@@ -217,6 +252,8 @@ class Ledger:
                 self._forget_producer(number)
             case NamespaceForgotten(namespace):
                 self._forget_namespace(namespace)
+            case Resized():
+                self._resize(entry)
 
     def stamped(self, targets: list[tuple[PartitionId, int]], stamp: Stamp) -> None:
         """Records with a stamp were appended: partitions and first offsets."""
@@ -239,7 +276,20 @@ class Ledger:
             return
         if who is not None and stamp.last >= 0:
             for partition, base in targets:
-                who.note(partition, stamp.last, Written(stamp.sequence, base, stamp.records))
+                written = Written(stamp.sequence, base, stamp.records)
+                who.note(partition, stamp.last, written, self.generation_of(partition))
+
+    def _resize(self, entry: Resized) -> None:
+        found = self.layouts.get(entry.topic)
+        if found is None:
+            found = self.layouts[entry.topic] = Layouts()
+        found.follow(
+            [PartitionId(each) for each in entry.before],
+            entry.by_key,
+            [PartitionId(each) for each in entry.after],
+        )
+        for partition in found.current:
+            self._layouts_of[partition] = found
 
     def _begin(self, begun: Begun) -> None:
         transaction = Transaction(begun)
@@ -256,6 +306,7 @@ class Ledger:
             key = (transaction.begun.namespace, application.name)
             self.applications[key] = (application.epoch, application.sequence)
             self.application_owners[key] = transaction.begun.owner
+            self.application_instances[key] = application.instance
 
     def _complete(self, entry: Completed) -> None:
         transaction = self.transactions.pop(entry.transaction, None)
@@ -301,13 +352,21 @@ class Ledger:
         for application in [key for key in self.applications if key[0] == namespace]:
             del self.applications[application]
             self.application_owners.pop(application, None)
+            self.application_instances.pop(application, None)
 
     def forget_partition(self, partition: PartitionId) -> None:
-        """Its topic is gone, and what open transactions had in it. Producers may be many, and
-        forget it in their time: its number is nobody else's."""
+        """It is gone, and what open transactions had in it. Producers may be many, and forget it in
+        their time: its number is nobody else's."""
+        layouts = self._layouts_of.pop(partition, None)
+        if layouts is not None and partition in layouts.current:
+            layouts.current.remove(partition)
+            if not layouts.current:
+                self.layouts = {key: each for key, each in self.layouts.items() if each.current}
+        is_remembered = self.remembers(partition)
         for transaction in self.transactions.values():
             for branch in transaction.branches.values():
-                branch.marks.pop(partition, None)
+                if not is_remembered:
+                    branch.marks.pop(partition, None)
                 branch.claims.pop(partition, None)
 
     # --- the snapshot ---
@@ -321,9 +380,15 @@ class Ledger:
                 [_dump_transaction(each) for each in self.transactions.values()],
                 list(self.outcomes.values()),
                 [
-                    entries.ApplicationState(*key, *last, self.application_owners.get(key, ""))
+                    entries.ApplicationState(
+                        *key,
+                        *last,
+                        self.application_owners.get(key, ""),
+                        self.application_instances.get(key, ""),
+                    )
                     for key, last in self.applications.items()
                 ],
+                [_dump_layouts(*each) for each in self.layouts.items()],
             )
         )
 
@@ -349,6 +414,20 @@ class Ledger:
             key = (application.namespace, application.name)
             self.applications[key] = (application.epoch, application.sequence)
             self.application_owners[key] = application.owner
+            self.application_instances[key] = application.instance
+        for layouts in state.layouts:
+            self._restore_layouts(layouts)
+
+    def _restore_layouts(self, state: entries.LayoutsState) -> None:
+        found = self.layouts[state.topic] = Layouts()
+        found.generation = state.generation
+        found.current = [PartitionId(each) for each in state.current]
+        found.past = [
+            Layout(each.generation, [PartitionId(at) for at in each.partitions], each.by_key)
+            for each in state.past
+        ]
+        for partition in found.current:
+            self._layouts_of[partition] = found
 
     def _restore_transaction(self, state: entries.TransactionState) -> None:
         self._begin(state.begun)
@@ -363,6 +442,7 @@ class Ledger:
         for committed in state.offsets:
             key = (committed.subscription, committed.partition)
             transaction.offsets[key] = committed.offset
+        transaction.committing = state.committing
         transaction.prepared = state.prepared
         transaction.marked = state.marked
 
@@ -392,6 +472,7 @@ def _dump_transaction(transaction: Transaction) -> entries.TransactionState:
         ],
         transaction.prepared,
         transaction.marked,
+        transaction.committing,
     )
 
 
@@ -399,14 +480,27 @@ def _plain(claims: dict[PartitionId, list[tuple[int, int]]]) -> dict[int, list[t
     return {partition: list(ranges) for partition, ranges in claims.items()}
 
 
+def _dump_layouts(topic: int, layouts: Layouts) -> entries.LayoutsState:
+    past = [entries.LayoutState(each[0], list(each[1]), each[2]) for each in layouts.past]
+    return entries.LayoutsState(topic, layouts.generation, list(layouts.current), past)
+
+
 def _dump_marks(sequences: Sequences) -> list[entries.MarkState]:
     return [
-        entries.MarkState(partition, mark.highest, [(*each,) for each in mark.recent])
+        entries.MarkState(
+            partition,
+            mark.highest,
+            [(*each,) for each in mark.recent],
+            mark.generation,
+            mark.older,
+        )
         for partition, mark in sequences.marks.items()
     ]
 
 
 def _load_marks(sequences: Sequences, marks: list[entries.MarkState]) -> None:
     for state in marks:
-        mark = sequences.marks[PartitionId(state.partition)] = Mark(state.highest)
+        mark = Mark(state.highest, state.generation)
+        sequences.marks[PartitionId(state.partition)] = mark
+        mark.older = list(state.older)
         mark.recent.extend(Written(*each) for each in state.recent)

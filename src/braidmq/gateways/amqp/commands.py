@@ -12,7 +12,7 @@ from braidmq.engine.routing.bindings import topic as to_topic
 from braidmq.engine.routing.effects import ExchangeInfo
 from braidmq.engine.routing.exchanges import wire_name
 from braidmq.engine.topics import Credit, Mode, Topic
-from braidmq.gateways.amqp import transactions
+from braidmq.gateways.amqp import places, transactions, visibility
 from braidmq.gateways.amqp.channel import Channel
 from braidmq.gateways.amqp.consumers import AmqpConsumer
 from braidmq.gateways.amqp.errors import (
@@ -22,22 +22,25 @@ from braidmq.gateways.amqp.errors import (
     precondition_failed,
     resource_locked,
 )
-from braidmq.gateways.amqp.groups import group_subscription
+from braidmq.gateways.amqp.groups import NOTICES, group_subscription, is_assigned, join
 from braidmq.gateways.amqp.queues import (
     SUBSCRIPTION,
     check_properties,
     describe_difference,
     is_quorum,
     mode_of,
+    one_line,
     queue_type,
     require_equivalent,
     server_name,
     settings_of,
+    storable,
     stream_start,
 )
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
 from braidmq.gateways.amqp.rights import METHODS
 from braidmq.gateways.amqp.transactions import Buffered
+from braidmq.logs import log_change
 from braidmq.model.ids import PRIVATE_PREFIX, Lsn
 from braidmq.wire.amqp import methods as m
 from braidmq.wire.amqp.constants import ReplyCode
@@ -95,7 +98,7 @@ class Commands:
     # --- exchanges ---
 
     def exchange_declare(self, channel: Channel, method: m.ExchangeDeclare) -> None:
-        name = _one_line(method.exchange)
+        name = one_line(method.exchange)
         if not name:
             raise access_refused("operation not permitted on the default exchange")
         if method.passive:
@@ -129,6 +132,7 @@ class Commands:
                 alternate_exchange=alternate,
                 set_by=self._connection.user,
             )
+            log_change("amqp", "exchange.declare", name)
         except routing.UnknownKind:
             word = "unknown" if method.type else "invalid"
             raise ConnectionError_(
@@ -188,6 +192,7 @@ class Commands:
             self._node_loop.engine().exchanges.delete(
                 channel.vhost, name, if_unused=method.if_unused
             )
+            log_change("amqp", "exchange.delete", name)
         except routing.ExchangeInUse:
             raise precondition_failed(
                 f"exchange '{name}' in vhost '{channel.vhost}' in use"
@@ -231,7 +236,7 @@ class Commands:
     # --- queues ---
 
     def queue_declare(self, channel: Channel, method: m.QueueDeclare) -> None:
-        name = _one_line(method.queue)
+        name = one_line(method.queue)
         engine = self._node_loop.engine()
         if method.passive:
             if self._is_reply_address(channel, name):
@@ -298,7 +303,7 @@ class Commands:
                     "durable": method.durable,
                     "auto_delete": method.auto_delete,
                     "exclusive": method.exclusive,
-                    "arguments": _storable(arguments),
+                    "arguments": storable(arguments),
                 }
             },
             set_by=self._connection.user,
@@ -306,6 +311,7 @@ class Commands:
         self._subscribe(topic, method)
         if method.exclusive:
             self._connection.gateway.registry.own(self._connection, name)
+        log_change("amqp", "queue.declare", name)
         return topic
 
     def _subscribe(self, topic: Topic, method: m.QueueDeclare) -> None:
@@ -409,6 +415,8 @@ class Commands:
         durable: bool,
     ) -> None:
         exchanges = self._node_loop.engine().exchanges
+        router = self._node_loop.view.router(channel.vhost)
+        before = router.generation
         try:
             if bind:
                 exchanges.bind(
@@ -424,10 +432,14 @@ class Commands:
                 exchanges.unbind(channel.vhost, source, destination, key.encode(), dict(arguments))
         except routing.ExchangeNotFound:
             raise no_exchange(source, channel.vhost) from None
+        if router.generation != before:
+            verb = "bind" if bind else "unbind"
+            log_change("amqp", verb, destination.name, source=source, key=key)
 
     def queue_purge(self, channel: Channel, method: m.QueuePurge) -> None:
         topic = self._readable_queue(channel, method.queue)
         count = self._node_loop.engine().retention.purge(topic)
+        log_change("amqp", "queue.purge", topic.name, messages=count)
         self._reply(channel, m.QueuePurgeOk(count), method.nowait)
 
     def queue_delete(self, channel: Channel, method: m.QueueDelete) -> None:
@@ -454,6 +466,7 @@ class Commands:
         count = subscription.ready
         self._connection.gateway.registry.disown(channel.vhost, topic.name)
         self._node_loop.engine().topics.delete(topic)
+        log_change("amqp", "queue.delete", topic.name, messages=count)
         self._reply(channel, m.QueueDeleteOk(count), method.nowait)
 
     # --- consuming ---
@@ -465,22 +478,22 @@ class Commands:
             )
         limit = method.prefetch_count or UNLIMITED
         if method.global_qos:
-            channel.consumers.credit.limit = limit
-            for target in channel.consumers.by_tag.values():
-                self._node_loop.engine().consumers.resume(target.consumer)
-            channel.consumers.pause(self._connection.write_paused)
+            channel.consumers.limit_all(limit)
         else:
             channel.consumers.prefetch = method.prefetch_count
             # As in RabbitMQ, it lifts the channel's own limit.
-            channel.consumers.credit.limit = UNLIMITED
+            channel.consumers.limit_all(UNLIMITED)
         channel.reply(m.BasicQosOk())
 
     def basic_consume(self, channel: Channel, method: m.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        if tag in channel.consumers.by_tag or tag == channel.consumers.reply_tag:
+        if channel.consumers.has_tag(tag):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         if method.queue == REPLY_TO:
             self._consume_replies(channel, method, tag)
+            return
+        if method.queue == NOTICES:
+            self._consume_notices(channel, method, tag)
             return
         if OWN_PLACE.isdisjoint(method.arguments):
             topic = self._readable_queue(channel, method.queue)
@@ -489,7 +502,14 @@ class Commands:
             self._connection.require_read(name)
             topic = self._topic(channel, name)
         by_offset = "x-stream-offset" in method.arguments and "x-group" not in method.arguments
-        target = AmqpConsumer(channel.consumers, tag, topic.name, method.no_ack, by_offset)
+        facts = method.arguments.get("x-delivery-facts", False)
+        if not isinstance(facts, bool):
+            raise precondition_failed(
+                f"invalid arg 'x-delivery-facts' for queue '{topic.name}' in vhost "
+                f"'{channel.vhost}': \"expected boolean, got {wire_name(facts)}\""
+            )
+        target = AmqpConsumer(channel.consumers, tag, topic.name, method.no_ack, by_offset, facts)
+        visibility_ms = visibility.asked(channel, method, target)
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise precondition_failed(
@@ -501,6 +521,25 @@ class Commands:
                 ReplyCode.NOT_IMPLEMENTED,
                 f"queue '{topic.name}' in vhost '{channel.vhost}' does not support global qos",
             )
+        if is_assigned(topic, method.arguments):
+            self._join_group(channel, topic, method, target)
+        else:
+            self._attach(channel, topic, method, target, priority)
+        target.consumer.visibility_ms = visibility_ms
+        channel.consumers.by_tag[tag] = target
+        if self._connection.write_paused:
+            target.consumer.paused = True
+        # Before any delivery: the client learns the tag first. A group made for it is on disk.
+        self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
+
+    def _attach(
+        self,
+        channel: Channel,
+        topic: Topic,
+        method: m.BasicConsume,
+        target: AmqpConsumer,
+        priority: int,
+    ) -> None:
         subscription = self._subscription_for(channel, topic, method)
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
@@ -508,7 +547,7 @@ class Commands:
             target.consumer = self._node_loop.engine().consumers.attach(
                 subscription,
                 now_ms=self._node_loop.now_ms(),
-                credits=[Credit(channel.consumers.prefetch or UNLIMITED), channel.consumers.credit],
+                credits=_credits(channel),
                 priority=priority,
                 auto_ack=method.no_ack,
                 exclusive=method.exclusive,
@@ -517,11 +556,22 @@ class Commands:
             )
         except ExclusiveConsumer:
             raise _in_exclusive_use(topic) from None
-        channel.consumers.by_tag[tag] = target
-        if self._connection.write_paused:
-            target.consumer.paused = True
-        # Before any delivery: the client learns the tag first. A group made for it is on disk.
-        self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
+
+    def _join_group(
+        self, channel: Channel, topic: Topic, method: m.BasicConsume, target: AmqpConsumer
+    ) -> None:
+        if method.exclusive:
+            raise precondition_failed("a member of a group can't be its only consumer: exclusive")
+        target.consumer, target.member = join(
+            self._node_loop.engine(),
+            topic,
+            method.arguments,
+            self._node_loop.now_ms(),
+            owner=self._connection.user,
+            receiver=target,
+            credits=_credits(channel),
+            auto_ack=method.no_ack,
+        )
 
     def _subscription_for(self, channel: Channel, topic: Topic, method: m.BasicConsume) -> Any:
         """Queues have one subscription; a stream is read by each consumer from where it likes, and
@@ -555,9 +605,20 @@ class Commands:
         channel.consumers.reply_tag = tag
         self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
 
+    def _consume_notices(self, channel: Channel, method: m.BasicConsume, tag: str) -> None:
+        if not method.no_ack:
+            raise precondition_failed("notices are not acknowledged: consume them with no-ack")
+        if channel.consumers.notice_tag is not None:
+            raise precondition_failed("this channel has a consumer of notices already")
+        channel.consumers.notice_tag = tag
+        self._reply_own(channel, m.BasicConsumeOk(tag), method.nowait)
+        channel.consumers.notify_of_all()
+
     def basic_cancel(self, channel: Channel, method: m.BasicCancel) -> None:
         if method.consumer_tag == channel.consumers.reply_tag:
             channel.consumers.reply_tag = None
+        if method.consumer_tag == channel.consumers.notice_tag:
+            channel.consumers.notice_tag = None
         channel.consumers.cancel(method.consumer_tag)
         # A queue may have gone with its last consumer.
         self._reply_own(channel, m.BasicCancelOk(method.consumer_tag), method.nowait)
@@ -583,6 +644,12 @@ class Commands:
     def basic_retry(self, channel: Channel, method: m.BasicRetry) -> None:
         delay_ms = min(method.delay_ms, RETRY_MS_MAX) if method.delayed else None
         channel.consumers.retry(method.first_tag, method.last_tag, delay_ms)
+
+    def basic_extend(self, channel: Channel, method: m.BasicExtend) -> None:
+        visibility.extend(channel, method)
+
+    def basic_fail(self, channel: Channel, method: m.BasicFail) -> None:
+        channel.consumers.fail(method, min(method.delay_ms, RETRY_MS_MAX))
 
     def basic_recover(self, channel: Channel, method: m.BasicRecover) -> None:
         self._recover(channel, method.requeue)
@@ -610,6 +677,7 @@ class Commands:
             raise precondition_failed("cannot switch from confirm to tx mode")
         if channel.publisher.numbered is not None:
             raise precondition_failed("the channel publishes for a producer or a transaction")
+        visibility.require_none(channel)
         if channel.tx.buffered is None:
             channel.tx.restart()
         channel.reply(m.TxSelectOk())
@@ -698,8 +766,11 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
     m.BasicReject: Commands.basic_reject,
     m.BasicRecover: Commands.basic_recover,
     m.BasicRetry: Commands.basic_retry,
+    m.BasicExtend: Commands.basic_extend,
+    m.BasicFail: Commands.basic_fail,
     m.BasicRecoverAsync: Commands.basic_recover_async,
     m.ConfirmSelect: Commands.confirm_select,
+    m.ConfirmPlaces: places.ask,
     m.TxSelect: Commands.tx_select,
     m.TxCommit: Commands.tx_commit,
     m.TxRollback: Commands.tx_rollback,
@@ -717,19 +788,9 @@ HANDLERS: dict[type[m.Method], Callable[..., None]] = {
 assert HANDLERS.keys() <= METHODS, "a method without a right"
 
 
-def _one_line(name: str) -> str:
-    """RabbitMQ takes line breaks out of the names of what is declared."""
-    return name.replace("\r", "").replace("\n", "")
+def _credits(channel: Channel) -> list[Credit]:
+    return [Credit(channel.consumers.prefetch or UNLIMITED), channel.consumers.credit]
 
 
 def _in_exclusive_use(topic: Topic) -> ChannelError:
     return access_refused(f"queue '{topic.name}' in vhost '{topic.namespace}' in exclusive use")
-
-
-def _storable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as the catalogue keeps them: plain values only."""
-    return {key: value for key, value in arguments.items() if _is_plain(value)}
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | bool | bytes | list | dict)

@@ -10,22 +10,29 @@ from collections.abc import Callable
 from braidmq.gateways.amqp.settings import UnconfirmedLimit
 from braidmq.runtime.answers import Answer, Answers
 from braidmq.wire.amqp.constants import FRAME_END
-from braidmq.wire.amqp.methods import BasicNack, method_frame
+from braidmq.wire.amqp.methods import BasicNack, BasicPlaced, method_frame
 
 ACK_FRAME = struct.Struct(">BHIHHQBB")
 """kind, channel, length, class, method, delivery tag, multiple, end"""
 
 
+Placed = tuple[int, int, str, int, int]
+"""The first of a run in its confirm, and how many (0: all); topic, partition, and offset of the
+first."""
+
+
 class Confirm(Answer):
     """Publishes of one run; ``accepted`` of its ``count`` messages were taken."""
 
-    __slots__ = ("accepted", "count", "size")
+    __slots__ = ("accepted", "count", "placed", "size")
 
     def __init__(self, count: int, accepted: int) -> None:
         super().__init__()
         self.count = count
         self.accepted = accepted
         self.size = 0
+        self.placed: list[Placed] = []
+        """For who asks where messages are: what is known of these."""
 
     @property
     def refused(self) -> int:
@@ -74,14 +81,17 @@ class Confirms(Answers[Confirm]):
         if len(self.waiting) == 1 and self.waiting[0].done and not self.waiting[0].refused:
             confirm = self.waiting.popleft()
             self._size -= confirm.size
+            places = self._places(confirm) if confirm.placed else b""
             self._last_tag += confirm.count
-            return self._ack(confirm.count)
+            return places + self._ack(confirm.count)
         frames: list[bytes] = []
         acked = 0
         while self.waiting and self.waiting[0].done:
             confirm = self.waiting.popleft()
             self._size -= confirm.size
             bad = confirm.refused
+            if confirm.placed and not bad:
+                frames.append(self._places(confirm))
             good = confirm.count - bad
             if good:
                 acked += good
@@ -92,6 +102,17 @@ class Confirms(Answers[Confirm]):
                 frames += self._nacks(bad)
         frames.append(self._ack(acked))
         return b"".join(frames)
+
+    def _places(self, confirm: Confirm) -> bytes:
+        return b"".join(
+            method_frame(
+                self._channel,
+                BasicPlaced(
+                    self._last_tag + 1 + first, count or confirm.count, topic, partition, offset
+                ),
+            )
+            for first, count, topic, partition, offset in confirm.placed
+        )
 
     def _ack(self, count: int) -> bytes:
         if not count:

@@ -42,6 +42,7 @@ from braidmq.net.tcp import RECEIVE_BYTES_MAX
 from braidmq.net.transport import Transport
 from braidmq.record.copies import single
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
+from braidmq.runtime.sessions import PEER_GONE
 from braidmq.runtime.sliced_work import READ_S
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
@@ -162,13 +163,13 @@ class AmqpConnection(PermissionChecks):
             self._handshake.end()
         self.node_loop.lingering.discard(self.transport)
         self.gateway.forget(self)
-        self.node_loop.sessions.remove(self.session_id)
+        self.node_loop.sessions.remove(self.session_id, self._end, self.node_loop.now_ms())
         self._release()
         self.share.release()
         # Clients come and go in thousands, and load balancers knock: no news to most.
         is_news = self.opened and self._end not in ("", CLIENT_LEFT)
         level = logging.INFO if is_news else logging.DEBUG
-        self._log(level, "connection closed", reason=self._end or "the peer is gone")
+        self._log(level, "connection closed", reason=self._end or PEER_GONE)
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._handshake = self._trace = None
         self._awaiting.clear()

@@ -4,17 +4,31 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from braidmq.engine.effects import DeliveriesTimedOut
+from braidmq.engine.groups import Membership
 from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
 from braidmq.gateways.amqp.errors import precondition_failed, translate
+from braidmq.gateways.amqp.groups import NOTICE_PROPERTIES, Member, notice
 from braidmq.gateways.amqp.output import ChannelSender
 from braidmq.gateways.amqp.queues import SUBSCRIPTION, is_quorum
+from braidmq.gateways.amqp.session import AmqpSession
 from braidmq.gateways.amqp.transactions import TxMode
 from braidmq.gateways.amqp.unacked import Unacked, UnackedRun
-from braidmq.gateways.translation import amqp_parts
+from braidmq.gateways.translation import amqp_facts, amqp_parts
 from braidmq.model.errors import PartitionQuarantined
+from braidmq.model.limits import ERROR_CHARACTERS_MAX
+from braidmq.runtime.sessions import ClientInfo, client_of
 from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.amqp.errors import ChannelError
-from braidmq.wire.amqp.methods import BasicCancel, BasicDeliver, BasicGetOk, encode, method_frame
+from braidmq.wire.amqp.methods import (
+    BasicCancel,
+    BasicDeliver,
+    BasicExtend,
+    BasicFail,
+    BasicGetOk,
+    encode,
+    method_frame,
+)
 from braidmq.wire.amqp.render import all_amqp, render_content, render_deliveries
 
 if TYPE_CHECKING:
@@ -22,15 +36,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RAISED_S = 0.01
+"""When what a raised limit lets through follows its basic.qos-ok. kombu raises it by one for each
+task with an ETA; what it reads in one go with the answer it takes a second to raise the limit for,
+and the next task waits as many seconds as there are such tasks."""
+
 
 class AmqpConsumer:
     """A consumer tag: takes deliveries from the engine to the socket."""
 
-    __slots__ = ("by_offset", "consumer", "consumers", "no_ack", "queue", "tag", "tag_bytes")
+    __slots__ = (
+        "by_offset",
+        "consumer",
+        "consumers",
+        "hears_timeouts",
+        "member",
+        "no_ack",
+        "queue",
+        "tag",
+        "tag_bytes",
+        "wants_facts",
+    )
     __deletable__ = ("consumer",)
 
     def __init__(
-        self, consumers: "Consumers", tag: str, queue: str, no_ack: bool, by_offset: bool = False
+        self,
+        consumers: "Consumers",
+        tag: str,
+        queue: str,
+        no_ack: bool,
+        by_offset: bool = False,
+        wants_facts: bool = False,
     ) -> None:
         self.consumers = consumers
         self.tag = tag
@@ -39,10 +75,19 @@ class AmqpConsumer:
         self.no_ack = no_ack
         self.by_offset = by_offset
         """It reads from where it likes, with a subscription of its own, and is told offsets."""
+        self.hears_timeouts = False
+        """Its client understands basic.extend."""
+        self.wants_facts = wants_facts
+        """Each message says how often it was delivered, where it is, and since when."""
+        self.member: Member | None = None
+        """Where its partitions are assigned."""
         self.consumer: Consumer
 
     def deliver(self, delivery: Delivery) -> None:
         self.consumers.deliver(self, delivery)
+
+    def client_info(self) -> ClientInfo:
+        return self.consumers.client_info(self.tag)
 
 
 class Consumers:
@@ -52,6 +97,7 @@ class Consumers:
         self._connection = connection
         self._node_loop = connection.node_loop
         self._sender = sender
+        self._meter = connection.node_loop.usage.meter(connection.vhost, "amqp")
         self._tx = tx
         self.number = number
         self.by_tag: dict[str, AmqpConsumer] = {}
@@ -62,21 +108,50 @@ class Consumers:
         self.reply_tag: str | None = None
         """Of the one that gets answers to a direct reply-to address."""
         self.reply_address: str | None = None
+        self.notice_tag: str | None = None
+        """Of the one that is told which partitions the channel's members of groups have."""
         self._next_tag = 1
         self._getters: dict[str, Consumer] = {}
+        self._told_until = 0
+        """The last tag of which the client was told that its time is over."""
+        self._had_timeouts = False
+        self._is_raised = False
+        """Whether consumers are soon to be asked again, because their limit was raised."""
 
     @property
     def is_closed(self) -> bool:
         return self._sender.is_closed
 
+    def client_info(self, tag: str) -> ClientInfo:
+        return client_of(AmqpSession(self._connection), tag)
+
+    def has_tag(self, tag: str) -> bool:
+        return tag in self.by_tag or tag in (self.reply_tag, self.notice_tag)
+
     def send_reply(self, exchange: bytes, key: bytes, raw: bytes, body: bytes) -> None:
         """An answer for the consumer of replies."""
         assert self.reply_tag is not None
-        method = BasicDeliver(
-            self.reply_tag, self.next_tag(), False, exchange.decode(), key.decode()
-        )
+        self._send_alone(self.reply_tag, exchange.decode(), key.decode(), raw, body)
+
+    def _send_alone(self, tag: str, exchange: str, key: str, raw: bytes, body: bytes) -> None:
+        """A message that is in no queue: nobody answers for it."""
+        method = BasicDeliver(tag, self.next_tag(), False, exchange, key)
         frame_max = self._connection.frame_max
         self._sender.send(render_content(self.number, encode(method), raw, body, frame_max))
+
+    def notify(self, target: AmqpConsumer, group: str, membership: Membership) -> None:
+        """Tell the consumer of notices what another of the channel has."""
+        if self.notice_tag is not None and self.by_tag.get(target.tag) is target:
+            body = notice(target.tag, target.queue, group, membership)
+            self._send_alone(self.notice_tag, "", target.tag, NOTICE_PROPERTIES, body)
+
+    def notify_of_all(self) -> None:
+        groups = self._node_loop.engine().groups
+        for target in self.by_tag.values():
+            if target.member is not None:
+                namespace, group, member_id = target.member
+                membership = groups.group(namespace, group).membership(member_id)
+                self.notify(target, group, membership)
 
     def next_tag(self) -> int:
         self._next_tag += 1
@@ -88,6 +163,9 @@ class Consumers:
         first_tag = self._next_tag
         count = delivery.stop_index - delivery.first_index
         self._next_tag += count
+        self._meter.gave(
+            count, delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
+        )
         if not target.no_ack:
             self.unacked.add(
                 UnackedRun(
@@ -100,7 +178,7 @@ class Consumers:
                 )
             )
         frame_max = self._connection.frame_max
-        if not (target.by_offset or self._is_annotated(delivery)) and all_amqp(
+        if not self._is_annotated(target, delivery) and all_amqp(
             delivery.batch, delivery.first_index, delivery.stop_index
         ):
             self._sender.send(
@@ -111,13 +189,14 @@ class Consumers:
                     self.number,
                     target.tag_bytes,
                     first_tag,
-                    delivery.attempts > 1,
+                    delivery.attempts,
                     frame_max,
+                    delivery.view.partition.number if target.wants_facts else -1,
                 )
             )
             return
         for index in range(delivery.first_index, delivery.stop_index):
-            exchange, key, raw, body = self._parts(delivery, index, told_offset=target.by_offset)
+            exchange, key, raw, body = self._parts(delivery, index, target)
             method = BasicDeliver(
                 target.tag,
                 first_tag + index - delivery.first_index,
@@ -127,24 +206,28 @@ class Consumers:
             )
             self._sender.send(render_content(self.number, encode(method), raw, body, frame_max))
 
-    def _is_annotated(self, delivery: Delivery) -> bool:
-        """Whether messages carry what only the queue knows of them: those of streams their offset,
-        redelivered ones of quorum queues their delivery count."""
+    def _is_annotated(self, target: AmqpConsumer, delivery: Delivery) -> bool:
+        """Whether messages carry what only the queue knows of them and RabbitMQ says of them too:
+        those of streams their offset, redelivered ones of quorum queues their delivery count."""
         kind = delivery.view.partition.topic.kind
-        return kind == "stream" or (delivery.attempts > 1 and kind == "quorum")
+        if kind == "stream" or target.by_offset:
+            return True
+        return delivery.attempts > 1 and kind == "quorum" and not target.wants_facts
 
     def _parts(
-        self, delivery: Delivery, index: int, *, got: bool = False, told_offset: bool = False
+        self, delivery: Delivery, index: int, target: AmqpConsumer | None = None
     ) -> tuple[str, str, bytes, bytes]:
+        """Without a consumer: for basic.get."""
         topic, record = delivery.view.partition.topic, delivery.batch.record(index)
-        counted = is_quorum(topic) and (got or delivery.attempts > 1)
+        told: dict[str, int] = {}
+        if target is not None and target.wants_facts:
+            told = amqp_facts(record, delivery.view.partition.number, delivery.attempts)
+        elif is_quorum(topic) and (target is None or delivery.attempts > 1):
+            told["x-delivery-count"] = delivery.attempts - 1
+        if topic.kind == "stream" or (target is not None and target.by_offset):
+            told["x-stream-offset"] = record.offset
         exchange, key, raw = amqp_parts(
-            record.envelope,
-            record.envelope_format,
-            record,
-            delivery_count=delivery.attempts - 1 if counted else None,
-            stream_offset=record.offset if told_offset or topic.kind == "stream" else None,
-            topic=topic.name,
+            record.envelope, record.envelope_format, record, told=told, topic=topic.name
         )
         return exchange.decode(), key.decode(), raw, record.value or b""
 
@@ -162,12 +245,15 @@ class Consumers:
         if not found:
             return None
         delivery = found[0]
+        self._meter.gave(
+            1, delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
+        )
         tag = self._next_tag
         self._next_tag += 1
         if not no_ack:
             run = UnackedRun(tag, tag, getter, delivery.view, delivery.start_offset, now_ms)
             self.unacked.add(run)
-        exchange, key, raw, body = self._parts(delivery, delivery.first_index, got=True)
+        exchange, key, raw, body = self._parts(delivery, delivery.first_index)
         method = BasicGetOk(tag, delivery.attempts > 1, exchange, key, subscription.ready)
         return render_content(self.number, encode(method), raw, body, self._connection.frame_max)
 
@@ -191,12 +277,37 @@ class Consumers:
 
     def retry(self, first: int, last: int, delay_ms: int | None) -> None:
         """basic.retry: they failed, and come again by the topic's policy or after ``delay_ms``."""
-        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
+        self._fail(first, last, "", final=False, delay_ms=delay_ms)
+
+    def fail(self, method: BasicFail, delay_ms: int) -> None:
+        """basic.fail: as above, or given up; with what the consumer says of it."""
+        if self._tx.buffered is not None:
+            raise precondition_failed("basic.fail is no part of a transaction of AMQP")
+        error = method.error.decode(errors="replace")
+        if len(error) > ERROR_CHARACTERS_MAX:
+            raise precondition_failed(
+                f"an error of {len(error)} characters, at most {ERROR_CHARACTERS_MAX} are kept"
+            )
+        self._fail(
+            method.first_tag,
+            method.last_tag,
+            error,
+            final=method.final,
+            delay_ms=delay_ms if method.delayed else None,
+        )
+
+    def _fail(
+        self, first: int, last: int, error: str, *, final: bool, delay_ms: int | None
+    ) -> None:
+        settling, now_ms = self._node_loop.engine().settling, self._node_loop.now_ms()
         for run in self._take(first, last, multiple=False):
-            if not run.view.partition.topic.deleted:
-                engine.settling.nack(
-                    run.consumer, run.view, run.start, run.stop, now_ms=now_ms, delay_ms=delay_ms
-                )
+            where = (run.consumer, run.view, run.start, run.stop)
+            if run.view.partition.topic.deleted:
+                continue
+            if final:
+                settling.reject(*where, now_ms=now_ms, error=error)
+            else:
+                settling.nack(*where, now_ms=now_ms, error=error, delay_ms=delay_ms)
 
     def answer(self, verb: str, runs: list[UnackedRun]) -> None:
         engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
@@ -213,14 +324,50 @@ class Consumers:
     def _take(self, first: int, last: int, multiple: bool) -> list[UnackedRun]:
         if multiple:
             taken = self.unacked.take_all() if last == 0 else self.unacked.take_through(last)
+            if taken is None and last <= self._told_until:
+                return self.unacked.take_within(1, last)
             if taken is None:
-                raise precondition_failed(f"unknown delivery tag {last}")
+                raise self._unknown(last)
             return taken
+        if first > 0 and last <= self._told_until:
+            # Said before it could hear that its time was over: what is still its own counts.
+            return self.unacked.take_within(first, last)
         found, missing = self.unacked.take(first, last)
         if missing is not None:
             self.answer("ack", found)
-            raise precondition_failed(f"unknown delivery tag {missing}")
+            raise self._unknown(missing)
         return found
+
+    def _unknown(self, tag: int) -> ChannelError:
+        why = ": answered before, or its visibility timeout is over" if self._had_timeouts else ""
+        return precondition_failed(f"unknown delivery tag {tag}{why}")
+
+    # --- their time ---
+
+    def timed_out(self, target: AmqpConsumer, effect: DeliveriesTimedOut) -> None:
+        """Its tags are unknown from now on: an answer to them can't settle another delivery."""
+        runs = self.unacked.take_offsets(effect.consumer, effect.view, effect.start, effect.stop)
+        self._had_timeouts = self._had_timeouts or bool(runs)
+        if target.hears_timeouts and not self.is_closed:
+            for run in runs:
+                self._told_until = max(self._told_until, run.last_tag)
+                method = BasicExtend(run.first_tag, run.last_tag, 0)
+                self._sender.send(method_frame(self.number, method))
+
+    def extend(self, first: int, last: int, visibility_ms: int) -> None:
+        """basic.extend: more time for those that are still the client's."""
+        engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
+        runs = self.unacked.renew(first, last, now_ms)
+        if not runs and last > self._told_until:
+            raise self._unknown(first)
+        for run in runs:
+            if not run.consumer.visibility_ms:
+                raise precondition_failed(
+                    f"delivery tag {run.first_tag} has no visibility timeout to extend"
+                )
+            engine.settling.extend(
+                run.consumer, run.view, run.start, run.stop, until_ms=now_ms + visibility_ms
+            )
 
     def overdue(self, now_ms: int, timeout_ms: int) -> ChannelError | None:
         """What to close the channel with when a delivery waits too long for its answer."""
@@ -240,7 +387,8 @@ class Consumers:
     # --- their lives ---
 
     def cancel(self, tag: str) -> AmqpConsumer | None:
-        """Stop a consumer; what it has may still be acknowledged."""
+        """Stop a consumer; what it has may still be acknowledged, unless it was a member of a
+        group, and another has its partitions."""
         target = self.by_tag.pop(tag, None)
         if target is not None:
             self._detach(target, requeue=False)
@@ -249,6 +397,11 @@ class Consumers:
 
     def _detach(self, target: AmqpConsumer, *, requeue: bool) -> None:
         engine, consumer = self._node_loop.engine(), target.consumer
+        if target.member is not None:
+            end = engine.groups.detach if requeue else engine.groups.end
+            end(*target.member, consumer, now_ms=self._node_loop.now_ms())
+            del target.consumer
+            return
         engine.consumers.detach(consumer, now_ms=self._node_loop.now_ms(), requeue=requeue)
         if target.by_offset and not consumer.subscription.topic.deleted:
             engine.subscriptions.delete(consumer.subscription)
@@ -256,8 +409,9 @@ class Consumers:
 
     def cancelled(self, target: AmqpConsumer) -> None:
         """Its queue is gone: tell the client, if it wants to know."""
-        if self.by_tag.pop(target.tag, None) is None:
+        if self.by_tag.get(target.tag) is not target:
             return
+        del self.by_tag[target.tag]
         del target.consumer
         if self._connection.wants_cancel_notify:
             self._sender.send(method_frame(self.number, BasicCancel(target.tag, nowait=True)))
@@ -286,6 +440,21 @@ class Consumers:
         """It gets nothing any more: the channel ends with the reason."""
         if target.tag in self.by_tag and not self._sender.is_closed:
             self._connection.close_channel(self.number, translate(error))
+
+    def limit_all(self, limit: int) -> None:
+        """The consumers of the channel together have at most so many, those that are there too."""
+        is_raised = limit > self.credit.limit
+        self.credit.limit = limit
+        if is_raised and self.by_tag and not self._is_raised:
+            self._is_raised = True
+            self._node_loop.loop.call_later(RAISED_S, self._follow_limit)
+
+    def _follow_limit(self) -> None:
+        self._is_raised = False
+        if not self.is_closed:
+            for target in self.by_tag.values():
+                self._node_loop.engine().consumers.resume(target.consumer)
+            self.pause(self._connection.write_paused)
 
     def pause(self, paused: bool) -> None:
         for target in self.by_tag.values():

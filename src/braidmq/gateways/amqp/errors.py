@@ -3,7 +3,13 @@
 import struct
 from typing import Any
 
-from braidmq.engine.errors import ExclusiveConsumer, MessageTooLarge
+from braidmq.engine.errors import (
+    ExclusiveConsumer,
+    MessageTooLarge,
+    PartitionClosed,
+    PartitionRequired,
+    UnknownPartition,
+)
 from braidmq.engine.transactions.errors import EVERY as TRANSACTION_ERRORS
 from braidmq.model.errors import BraidError, Kind, PartitionQuarantined
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
@@ -46,6 +52,10 @@ _BY_KIND = {
 }
 
 
+WITH_CODE = (*TRANSACTION_ERRORS, UnknownPartition, PartitionClosed, PartitionRequired)
+"""Errors whose code a client of ours is told, as the text's beginning."""
+
+
 def translate(error: BraidError) -> AmqpError:
     if isinstance(error, AmqpError):
         return error
@@ -59,7 +69,7 @@ def translate(error: BraidError) -> AmqpError:
     code = _BY_KIND.get(error.kind)
     if code is None:
         return ConnectionError_(ReplyCode.INTERNAL_ERROR, str(error))
-    if isinstance(error, TRANSACTION_ERRORS):
+    if isinstance(error, WITH_CODE):
         # AMQP has four codes for all there is: the text begins with ours, for our client.
         return ChannelError(code, f"{error.code}: {error.args[0]}")
     return ChannelError(code, str(error))

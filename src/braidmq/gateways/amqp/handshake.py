@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from braidmq import __version__
-from braidmq.model.errors import BraidError
+from braidmq.gateways.amqp.settings import Product
+from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.model.limits import KIB
 from braidmq.security.accounts import is_loopback
 from braidmq.security.records import User
@@ -26,6 +27,9 @@ from braidmq.wire.amqp.tables import Table, decode_table
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
 
+EXTERNAL = "EXTERNAL"
+"""The mechanism of who is known by its certificate; offered to who showed one."""
+
 HANDSHAKE_FRAME_BYTES_MAX = 8 * KIB
 """Before anything is agreed on: clause 4.2.3 says 4096, and some tokens are longer."""
 
@@ -43,7 +47,10 @@ CAPABILITIES: Table = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
     "braid.retry": True,
+    "braid.visibility": True,
+    "braid.errors": True,
     "braid.transactions": True,
+    "braid.places": True,
 }
 
 
@@ -79,7 +86,9 @@ class Handshake:
             connection.drop("the peer does not speak AMQP 0-9-1")
             return size
         self.is_begun = True
-        connection.send(greeting_frame(connection.gateway.name))
+        product = connection.settings.product
+        with_external = connection.transport.certified_user is not None
+        connection.send(greeting_frame(connection.gateway.name, product, with_external))
         return 8
 
     def handle(self, number: int, method: Method) -> None:
@@ -93,6 +102,9 @@ class Handshake:
             raise HandshakeBroken
         self._connection.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
+        if method.mechanism == EXTERNAL:
+            self._log_in_by_certificate(method)
+            return
         user, password = credentials(method)
         self._state = None  # nothing is due until the user is known
         connection = self._connection
@@ -104,6 +116,24 @@ class Handshake:
             return
         if found is None:
             connection.node_loop.loop.create_task(self._log_in(user, password, loopback))
+        else:
+            self._welcome(found)
+
+    def _log_in_by_certificate(self, method: ConnectionStartOk) -> None:
+        connection = self._connection
+        user = connection.transport.certified_user
+        # RFC 4422, A: the answer is empty, or says as whom the client wants to act.
+        wanted = method.response.decode("utf-8", "replace")
+        if user is None:
+            raise HandshakeBroken
+        try:
+            if wanted not in ("", user):
+                raise AccessRefused(f"the certificate stands for {user!r}, not for {wanted!r}")
+            found = connection.gateway.logins.certified(
+                user, is_loopback(connection.transport.host)
+            )
+        except BraidError as error:
+            self._refuse_login(user, error)
         else:
             self._welcome(found)
 
@@ -173,20 +203,27 @@ class Handshake:
         connection.open(vhost)
 
 
+BROKER = f"BraidMQ {__version__}"
+
+RABBITMQ_VERSION = "3.13.7"
+"""Whose ways with ``basic.qos`` are ours: from 4.0 on a channel's limit is gone there."""
+
+
 # Every client is told the same.
 @lru_cache(maxsize=8)
-def greeting_frame(node: str) -> bytes:
+def greeting_frame(node: str, product: Product, with_external: bool) -> bytes:
     start = ConnectionStart(
         server_properties={
             "capabilities": CAPABILITIES,
             "cluster_name": f"braid@{node}",
             "copyright": "The BraidMQ authors",
-            "information": "Licensed under the Apache License 2.0",
-            "platform": "Python",
-            "product": "BraidMQ",
-            "version": __version__,
+            "information": f"{BROKER}. Licensed under the Apache License 2.0",
+            # Whatever it calls itself, by this a client knows who it is.
+            "platform": BROKER,
+            "product": product,
+            "version": RABBITMQ_VERSION if product == "RabbitMQ" else __version__,
         },
-        mechanisms=b"PLAIN AMQPLAIN",
+        mechanisms=b"EXTERNAL PLAIN AMQPLAIN" if with_external else b"PLAIN AMQPLAIN",
     )
     return method_frame(0, start)
 

@@ -13,6 +13,7 @@ from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
 from braidmq.net.listeners import TcpListener
 from braidmq.net.settings import ListenerSpec
 from braidmq.net.tcp import RECEIVE_BYTES_MAX
+from braidmq.net.tls_handshakes import TlsPort
 from braidmq.net.transport import Transport
 from braidmq.runtime.gateway import Gateway
 from braidmq.runtime.namespace_limits import reached_queue_limit
@@ -59,8 +60,9 @@ class AmqpGateway(Gateway[AmqpConnection]):
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
-    def listener(self, spec: ListenerSpec) -> TcpListener:
-        return TcpListener(spec, self.node_loop.poller, self, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES)
+    def listener(self, spec: ListenerSpec, tls: TlsPort | None = None) -> TcpListener:
+        poller = self.node_loop.poller
+        return TcpListener(spec, poller, self, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES, tls)
 
     def connect(self, transport: Transport) -> AmqpConnection:
         """A listener has accepted somebody."""

@@ -16,10 +16,12 @@ from braidmq.gateways.amqp.confirms import Confirm, Confirms
 from braidmq.gateways.amqp.consumers import Consumers
 from braidmq.gateways.amqp.errors import access_refused, no_exchange, precondition_failed
 from braidmq.gateways.amqp.output import ChannelSender
+from braidmq.gateways.amqp.places import PLACE_BYTES, Places
 from braidmq.gateways.amqp.routes import Destination
 from braidmq.gateways.amqp.transactions import Numbered, TxMode
-from braidmq.gateways.translation import amqp_envelope, amqp_parts
+from braidmq.gateways.translation import amqp_parts
 from braidmq.model.errors import BraidError, PartitionQuarantined, StorageError
+from braidmq.model.limits import KEY_BYTES_MAX
 from braidmq.record.batch import RecordBatch
 from braidmq.record.copies import single
 from braidmq.runtime.publish_batcher import can_batch
@@ -31,16 +33,20 @@ from braidmq.wire.amqp.render import render_content
 from braidmq.wire.amqp.scan import (
     FLAG_BAD_EXPIRATION,
     FLAG_BAD_MODE,
+    FLAG_BAD_PLACE,
     FLAG_BAD_PROPERTIES,
+    FLAG_BAD_TIME,
     FLAG_COPIES,
     FLAG_HEADERS,
     FLAG_IMMEDIATE,
     FLAG_MANDATORY,
+    FLAG_PARTITION,
     FLAG_REPLY_TO,
     FLAG_TRANSIENT,
     FLAG_USER_ID,
+    partition_in,
 )
-from braidmq.wire.envelopes import split_amqp
+from braidmq.wire.envelopes import amqp_envelope, split_amqp
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.connection import AmqpConnection
@@ -53,7 +59,9 @@ REPLY_KEY = DIRECT_REPLY_TO.encode() + b"."
 ONE_BY_ONE = (
     FLAG_BAD_EXPIRATION
     | FLAG_BAD_MODE
+    | FLAG_BAD_PLACE
     | FLAG_BAD_PROPERTIES
+    | FLAG_BAD_TIME
     | FLAG_COPIES
     | FLAG_REPLY_TO
     | FLAG_USER_ID
@@ -79,7 +87,9 @@ class Publisher:
         self._tx = tx
         self._consumers = consumers
         self._unconfirmed = connection.gateway.unconfirmed
+        self.meter = connection.node_loop.usage.meter(connection.vhost, "amqp")
         self.confirms: Confirms | None = None
+        self._wants_places = False
         self.numbered: Numbered | None = None
         """Who publishes, if that is a producer of ours or a transaction."""
 
@@ -87,6 +97,10 @@ class Publisher:
         """What is published from here on is confirmed."""
         if self.confirms is None:
             self.confirms = Confirms(self._number, self._sender.send)
+
+    def tell_places(self) -> None:
+        """From here on confirms are preceded by where the messages are."""
+        self._wants_places = True
 
     def end(self) -> None:
         """The channel is closed: nobody is told of confirms, or waits for them."""
@@ -181,10 +195,17 @@ class Publisher:
             raise precondition_failed(
                 f"invalid expiration '{properties.expiration}': {_reason(properties.expiration)}"
             )
+        if flags & FLAG_BAD_TIME:
+            raise precondition_failed(
+                "invalid time: x-delay and x-deliver-at are integers, in milliseconds, and a"
+                " message has at most one of them"
+            )
         if flags & FLAG_BAD_MODE:
             raise precondition_failed(
                 f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
             )
+        if flags & FLAG_BAD_PLACE:
+            raise precondition_failed(_wrong_place(properties.headers or {}))
         if properties.user_id is not None and properties.user_id != self._connection.user:
             raise precondition_failed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was "
@@ -265,8 +286,10 @@ class Publisher:
             origin = self.numbered.take(batch.count)
             self.publish_to(flags, exchange, key, batch, topics, origin)
             return
-        if len(topics) == 1 and can_batch(topics[0], batch):
+        anywhere = flags < FLAG_PARTITION
+        if len(topics) == 1 and anywhere and can_batch(topics[0], batch):
             confirming, size = None if self.confirms is None else self, batch.size
+            self.meter.took(batch.count, batch.value_bytes)
             self._node_loop.publish_batched(
                 topics[0], not flags & FLAG_TRANSIENT, batch, confirming
             )
@@ -296,6 +319,14 @@ class Publisher:
         assert isinstance(ticket, Confirm)
         self._confirmed(ticket, failure)
 
+    @property
+    def wants_places(self) -> bool:
+        return self._wants_places
+
+    def placed(self, ticket: object, topic: Topic, offset: int) -> None:
+        assert isinstance(ticket, Confirm)
+        ticket.placed.append((0, 0, topic.name, 0, offset))
+
     # --- to topics, and back ---
 
     def publish_to(
@@ -313,10 +344,14 @@ class Publisher:
             self.give_back(batch, exchange, key)
             if self.numbered is not None:
                 self.numbered.unroutable += batch.count
-        count, size = batch.count, batch.size
+        count, size, value_bytes = batch.count, batch.size, batch.value_bytes
         published = Published(None, count)
         topics = [topic for topic in topics if not topic.deleted]
+        places: Places | None = None
         if topics:
+            if self._wants_places:
+                sequence = -1 if origin is None else origin.sequence
+                places = Places(topics, batch, partition_in(flags), sequence)
             try:
                 published = self._node_loop.engine().publishing.fan_out(
                     topics,
@@ -324,6 +359,7 @@ class Publisher:
                     now_ms=self._node_loop.now_ms(),
                     durable=not flags & FLAG_TRANSIENT,
                     origin=origin,
+                    partition=partition_in(flags),
                 )
             except TopicFull:
                 if origin is not None:
@@ -333,9 +369,16 @@ class Publisher:
                 if origin is not None or self.confirms is None:
                     raise
                 published = Published(None, 0)
+        if published.accepted == count:
+            self.meter.took(count, value_bytes)
+        elif published.accepted:
+            self.meter.took(published.accepted, batch.value_bytes_between(0, published.accepted))
         confirm = None
         if self.confirms is not None:
             confirm = self.confirms.expect(count, published.accepted)
+            if places is not None and published.accepted == count:
+                confirm.placed = places.found()
+                size += PLACE_BYTES * len(confirm.placed)
         self._published(size)
         if confirm is not None:
             self._node_loop.when_durable(
@@ -389,6 +432,15 @@ class Publisher:
             self.confirms.settle(confirm, failure)
             if self.confirms.has_caught_up(self._unconfirmed):
                 self._connection.has_confirms(self)
+
+
+def _wrong_place(headers: Mapping[str, Any]) -> str:
+    key = headers.get("x-key", "")
+    if not isinstance(key, str | bytes):
+        return f"invalid x-key {key!r}: a key is text or bytes"
+    if len(key.encode() if isinstance(key, str) else key) > KEY_BYTES_MAX:
+        return f"invalid x-key: a key has at most {KEY_BYTES_MAX} bytes"
+    return f"invalid x-partition {headers.get('x-partition')!r}: not a partition's number"
 
 
 def _reason(expiration: str | None) -> str:

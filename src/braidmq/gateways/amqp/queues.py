@@ -63,6 +63,8 @@ ONLY: dict[str, tuple[TopicKind, ...]] = {
     "x-message-ttl": ("classic", "quorum"),
     "x-expires": ("classic", "quorum"),
     "x-max-length": ("classic", "quorum"),
+    "x-keep-acknowledged-ms": ("classic", "quorum"),
+    "x-keep-acknowledged-bytes": ("classic", "quorum"),
     "x-overflow": ("classic", "quorum"),
     "x-dead-letter-exchange": ("classic", "quorum"),
     "x-dead-letter-routing-key": ("classic", "quorum"),
@@ -127,6 +129,13 @@ def settings_of(arguments: Arguments, queue: str, vhost: str) -> dict[str, Any]:
         if (kept_ms := age_ms(age)) is None:
             raise check.wrong("x-max-age", "invalid_max_age")
         own["retention"] = {"time_ms": kept_ms}
+    kept: dict[str, Any] = {}
+    if (kept_ms := check.number("x-keep-acknowledged-ms", 0, TTL_MS_MAX)) is not None:
+        kept["keep_acked_ms"] = kept_ms
+    if (kept_bytes := check.number("x-keep-acknowledged-bytes", 0)) is not None:
+        kept["keep_acked_bytes"] = kept_bytes
+    if kept:
+        own["retention"] = kept
     check.without_effect()
     check.choice("x-queue-mode", ("default", "lazy"), "\"unsupported queue mode '{}'\"")
     version = arguments.get("x-queue-version")
@@ -249,6 +258,8 @@ EQUIVALENT = (
     "x-queue-version",
     "x-queue-master-locator",
     "x-delivery-limit",
+    "x-keep-acknowledged-ms",
+    "x-keep-acknowledged-bytes",
 )
 """Arguments that must be the same when a queue is declared again; others may differ."""
 
@@ -296,3 +307,17 @@ def _inequivalent(topic: Topic, name: str, received: str, current: str) -> Excep
         f"inequivalent arg '{name}' for queue '{topic.name}' in vhost '{topic.namespace}': "
         f"received {received} but current is {current}"
     )
+
+
+def one_line(name: str) -> str:
+    """RabbitMQ takes line breaks out of the names of what is declared."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def storable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as the catalogue keeps them: plain values only."""
+    return {key: value for key, value in arguments.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | bytes | list | dict)

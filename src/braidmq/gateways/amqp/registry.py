@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect
+from braidmq.engine.effects import (
+    ConsumerCancelled,
+    ConsumerFailed,
+    DeliveriesTimedOut,
+    Effect,
+    MemberNotice,
+)
 from braidmq.engine.topics import Topic
 from braidmq.gateways.amqp.consumers import AmqpConsumer
 from braidmq.gateways.amqp.queues import SUBSCRIPTION
@@ -52,12 +58,19 @@ class Registry:
             engine.topics.delete(topic)
 
     def _on_effect(self, effect: Effect) -> None:
-        if not isinstance(effect, ConsumerCancelled | ConsumerFailed):
+        if isinstance(effect, MemberNotice):
+            for consumer in effect.consumers:
+                receiver = consumer.receiver
+                if isinstance(receiver, AmqpConsumer):
+                    receiver.consumers.notify(receiver, effect.group, effect.membership)
+        if not isinstance(effect, ConsumerCancelled | ConsumerFailed | DeliveriesTimedOut):
             return
         target = effect.consumer.receiver
         if not isinstance(target, AmqpConsumer):
             return
-        if isinstance(effect, ConsumerFailed):
+        if isinstance(effect, DeliveriesTimedOut):
+            target.consumers.timed_out(target, effect)
+        elif isinstance(effect, ConsumerFailed):
             target.consumers.failed(target, effect.error)
         else:
             target.consumers.cancelled(target)

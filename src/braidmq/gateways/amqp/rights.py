@@ -46,7 +46,7 @@ TABLE: tuple[Row, ...] = (
     Row(m.BasicPublish, write("exchange"), "with CC or BCC"),
     Row(m.BasicConsume, read("queue")),
     Row(m.BasicConsume, read("queue"), "with x-group or x-stream-offset"),
-    Row(m.BasicConsume, FREE, "of amq.rabbitmq.reply-to"),
+    Row(m.BasicConsume, FREE, "of amq.rabbitmq.reply-to or amq.braidmq.group-notices"),
     Row(m.BasicGet, read("queue")),
     *(
         Row(method, FREE)
@@ -57,9 +57,12 @@ TABLE: tuple[Row, ...] = (
             m.BasicNack,
             m.BasicReject,
             m.BasicRetry,
+            m.BasicExtend,
+            m.BasicFail,
             m.BasicRecover,
             m.BasicRecoverAsync,
             m.ConfirmSelect,
+            m.ConfirmPlaces,
             m.TxSelect,
             m.TxRollback,
             m.ChannelFlow,

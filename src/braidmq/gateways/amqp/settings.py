@@ -1,7 +1,7 @@
 """What an operator may set about AMQP."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,9 +19,21 @@ class UnconfirmedLimit:
     bytes: int = 64 * MIB
 
 
+Product = Literal["RabbitMQ", "BraidMQ"]
+
+
 class AmqpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is offered to AMQP clients, and how long they may take. The defaults are RabbitMQ's."""
 
+    product: Annotated[
+        Product,
+        Meta(
+            description="What it calls itself in connection.start. Some clients do as RabbitMQ"
+            " needs it only if they are told so: kombu, and with it Celery, raises the prefetch of"
+            " a worker that holds tasks with an ETA. As RabbitMQ it says version 3.13; what it is"
+            " stands in `platform` and `information`."
+        ),
+    ] = "RabbitMQ"
     frame_bytes_max: Annotated[
         int,
         Meta(

@@ -24,7 +24,7 @@ from braidmq.record.batch import RecordBatch
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ChannelError
 from braidmq.wire.amqp.methods import TxAck, TxBegin, TxEnd, TxProducer
-from braidmq.wire.amqp.scan import FLAG_TRANSIENT
+from braidmq.wire.amqp.scan import FLAG_TRANSIENT, partition_in
 
 if TYPE_CHECKING:
     from braidmq.gateways.amqp.channel import Channel
@@ -152,6 +152,7 @@ def _publish(channel: "Channel", publish: Publish, origin: Origin) -> bool:
     try:
         channel.publisher.publish_to(flags, exchange, key, batch, topics, origin)
     except TopicFull:
+        channel.publisher.meter.took(batch.count, batch.value_bytes)
         return _publish_singly(channel, flags, batch, topics, origin)
     return True
 
@@ -161,14 +162,16 @@ def _publish_singly(
 ) -> bool:
     """A full queue takes what fits; the others take all of it."""
     engine, now_ms = channel.node_loop.engine(), channel.node_loop.now_ms()
-    whole = True
+    whole, partition = True, partition_in(flags)
     for topic in topics:
         for index in range(batch.count):
             data = memoryview(batch)[batch.position_at(index) : batch.position_at(index + 1)]
             one = RecordBatch.scan(bytes(data), base_offset=0, verify=False)
             durable = not flags & FLAG_TRANSIENT
             try:
-                engine.publishing.publish(topic, one, now_ms=now_ms, durable=durable, origin=origin)
+                engine.publishing.publish(
+                    topic, one, now_ms=now_ms, partition=partition, durable=durable, origin=origin
+                )
             except TopicFull:
                 whole = False
     return whole

@@ -119,6 +119,28 @@ class Unacked:
                 taken += self.take(low, high)[0]
         return taken
 
+    def renew(self, first: int, last: int, now_ms: int) -> list[UnackedRun]:
+        """The same, and they go on waiting, as if they were delivered now."""
+        found: list[UnackedRun] = []
+        for run in self._runs:
+            low, high = max(first, run.first_tag), min(last, run.last_tag)
+            if low <= high:
+                run.at_ms = now_ms
+                found.append(run.part(low, high))
+        return found
+
+    def take_offsets(
+        self, consumer: Consumer, view: PartitionView, start: int, stop: int
+    ) -> list[UnackedRun]:
+        """Deliveries to a consumer of what stands at some offsets."""
+        taken: list[UnackedRun] = []
+        for run in list(self._runs):
+            low, high = max(start, run.start), min(stop, run.stop)
+            if run.consumer is consumer and run.view is view and low < high:
+                first = run.first_tag + low - run.start
+                taken += self.take(first, first + high - low - 1)[0]
+        return taken
+
     def _find(self, tag: int) -> int | None:
         if self._runs and self._runs[0].first_tag <= tag <= self._runs[0].last_tag:
             return 0  # most are answered in the order they came

@@ -9,8 +9,9 @@ crash, too.
 
 from braidmq.engine.policy import QUEUE_SETTINGS
 from braidmq.engine.routing.bindings import topic as to_topic
-from braidmq.engine.topics import Consumer, Credit, Delivery, Topic
+from braidmq.engine.topics import Delivery
 from braidmq.gateways.mqtt.message import Arrival, batch_of
+from braidmq.gateways.mqtt.own_queue import OwnQueue
 from braidmq.gateways.mqtt.router import BRIDGE, MqttRouter
 from braidmq.gateways.translation import (
     MQTT_QOS_OF_OTHERS,
@@ -24,17 +25,14 @@ from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.text import split_share
 
 SUBSCRIPTION = "bridge"
-IN_FLIGHT_MAX = 4096
 
 
-class Bridge:
+class Bridge(OwnQueue):
     """The queue of one namespace, and its consumer."""
 
     def __init__(self, node_loop: NodeLoop, router: MqttRouter, namespace: str) -> None:
-        self._node_loop = node_loop
+        super().__init__(node_loop, namespace, BRIDGE, SUBSCRIPTION, QUEUE_SETTINGS)
         self._router = router
-        self._namespace = namespace
-        self._consumer: Consumer | None = None
         self._wanted: dict[bytes, int] = {}
         """Binding keys, and how many subscriptions want each."""
 
@@ -56,54 +54,28 @@ class Bridge:
             self._namespace, TOPIC_EXCHANGE, to_topic(BRIDGE), key
         )
         if self.is_unused:
-            self._node_loop.engine().topics.delete(self._open())
-            self._consumer = None
+            self.delete()
 
     def cancelled(self) -> None:
         """The queue was deleted by somebody else, and its bindings with it."""
-        if self._wanted and (self._namespace, BRIDGE) not in self._node_loop.view.state.topics:
+        if self._wanted and not self.exists:
             for key in self._wanted:
                 self._bind(key)
 
     def _bind(self, key: bytes) -> None:
-        topic = self._open()
+        topic = self.open()
         self._node_loop.engine().exchanges.bind(
             self._namespace, TOPIC_EXCHANGE, to_topic(topic.name), key, durable=False
         )
 
-    def _open(self) -> Topic:
+    def hand_on(self, delivery: Delivery, index: int) -> None:
+        topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
         now_ms = self._node_loop.now_ms()
-        topic = self._node_loop.view.state.topics.get((self._namespace, BRIDGE))
-        if topic is None:
-            topic = self._node_loop.engine().topics.create(
-                self._namespace, BRIDGE, QUEUE_SETTINGS, now_ms=now_ms
-            )
-        if SUBSCRIPTION not in topic.subscriptions:
-            self._node_loop.engine().subscriptions.subscribe(topic, SUBSCRIPTION, now_ms=now_ms)
-        subscription = topic.subscriptions[SUBSCRIPTION]
-        if self._consumer is None or self._consumer.subscription is not subscription:
-            self._consumer = self._node_loop.engine().consumers.attach(
-                subscription,
-                now_ms=now_ms,
-                credits=[Credit(IN_FLIGHT_MAX)],
-                visibility_ms=0,
-                receiver=self,
-            )
-        return topic
-
-    def deliver(self, delivery: Delivery) -> None:
-        """Publish first and acknowledge then: the journal has them in this order, too."""
-        now_ms = self._node_loop.now_ms()
-        for index in range(delivery.first_index, delivery.stop_index):
-            topic, record = mqtt_record(delivery.batch.record(index), BRIDGE)
-            arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
-            try:
-                self._router.publish(self._namespace, arrival, from_exchange=True)
-            except MqttError:
-                self._router.counters.dropped += 1  # nobody would be helped by trying it again
-        self._node_loop.engine().settling.ack(
-            delivery.consumer, delivery.view, delivery.start_offset, delivery.end_offset
-        )
+        arrival = Arrival.of_batch(topic, MQTT_QOS_OF_OTHERS, batch_of(record), now_ms)
+        try:
+            self._router.publish(self._namespace, arrival, from_exchange=True)
+        except MqttError:
+            self._router.counters.dropped += 1  # nobody would be helped by trying it again
 
 
 class Bridges:

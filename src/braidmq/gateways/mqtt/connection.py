@@ -32,7 +32,7 @@ from braidmq.model.limits import KIB
 from braidmq.net.transport import Transport
 from braidmq.record.buffer import Buffer
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
-from braidmq.runtime.sessions import ChannelInfo, SessionInfo
+from braidmq.runtime.sessions import PEER_GONE, ChannelInfo, SessionInfo
 from braidmq.runtime.sliced_work import READ_S
 from braidmq.security.permissions import Grants
 from braidmq.security.records import ROOT_NAMESPACE
@@ -108,10 +108,12 @@ class MqttConnection:
         self.settings = gateway.settings
         self.transport = transport
         self.version = 0
-        self.speaks_v5 = False
+        self.speaks_v5 = self.is_bridge = False
         self.packet_bytes_max = PACKET_BYTES_ANY
         self.aliases: Aliases | None = None
         """Of topics, for a client that takes any."""
+        self.wants_facts = False
+        """Whether what waited for it says how often it was sent, where it was and since when."""
         self.namespace = ROOT_NAMESPACE
         self.user = ""
         self.client_id = ""
@@ -538,7 +540,7 @@ class MqttConnection:
         """Let the session go, once."""
         self._closed = True
         self.answers.end()
-        self.node_loop.sessions.remove(self._session_id)
+        self.node_loop.sessions.remove(self._session_id, self._end, self.node_loop.now_ms())
         if self._established and self.session.connection is self:
             self.node_loop.let_go(partial(self._leave_session, with_will))
         if self._fast_path is not None:
@@ -565,7 +567,7 @@ class MqttConnection:
         # Clients come and go in thousands, and load balancers knock: no news to most.
         is_news = self._established and self._end not in ("", CLIENT_LEFT)
         level = logging.INFO if is_news else logging.DEBUG
-        self.log(level, "connection closed", reason=self._end or "the peer is gone")
+        self.log(level, "connection closed", reason=self._end or PEER_GONE)
         # What knows itself is freed only when garbage is collected, which is rarely.
         self._queues = self._trace = self._handshake = None
         self._noted = array("H")
@@ -592,6 +594,8 @@ class MqttConnection:
     def takes_as_is(self, version: int) -> bool:
         """Whether packets of that version need no change for it."""
         if self.aliases is not None or self.packet_bytes_max != PACKET_BYTES_ANY:
+            return False
+        if self.wants_facts:
             return False
         return self.version == version and self._trace is None and not self._held
 

@@ -24,6 +24,7 @@ from libc.string cimport memcmp
 from braidmq.engine.delivery cimport DeliveryState
 from braidmq.gateways.mqtt.counters cimport Counters
 from braidmq.net.tcp cimport FastPath, TcpLink
+from braidmq.runtime.meter cimport Meter
 from braidmq.runtime.turns cimport CROWD, Turns
 from braidmq.record.offset_set cimport braid_popcount
 from braidmq.wire.mqtt.fields cimport be16, put16
@@ -78,6 +79,8 @@ cdef class MqttFastPath(FastPath):
     cdef TcpLink link
     cdef Turns turns
     cdef Counters counters
+    cdef Meter meter
+    cdef long long payload_bytes    # of the packets that were counted last
     # The way that was found last, and when: None when there is none.
     cdef Route known
     cdef bytes known_topic
@@ -97,6 +100,7 @@ cdef class MqttFastPath(FastPath):
         self.known_at = -1
         self.turns = connection.node_loop.turns
         self.counters = connection.router.counters
+        self.meter = connection.session.meter
         self.outbox = connection.session.outbox
         self.credit = connection.credit
         self.version = connection.version
@@ -176,6 +180,7 @@ cdef class MqttFastPath(FastPath):
     cdef void served(self, Py_ssize_t count, Py_ssize_t targets) noexcept:
         self.counters.received += count
         self.counters.sent += count * targets
+        self.meter.count(count, self.payload_bytes, targets)
         self.turns.serve(<void *>self)
 
     cdef Route route_to(
@@ -221,6 +226,7 @@ cdef class MqttFastPath(FastPath):
         cdef uint32_t length = 0
         cdef Py_ssize_t topic_bytes = 2 + be16(topic), head, count = 0
         cdef Py_ssize_t fixed = topic_bytes + modern + (2 if ids != NULL else 0)
+        self.payload_bytes = 0
         while end - p >= 2:
             head = packet_head(p, end, True, &length)
             if (
@@ -237,6 +243,7 @@ cdef class MqttFastPath(FastPath):
                 ids[count] = p + head + topic_bytes
             p += head + length
             count += 1
+            self.payload_bytes += length - fixed
         return count if p == end else 0
 
     # --- as a target ---

@@ -2,16 +2,19 @@
 
 import logging
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
+from braidmq.gateways.mqtt.publisher import state_topic
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
+from braidmq.gateways.translation import due_in
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.security.accounts import GUEST, is_loopback
-from braidmq.security.records import ROOT_NAMESPACE
+from braidmq.security.records import ROOT_NAMESPACE, User
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Reason, Version
 from braidmq.wire.mqtt.errors import MqttError, UseAnotherServer
 from braidmq.wire.mqtt.packets import ConnAck, Connect
@@ -22,6 +25,23 @@ if TYPE_CHECKING:
 
 HANDSHAKE_S = 10
 """How long a peer may take to log in."""
+
+
+BRIDGE_IN_FLIGHT_MAX = 20
+"""What Mosquitto takes at once unless it is set up otherwise. Its bridges say so in version 5 only;
+of more at QoS 2 it loses messages that it has confirmed."""
+
+FACTS = "delivery-facts"
+
+
+def wants_facts(asked: Sequence[tuple[str, str]]) -> bool:
+    """Whether a client asks in CONNECT for what the broker knows of deliveries."""
+    wish = dict(asked).get(FACTS, "false")
+    if wish not in ("true", "false"):
+        raise MqttError(
+            Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{FACTS} is {wish!r}, neither true nor false"
+        )
+    return wish == "true"
 
 
 class Handshake:
@@ -49,6 +69,10 @@ class Handshake:
             )
         connection.with_reasons = given.request_problem_information != 0
         connection.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
+        connection.is_bridge = packet.is_bridge or (
+            packet.will is not None and packet.will.topic == state_topic(packet.client_id)
+        )
+        connection.wants_facts = wants_facts(given.user_properties)
         if given.topic_alias_maximum:
             connection.aliases = Aliases(given.topic_alias_maximum)
         if settings.redirect:
@@ -83,25 +107,10 @@ class Handshake:
             raise
 
     async def _authenticate(self, packet: Connect) -> None:
-        """The user name may begin with a namespace and a colon. Who gives none is ``guest``, with
-        the password that guest has on a new node: from this machine, and while that holds."""
         connection = self._connection
         gateway = connection.gateway
-        name, password = packet.user_name, packet.password or b""
-        if name is None:
-            name, password = GUEST, GUEST.encode()
-        namespace, _, user = name.rpartition(":")
-        try:
-            found = await gateway.logins.authenticate(
-                user,
-                password,
-                connection.node_loop.now_ms(),
-                is_loopback(connection.transport.host),
-            )
-        except AccessRefused:
-            if packet.user_name is not None:
-                raise
-            raise AccessRefused("user name and password are missing") from None
+        namespace, _, user = (packet.user_name or "").rpartition(":")
+        found = await self._recognise(packet, user)
         if connection.is_closed:
             return
         user, namespace = found.name, namespace or ROOT_NAMESPACE
@@ -112,6 +121,30 @@ class Handshake:
         connection.grants = gateway.accounts.grants(user, namespace)
         if packet.will is not None:
             connection.check_publish(packet.will.topic)
+            due_in(packet.will.properties.user_properties, connection.node_loop.now_ms())
+
+    async def _recognise(self, packet: Connect, user: str) -> User:
+        """The user name may begin with a namespace and a colon. Without a password it is the
+        client's certificate that counts, if it showed one, and names the same user. Who gives no
+        name, or an empty one without a password, is ``guest``, with the password that guest has on
+        a new node: from this machine, and while that holds."""
+        connection = self._connection
+        logins = connection.gateway.logins
+        certified = connection.transport.certified_user
+        loopback = is_loopback(connection.transport.host)
+        if certified is not None and packet.password is None and user in ("", certified):
+            return logins.certified(certified, loopback)
+        password = packet.password or b""
+        is_nobody = packet.user_name is None or not (packet.user_name or password)
+        if is_nobody:
+            user, password = GUEST, GUEST.encode()
+        now_ms = connection.node_loop.now_ms()
+        try:
+            return await logins.authenticate(user, password, now_ms, loopback)
+        except AccessRefused:
+            if not is_nobody:
+                raise
+            raise AccessRefused("user name and password are missing") from None
 
     async def _establish(self, packet: Connect) -> None:
         connection = self._connection
@@ -130,10 +163,17 @@ class Handshake:
             namespace, client_id, user, clean_start=packet.clean_start, expiry_s=expiry_s
         )
         session.will = packet.will
-        connection.credit.limit = min(given.receive_maximum or PACKET_ID_MAX, IN_FLIGHT_MAX)
+        told = BRIDGE_IN_FLIGHT_MAX if connection.is_bridge else PACKET_ID_MAX
+        connection.credit.limit = min(given.receive_maximum or told, IN_FLIGHT_MAX)
         connection.gateway.connections_opened += 1
         version = connection.version
-        connection.log(logging.DEBUG, "connection opened", version=version, session=present)
+        connection.log(
+            logging.DEBUG,
+            "connection opened",
+            version=version,
+            session=present,
+            bridge=connection.is_bridge,
+        )
         connection.establish(session, self._connack(packet, present, expiry_s))
         lsn = sessions.save(session)
         if old is not None and not present:

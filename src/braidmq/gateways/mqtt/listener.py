@@ -5,10 +5,10 @@ import asyncio
 from websockets.typing import Subprotocol
 
 from braidmq.engine.effects import ConsumerCancelled, ConsumerFailed, Effect, Level, PressureChanged
-from braidmq.gateways.mqtt.bridge import Bridge
 from braidmq.gateways.mqtt.connection import OUTPUT_HIGH_BYTES, RECEIVE_BYTES, MqttConnection
 from braidmq.gateways.mqtt.errors import refusal
 from braidmq.gateways.mqtt.outbox import Outbox
+from braidmq.gateways.mqtt.own_queue import OwnQueue
 from braidmq.gateways.mqtt.queues.admin import Admin
 from braidmq.gateways.mqtt.queues.consumer import QueueConsumer
 from braidmq.gateways.mqtt.queues.registry import Queues
@@ -16,8 +16,9 @@ from braidmq.gateways.mqtt.router import MqttRouter
 from braidmq.gateways.mqtt.sessions import Sessions
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.sys_topics import SysTopics
-from braidmq.net.listeners import TcpListener, WebSocketListener
+from braidmq.net.listeners import TcpListener, WebSocketListener, websocket_over_tls
 from braidmq.net.settings import ListenerSpec
+from braidmq.net.tls_handshakes import TlsPort
 from braidmq.net.transport import Transport
 from braidmq.net.websocket import WebSocketOptions
 from braidmq.runtime.gateway import Gateway
@@ -55,6 +56,7 @@ class MqttGateway(Gateway[MqttConnection]):
         self.queues = Queues(node_loop, accounts)
         self.admin = Admin(self)
         self.sessions = Sessions(node_loop, self.router, self.queues, settings)
+        self.delayed = self.sessions.delayed
         self.sys_topics = SysTopics(self)
         node_loop.on_pressure(self._on_pressure)
         node_loop.listeners.append(self._on_effect)
@@ -62,10 +64,13 @@ class MqttGateway(Gateway[MqttConnection]):
         accounts.when_stale(node_loop.turns.changed)
         self.sessions.restore()
 
-    def listener(self, spec: ListenerSpec) -> TcpListener:
-        return TcpListener(spec, self.node_loop.poller, self, RECEIVE_BYTES, OUTPUT_HIGH_BYTES)
+    def listener(self, spec: ListenerSpec, tls: TlsPort | None = None) -> TcpListener:
+        poller = self.node_loop.poller
+        return TcpListener(spec, poller, self, RECEIVE_BYTES, OUTPUT_HIGH_BYTES, tls)
 
-    def websocket_listener(self, spec: ListenerSpec) -> WebSocketListener:
+    def websocket_listener(
+        self, spec: ListenerSpec, tls: TlsPort | None = None
+    ) -> WebSocketListener | TcpListener:
         options = WebSocketOptions(
             subprotocol=SUBPROTOCOL,
             allowed_origins=self.settings.allowed_origins,
@@ -74,9 +79,12 @@ class MqttGateway(Gateway[MqttConnection]):
             output_bytes_max=self.settings.output_bytes_max,
             read_s=READ_S,
             work_in_background=self.node_loop.work_in_background,
-            unsent=self.node_loop.unsent,
+            unsent=self.node_loop.unsent if tls is None else None,
         )
-        return WebSocketListener(spec, self, options)
+        if tls is None:
+            return WebSocketListener(spec, self, options)
+        poller = self.node_loop.poller
+        return websocket_over_tls(spec, poller, self, options, RECEIVE_BYTES, tls)
 
     def connect(self, transport: Transport) -> MqttConnection:
         """A listener has accepted somebody."""
@@ -140,7 +148,7 @@ class MqttGateway(Gateway[MqttConnection]):
         """Somebody deleted a queue: one of ours, as AMQP can, is made again."""
         if isinstance(effect, ConsumerCancelled):
             owner = effect.consumer.receiver
-            if isinstance(owner, Outbox | Bridge | QueueConsumer):
+            if isinstance(owner, Outbox | OwnQueue | QueueConsumer):
                 owner.cancelled()
         elif isinstance(effect, ConsumerFailed):
             connection = _connection_of(effect.consumer.receiver)

@@ -1,6 +1,7 @@
 """A run of messages to one topic, on its way to subscribers."""
 
 from braidmq.engine.envelope import MQTT
+from braidmq.gateways.translation import Due
 from braidmq.record.batch import Record, RecordBatch
 from braidmq.record.buffer import Buffer
 from braidmq.record.copies import single
@@ -19,6 +20,8 @@ from braidmq.wire.mqtt.text import write_string
 
 PACKET_BYTES_ANY = REMAINING_LENGTH_MAX + 5
 """No smaller maximum was asked for."""
+
+NOW = Due()
 
 FLAG_COPY = 8
 """In an envelope: a copy of a retained message, made for a new subscription."""
@@ -41,6 +44,7 @@ class Arrival:
         "_rendered",
         "_run",
         "count",
+        "due",
         "flags",
         "now_ms",
         "topic",
@@ -54,6 +58,8 @@ class Arrival:
         self.flags = flags
         self.count = count
         self.now_ms = now_ms
+        self.due = NOW
+        """When subscribers get it, as ``delayed.timed`` has read it."""
         self._batch = self._run = self._data = None
         self._rendered: dict[Rendering, bytes] = {}
         self._as_it_came: Rendering | None = None
@@ -81,6 +87,12 @@ class Arrival:
     @property
     def retain(self) -> bool:
         return bool(self.flags & FLAG_RETAIN)
+
+    @property
+    def value_bytes(self) -> int:
+        if self._run is not None:
+            return self._run.payload_bytes
+        return self.batch.value_bytes
 
     @property
     def batch(self) -> RecordBatch:
@@ -111,6 +123,14 @@ class Arrival:
                 found = render_all(self.batch, *key[:4], self.now_ms, alias, alias_is_set)
             self._rendered[key] = found
         return found
+
+    def mentions(self, *words: bytes) -> bool:
+        """Whether any of them is in its packets: false for most, and then surely not said."""
+        if self._run is not None and self._data is not None:
+            data = bytes(memoryview(self._data)[self._run.start : self._run.stop])
+        else:
+            data = bytes(memoryview(self.batch))
+        return any(each in data for each in words)
 
     def kept(self) -> "Arrival":
         """To be looked at later, when the buffer has something else."""

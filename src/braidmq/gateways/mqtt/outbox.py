@@ -30,6 +30,7 @@ from braidmq.gateways.translation import mqtt_record
 from braidmq.model.errors import StorageFailed
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.sessions import ClientInfo, client_of
 from braidmq.storage.partition_log import PartitionLog
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.publish import FLAG_QOS, FLAG_RETAIN
@@ -66,6 +67,7 @@ class Port(Protocol):
     version: int
     packet_bytes_max: int
     aliases: Aliases | None
+    wants_facts: bool
 
     def send(self, data: bytes) -> None: ...
     def release_gone(self) -> None:
@@ -78,6 +80,7 @@ class Outbox:
     ) -> None:
         self._node_loop = node_loop
         self._counters = counters
+        self._meter = session.meter
         self._session = session
         self._messages_max = messages_max
         self._topic: Topic | None = None
@@ -312,6 +315,12 @@ class Outbox:
         if consumer is not None and not consumer.subscription.topic.deleted:
             self._node_loop.engine().consumers.detach(consumer, now_ms=self._node_loop.now_ms())
 
+    def client_info(self) -> ClientInfo:
+        connection = self._session.connection
+        if connection is None:
+            return ClientInfo("mqtt", self._session.user, client=self._session.client_id)
+        return client_of(connection)
+
     def pause(self, paused: bool) -> None:
         """The connection's socket is full, or has room again."""
         if self._consumer is None:
@@ -415,9 +424,12 @@ class Outbox:
                 alias_is_set=is_set,
                 now_ms=self._node_loop.now_ms(),
                 packet_bytes_max=port.packet_bytes_max,
+                partition=0 if port.wants_facts else -1,
+                attempts=delivery.attempts,
             )
             if data:
                 self._counters.sent += end - first
+                self._meter.gave(end - first, batch.value_bytes_between(first, end))
                 port.send(data)
                 if alias and not is_set and port.aliases is not None:
                     port.aliases.sent(topic, alias)

@@ -4,6 +4,8 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from braidmq.engine.topics import Topic
+from braidmq.gateways.mqtt.delayed import may_be_delayed, real_topic, timed
 from braidmq.gateways.mqtt.fast_path import Route
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
@@ -12,10 +14,12 @@ from braidmq.gateways.mqtt.queues.admin import ADMIN_BYTES, is_admin
 from braidmq.gateways.mqtt.queues.names import QUEUE_BYTES, is_queue, parse
 from braidmq.gateways.mqtt.router import BeforeAppend, Routed, later
 from braidmq.gateways.mqtt.subscription_index import REMEMBERED_BYTES_MAX
+from braidmq.logs import about
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.publish import FLAG_USER_PROPERTIES
 from braidmq.wire.mqtt.render import id_runs, render_acks
 
 if TYPE_CHECKING:
@@ -26,8 +30,13 @@ CHECKED_MAX = 256
 """Topics of one client that it is known to have the right to publish to."""
 ANSWERS = frozenset({b"$ack", b"$nack", b"$reject"})
 """Verbs of queues that settle a message and publish none."""
-RESERVED = ("$SYS", "$share", "$queue", "$admin", "$mqtt")
+RESERVED = ("$SYS", "$share", "$queue", "$admin", "$mqtt", "$delayed")
 """First levels that mean something to the broker; clients can't publish there."""
+
+
+def state_topic(client_id: str) -> str:
+    """Where a bridge says whether it is connected, as Mosquitto's do: with its will, and then."""
+    return f"$SYS/broker/connection/{client_id}/state"
 
 
 def is_reserved(topic: str) -> bool:
@@ -49,18 +58,33 @@ class Publisher:
         """Raises MqttError or AccessRefused."""
         if is_queue(topic):
             connection = self._connection
-            connection.gateway.queues.check_publish(connection.namespace, topic, connection.grants)
+            queues = connection.gateway.queues
+            token = about.set(connection)  # it may make the queue
+            try:
+                queues.check_publish(connection.namespace, topic, connection.grants)
+            finally:
+                about.reset(token)
             return
-        if is_reserved(topic):
+        if self._is_reserved(topic):
             raise MqttError(
                 Reason.TOPIC_NAME_INVALID,
                 f"clients can't publish to {topic!r}: it belongs to the broker",
             )
+        levels, levels_max = topic.count("/") + 1, self._connection.settings.topic_levels_max
+        if levels > levels_max:
+            raise MqttError(
+                Reason.TOPIC_NAME_INVALID, f"{levels} levels in a topic; at most {levels_max}"
+            )
         self._connection.grants.need_write(topic)
+
+    def _is_reserved(self, topic: str) -> bool:
+        connection = self._connection
+        is_own = connection.is_bridge and topic == state_topic(connection.client_id)
+        return is_reserved(topic) and not is_own
 
     def _require_plain(self, topic: str) -> None:
         """Raises MqttError. For topics that are no queues, nor asked to administer them."""
-        if not is_reserved(topic) and not self._connection.grants.may_write(topic):
+        if not self._is_reserved(topic) and not self._connection.grants.may_write(topic):
             raise MqttError(Reason.NOT_AUTHORIZED, f"may not publish to {topic!r}")
         self.check_topic(topic)
 
@@ -78,7 +102,7 @@ class Publisher:
         if qos == EXACTLY_ONCE and packet_id in connection.session.inbound:
             return False  # it was here before, and is no more to be refused
         try:
-            text = topic.decode()
+            text = real_topic(topic.decode())
             if not (is_queue(text) or is_admin(text)):
                 self._require_plain(text)
             if connection.must_wait() and qos and connection.speaks_v5 and not _is_answer(topic):
@@ -102,6 +126,9 @@ class Publisher:
         if arrival.qos > connection.settings.maximum_qos and connection.speaks_v5:
             raise MqttError(Reason.QOS_NOT_SUPPORTED, f"QoS {arrival.qos} is not supported")
         is_known = self._is_checked(arrival.topic)
+        if (arrival.flags & FLAG_USER_PROPERTIES or not is_known) and may_be_delayed(arrival):
+            self._publish_all(arrival, packet_ids, as_run=False)
+            return
         if packet_ids is not None or not is_known or not self._passed_on(arrival):
             self._publish_all(arrival, packet_ids, as_run)
         if is_known and arrival.count == 1 and arrival.flags in (0, 1):
@@ -123,6 +150,8 @@ class Publisher:
     def takes_runs(self, arrival: Arrival) -> bool:
         """Whether all messages of a run go the same way."""
         connection = self._connection
+        if may_be_delayed(arrival):
+            return False
         if arrival.topic.startswith(QUEUE_BYTES):
             return connection.gateway.queues.takes_runs(connection.namespace, arrival)
         return connection.router.takes_runs(connection.namespace, arrival.topic)
@@ -154,6 +183,7 @@ class Publisher:
         connection = self._connection
         self._answer = answer
         try:
+            arrival = timed(arrival)
             self._check(arrival)
             routed = self.route(arrival, waiting=self if answer is not None else None)
         except MqttError as error:
@@ -199,14 +229,23 @@ class Publisher:
         connection, topic = self._connection, arrival.topic
         namespace, session = connection.namespace, connection.session
         if topic[:1] != b"$" or not topic.startswith((QUEUE_BYTES, ADMIN_BYTES)):
+            if arrival.due.at_ms:
+                return connection.gateway.delayed.publish(
+                    namespace, arrival, session, before_append=before_append
+                )
             return connection.router.publish(
                 namespace, arrival, session, before_append=before_append, waiting=waiting
             )
         connection.router.counters.received += arrival.count
         address = parse(topic.decode()) if topic.startswith(QUEUE_BYTES) else None
         if address is not None and not address.verb:
+            session.meter.took(arrival.count, arrival.value_bytes)
             queues = connection.gateway.queues
             return queues.publish(namespace, arrival, session, before_append=before_append)
+        if arrival.due.at_ms:
+            raise MqttError(
+                Reason.TOPIC_NAME_INVALID, f"what is asked of {topic.decode()!r} can't wait"
+            )
         if before_append is not None:
             before_append(NO_ANCHOR)
         if address is not None:
@@ -221,6 +260,13 @@ class Publisher:
         self._connection.answers.settle(answer, None)
 
     # --- as the broker's gathering knows a publisher ---
+
+    @property
+    def wants_places(self) -> bool:
+        return False
+
+    def placed(self, ticket: object, topic: Topic, offset: int) -> None:
+        """MQTT has no words for it."""
 
     def expect(self, _count: int) -> list[PublishAnswer]:
         assert self._answer is not None
@@ -266,6 +312,7 @@ class Publisher:
 
         runs = self._begin(ids)
         try:
+            arrival = timed(arrival)
             self._check(arrival)
             routed = self.route(arrival, remember)
         except MqttError as error:

@@ -1,12 +1,12 @@
 """Retained messages: one for each topic, in the catalogue, found by filter.
 
-mqtt-retained   namespace\\0topic → [envelope, payload, timestamp in ms, expires at in ms or 0]
+mqtt-retained   namespace\\0topic → [envelope, payload, timestamp in ms, expires at in ms or 0,
+                client id of who published it]
 """
 
 import msgspec
 
 from braidmq.engine.envelope import MQTT
-from braidmq.engine.routing.filters import FILTER_LEVELS_MAX
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.topic_tree import TopicTree, Walk
 from braidmq.model.ids import Lsn
@@ -23,6 +23,7 @@ class RetainedRecord(msgspec.Struct, array_like=True):
     payload: bytes
     timestamp_ms: int
     expires_at_ms: int = 0
+    client_id: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -45,15 +46,16 @@ class Retained:
             self.bytes += len(value)
         self._trees = {namespace: TopicTree(names) for namespace, names in topics.items()}
 
-    def keep(self, namespace: str, topic: str, record: Record) -> Lsn:
+    def keep(self, namespace: str, topic: str, record: Record, client_id: str = "") -> Lsn:
         """Raises QUOTA_EXCEEDED when there is no room for it."""
-        if topic.count("/") >= FILTER_LEVELS_MAX:
-            # Each level is a node in memory, and no filter but '#' could ask for it.
-            raise MqttError(Reason.TOPIC_NAME_INVALID, "too many levels for a retained message")
         key = _key(namespace, topic)
         value = _encode(
             RetainedRecord(
-                record.envelope, record.value or b"", record.timestamp_ms, record.expires_at_ms
+                record.envelope,
+                record.value or b"",
+                record.timestamp_ms,
+                record.expires_at_ms,
+                client_id,
             )
         )
         old = self._store.catalogue.get(TABLE, key)
@@ -97,14 +99,19 @@ class Retained:
         """Through the topics that a filter matches, or those behind one of them."""
         return self._trees.setdefault(namespace, TopicTree()).walk(pattern, after)
 
-    def get(self, namespace: str, topic: str, now_ms: int) -> Record | None:
-        """The message of a topic; None when it is gone, as it is now if it has expired."""
+    def get(
+        self, namespace: str, topic: str, now_ms: int, *, not_of: str | None = None
+    ) -> Record | None:
+        """The message of a topic; None when it is gone, as it is now if it has expired, or if the
+        client ``not_of`` published it."""
         value = self._store.catalogue.get(TABLE, _key(namespace, topic))
         if value is None:
             return None
         kept = _decode(value)
         if 0 < kept.expires_at_ms <= now_ms:
             self.forget(namespace, topic)
+            return None
+        if not_of is not None and kept.client_id == not_of:
             return None
         return Record(0, kept.timestamp_ms, None, kept.payload, kept.envelope, MQTT)._replace(
             expires_at_ms=kept.expires_at_ms

@@ -35,11 +35,6 @@ QUEUED_MAX = 1024
 """Messages in a session's queue above which retained ones wait."""
 
 
-def is_made_up(pattern: str) -> bool:
-    """Whether its retained messages are made when somebody asks for them."""
-    return is_admin(pattern) or pattern.partition("/")[0] == "$SYS"
-
-
 class RetainedSending:
     """What one connection is still to get of retained messages. That belongs to its session, and
     is kept with the subscription: who comes back to it gets the rest, after a crash, too."""
@@ -57,7 +52,7 @@ class RetainedSending:
         connection = self._connection
         self._walks.pop(new.filter, None)
         retained = connection.router.retained
-        if not is_made_up(new.filter) and retained.may_match(connection.namespace, new.filter):
+        if not is_admin(new.filter) and retained.may_match(connection.namespace, new.filter):
             self._walks[new.filter] = RetainedWalk(RetainedPlace(), is_held=True)
 
     def begin(self, pattern: str) -> None:
@@ -140,8 +135,13 @@ class RetainedSending:
         connection = self._connection
         if not connection.grants.may_read(topic):
             return
+        # MQTT-3.8.3-3 makes no exception of what is retained: a bridge that comes back would have
+        # its newer messages replaced by its older ones.
         record = connection.router.retained.get(
-            connection.namespace, topic, connection.node_loop.now_ms()
+            connection.namespace,
+            topic,
+            connection.node_loop.now_ms(),
+            not_of=connection.client_id if new.no_local else None,
         )
         if record is not None:
             flags, _, raw = split_mqtt(record.envelope)
@@ -158,6 +158,7 @@ class RetainedSending:
         self._done(ends, is_noted=queued.count > 0)
         if at_once.count:
             limit = connection.packet_bytes_max
+            connection.session.meter.gave(at_once.count, at_once.value_bytes)
             connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
 
     def _note(self, ends: dict[str, str | None], offset: int) -> None:

@@ -18,6 +18,10 @@ TABLE: tuple[Row, ...] = (
     Row("CONNECT with a will", write("will topic").noting("asked again when it is published")),
     Row("PUBLISH `{topic}`", write("topic")),
     Row("PUBLISH `{topic}` retained", write("topic")),
+    Row(
+        "PUBLISH `$SYS/broker/connection/{client id}/state`",
+        write("topic").noting("for the bridge of that client id alone; so for its will"),
+    ),
     Row("PUBLISH `$queue/{name}`", write("name").noting("configure, too, if it is not there")),
     Row("PUBLISH `$queue/{name}/$ack`, `$nack`, `$reject`", FREE.noting("of one's own deliveries")),
     Row(

@@ -77,12 +77,18 @@ class MqttRouter:
             return False
         if match.bound_at != self.node_loop.view.router(namespace).generation:
             return False
-        self.counters.received += arrival.count
+        self.received(namespace, arrival)
         for session, options in match.sessions.items():
             own = options.local if session is publisher else options
             if own is not None:
                 self.send(arrival, session, own)
         return True
+
+    def received(self, namespace: str, arrival: Arrival) -> None:
+        """Clients published this, wherever it goes."""
+        self.counters.received += arrival.count
+        meter = self.node_loop.usage.meter(namespace, "mqtt")
+        meter.took(arrival.count, arrival.value_bytes)
 
     def open_route(self, namespace: str, topic: bytes) -> None:
         """Look for the short way to a topic, unless that was done since anything changed."""
@@ -114,10 +120,13 @@ class MqttRouter:
         With ``waiting`` they may be gathered with others of this turn. ``before_append`` is told
         where the first of them will be. Raises MqttError when it is refused: QUOTA_EXCEEDED.
         """
-        self.counters.received += arrival.count
+        if from_exchange:
+            self.counters.received += arrival.count  # who published it has been counted
+        else:
+            self.received(namespace, arrival)
         # First, whatever becomes of the message: the short way goes by the rights this looked at.
         match = self.index(namespace).match(arrival.topic)
-        retained_lsn = self._retain(namespace, arrival) if arrival.retain else None
+        retained_lsn = self._retain(namespace, arrival, publisher) if arrival.retain else None
         queues = [] if from_exchange else self._bound_topics(namespace, arrival, match)
         again: list[tuple[Topic, int]] = []
         found = self._subscribers(match, publisher)
@@ -140,7 +149,7 @@ class MqttRouter:
                 return Routed(None, True, True)
         if before_append is not None:
             self.node_loop.flush_batch()  # where it will stand is behind that
-            before_append(_anchor(queues or [topic for topic, _ in again]))
+            before_append(anchor_in(queues or [topic for topic, _ in again]))
         lsn = self._append(queues, arrival, arrival.batch) if queues else None
         for topic, flag in again:
             batch = marked(arrival.batch, flag) if flag else copied(arrival.batch)
@@ -181,14 +190,16 @@ class MqttRouter:
             if aliases is not None:
                 aliases.sent(arrival.topic, alias[0])
             self.counters.sent += arrival.count
+            session.meter.gave(arrival.count, arrival.value_bytes)
             connection.send(data)
 
-    def _retain(self, namespace: str, arrival: Arrival) -> Lsn | None:
+    def _retain(self, namespace: str, arrival: Arrival, publisher: Session | None) -> Lsn | None:
         record = arrival.batch.record(arrival.count - 1)
         topic = arrival.topic.decode()
         if not record.value:
             return self.retained.forget(namespace, topic)
-        return self.retained.keep(namespace, topic, record)
+        client_id = "" if publisher is None else publisher.client_id
+        return self.retained.keep(namespace, topic, record, client_id)
 
     def _bound_topics(self, namespace: str, arrival: Arrival, match: Match) -> list[Topic]:
         """Queues that are bound to the topic exchange: it and the MQTT tree are one space."""
@@ -243,7 +254,7 @@ def _route(match: Match, moves: int, generation: int) -> Route:
     return Route(moves, generation, version, targets, takes_qos1)
 
 
-def _anchor(queues: Sequence[Topic]) -> Anchor:
+def anchor_in(queues: Sequence[Topic]) -> Anchor:
     for topic in queues:
         if topic.journaled and len(topic.partitions) == 1:
             log = topic.partitions[0].log

@@ -62,6 +62,7 @@ class Session:
         self.queues: dict[str, QueueRecord] = {}
         self.connection: MqttConnection | None = None
         self.inbound = IdRuns()
+        self.meter = node_loop.usage.meter(index.namespace, "mqtt")
         self.outbox = Outbox(node_loop, self, settings.session_messages_max, counters)
         self.will: Will | None = None
         self.disconnected_ms = 0

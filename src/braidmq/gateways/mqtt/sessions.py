@@ -1,11 +1,13 @@
 """Sessions from their first connection to their expiry, across connections and restarts."""
 
+import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from braidmq.gateways.mqtt.bridge import Bridges
+from braidmq.gateways.mqtt.delayed import DelayedQueues, timed
 from braidmq.gateways.mqtt.message import make_arrival
 from braidmq.gateways.mqtt.packet_ids import IdRun, IdRuns
 from braidmq.gateways.mqtt.queues.names import is_queue, parse
@@ -32,7 +34,7 @@ from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import Will
 from braidmq.wire.mqtt.text import split_share
 
-TIMER_S_MAX = 86_400.0
+TIMER_S_MIN, TIMER_S_MAX = 0.05, 86_400.0
 """Timers of event loops are not made for years: a long wait is made of days."""
 
 logger = logging.getLogger(__name__)
@@ -58,12 +60,16 @@ class Sessions:
         self._store = node_loop.view.store
         self._bridges = Bridges(node_loop, router)
         self._sessions: dict[tuple[str, str], Session] = {}
+        self.delayed = DelayedQueues(node_loop, router, self.get, settings.delayed_messages_max)
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
+
+    def get(self, namespace: str, client_id: str) -> Session | None:
+        return self._sessions.get((namespace, client_id))
 
     # --- coming ---
 
@@ -130,19 +136,25 @@ class Sessions:
         now_ms = self._node_loop.now_ms()
         if session.will is not None:
             due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
-            wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
-            session.will_timer = self._node_loop.loop.call_later(wait_s, self._will_due, session)
+            session.will_timer = self._timer(due_ms - now_ms, self._will_due, session)
         if session.expiry_s != EXPIRES_NEVER:
             due_ms = session.disconnected_ms + session.expiry_s * 1000
-            wait_s = min(max(due_ms - now_ms, 0) / 1000, TIMER_S_MAX)
-            session.expiry_timer = self._node_loop.loop.call_later(
-                wait_s, self._expiry_due, session
-            )
+            session.expiry_timer = self._timer(due_ms - now_ms, self._expiry_due, session)
+
+    def _timer(
+        self, wait_ms: int, due: Callable[[Session], None], session: Session
+    ) -> asyncio.TimerHandle:
+        wait_s = min(max(wait_ms / 1000, TIMER_S_MIN), TIMER_S_MAX)
+        return self._node_loop.loop.call_later(wait_s, due, session)
+
+    def _is_early(self, due_ms: int) -> bool:
+        """Also while a CONNECT may be unread that came in time."""
+        return self._node_loop.now_ms() < due_ms or self._node_loop.is_catching_up()
 
     def _will_due(self, session: Session) -> None:
         session.will_timer = None
         due_ms = session.disconnected_ms + _delay_s(session.will) * 1000
-        if self._node_loop.now_ms() < due_ms:
+        if self._is_early(due_ms):
             session.cancel_timers()
             self._arm(session)
             return
@@ -151,7 +163,7 @@ class Sessions:
 
     def _expiry_due(self, session: Session) -> None:
         session.expiry_timer = None
-        if self._node_loop.now_ms() < session.disconnected_ms + session.expiry_s * 1000:
+        if self._is_early(session.disconnected_ms + session.expiry_s * 1000):
             session.cancel_timers()
             self._arm(session)
         else:
@@ -194,7 +206,9 @@ class Sessions:
                 self._queues.publish(session.namespace, arrival, session)
             else:
                 session.grants.need_write(will.topic)
-                self._router.publish(session.namespace, arrival, session)
+                arrival = timed(arrival)
+                to = self.delayed if arrival.due.at_ms else self._router
+                to.publish(session.namespace, arrival, session)
         except BraidError as error:
             # Refused for want of room, or of a right that it had when it was given; there is
             # nobody left to hear of it.
@@ -354,6 +368,7 @@ class Sessions:
                 session.outbox.suspect()
                 self.save(session, with_ids=session.outbox.has_ids)
         self._bridges.restored()
+        self.delayed.restored()
 
     def _restore_retained(self, session: Session, records: Iterable[SubscriptionRecord]) -> None:
         changed: list[str] = []

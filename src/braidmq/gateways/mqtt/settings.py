@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from braidmq.engine.routing.filters import FILTER_LEVELS_MAX
 from braidmq.model.limits import KIB, MIB
 from braidmq.model.lists import listed
 
@@ -39,6 +40,15 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 16 * KIB
     topic_alias_maximum: Annotated[
         int, Meta(ge=0, le=65_535, description="Topic aliases that a client may set.")
+    ] = 256
+    topic_levels_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=FILTER_LEVELS_MAX,
+            description="Levels of a topic or filter. Above it a publish is refused with 0x90, a"
+            " filter with 0x8F (0x80 in 3.1.1); who can't be told is disconnected.",
+        ),
     ] = 256
     maximum_qos: Annotated[
         int,
@@ -78,6 +88,14 @@ class MqttSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session_messages_max: Annotated[
         int,
         Meta(ge=1, description="Messages that wait for one session; above it the oldest go."),
+    ] = 100_000
+    delayed_messages_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Messages to plain topics of one namespace that wait for their time; one"
+            " more is refused with 0x97.",
+        ),
     ] = 100_000
     queue_batch: Annotated[
         int,

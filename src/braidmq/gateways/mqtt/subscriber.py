@@ -9,7 +9,7 @@ from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queues.admin import is_admin
 from braidmq.gateways.mqtt.queues.names import is_queue_filter
 from braidmq.gateways.mqtt.queues.record import QueueRecord
-from braidmq.gateways.mqtt.retained_sending import RetainedSending, is_made_up
+from braidmq.gateways.mqtt.retained_sending import RetainedSending
 from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
@@ -129,6 +129,8 @@ class Subscriber:
         pattern = request.filter if shared is None else shared.filter
         if is_reserved(pattern) and pattern.partition("/")[0] not in (SYS, ADMIN):
             return Reason.TOPIC_FILTER_INVALID
+        if pattern.count("/") >= limits.topic_levels_max:
+            return Reason.TOPIC_FILTER_INVALID
         if not connection.grants.may_read(pattern):
             return Reason.NOT_AUTHORIZED
         is_new = request.filter not in session.subscriptions
@@ -138,8 +140,8 @@ class Subscriber:
             session,
             request.filter,
             min(request.qos, limits.maximum_qos),
-            request.no_local,
-            request.retain_as_published,
+            request.no_local or (connection.is_bridge and shared is None),
+            request.retain_as_published or connection.is_bridge,
             request.retain_handling,
             identifier,
         )
@@ -191,14 +193,13 @@ class Subscriber:
 
     def _send_retained(self, new: Subscription) -> None:
         connection = self._connection
-        if not is_made_up(new.filter):
-            self._retained.begin(new.filter)
-        elif connection.session.subscriptions.get(new.filter) is not new:
-            return  # unsubscribed, or subscribed anew, while it went to disk
-        elif is_admin(new.filter):
+        is_there = connection.session.subscriptions.get(new.filter) is new
+        # Else it was unsubscribed, or subscribed anew, while it went to disk.
+        if is_there and is_admin(new.filter):
             connection.gateway.admin.send_to(connection, new)
-        else:
+        elif is_there and new.filter.partition("/")[0] == SYS:
             connection.gateway.sys_topics.send_to(connection, new)
+        self._retained.begin(new.filter)
 
     # --- answers ---
 

@@ -85,6 +85,8 @@ class Walk:
         """Where a walk stands just before that topic, or before the next if it is gone."""
         level, depth = self._root, 0
         for name in names:
+            if depth == len(self._words):
+                return  # the filter does not match it: nothing is behind it
             word = self._words[depth]
             if word in ("#", "+"):
                 self._stack.append((level, depth, name))

@@ -33,6 +33,9 @@ journal_file_bytes = 262144
 segment_bytes_max = 65536
 tail_bytes_max = 2097152
 
+[retention]
+check_interval_s = 0.5
+
 [log]
 level = "warning"
 """

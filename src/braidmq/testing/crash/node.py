@@ -13,14 +13,10 @@ import msgspec
 
 from braidmq import server
 from braidmq.cli import main
-from braidmq.engine import retention
 from braidmq.testing.crash.disks import PowerCutDisk, Trigger, TriggeredDisk, kill_self
 from braidmq.testing.crash.faults import Fault
 
 ENVIRONMENT = "CRASH_LAB_FAULT"
-
-SWEEP_MS = 500
-"""Between two rounds of retention and compaction: five minutes are longer than any life here."""
 
 
 def _install(fault: Fault) -> None:
@@ -43,7 +39,6 @@ def _install(fault: Fault) -> None:
                 trigger.arm()
         say(line)
 
-    vars(retention).update(SWEEP_MS=SWEEP_MS)
     vars(server).update(RealDisk=open_disk, say=say_and_arm)
 
 

@@ -229,32 +229,35 @@ cdef class DeliveryRun:
 cdef class Delivery:
     """One message of a run: a place in it, until somebody asks for more.
 
-    ``ledger`` is where its answer goes. Subclasses say what a message can do.
+    ``_ledger`` is where its answer goes. Subclasses say what a message can do; what is theirs alone
+    has an underscore, as programs see all the rest.
     """
-    cdef readonly DeliveryRun run
-    cdef readonly Py_ssize_t index
-    cdef readonly object ledger
+    cdef readonly DeliveryRun _run
+    cdef readonly Py_ssize_t _index
+    cdef readonly object _ledger
     cdef bytes kept
 
     @property
     def value(self):
+        """Its bytes."""
         if self.kept is None:
-            self.kept = self.run.value(self.index)
+            self.kept = self._run.value(self._index)
         return self.kept
 
     @property
     def delivery_tag(self):
-        return self.run.first_tag + self.index
+        """What the broker calls this delivery, on its channel."""
+        return self._run.first_tag + self._index
 
     @property
     def redelivered(self):
         """Whether it may have been delivered before."""
-        return self.run.redelivered(self.index)
+        return self._run.redelivered(self._index)
 
     def ack(self):
-        """It is done with: tell the ledger, and give what that gives."""
-        cdef uint64_t tag = self.run.first_tag + self.index
-        return self.ledger.ack(tag, tag)
+        """It is done with. Raises AlreadySettled, or DeliveryTimedOut."""
+        cdef uint64_t tag = self._run.first_tag + self._index
+        return self._ledger.ack(tag, tag)
 
 
 def deliveries(DeliveryRun run not None, type kind, object ledger):
@@ -266,9 +269,9 @@ def deliveries(DeliveryRun run not None, type kind, object ledger):
         raise TypeError(f"{kind.__name__} is no Delivery")
     for i in range(run.count):
         one = <Delivery>(<PyTypeObject *>kind).tp_new(kind, <PyObject *>NO_ARGUMENTS, NULL)
-        one.run = run
-        one.index = i
-        one.ledger = ledger
+        one._run = run
+        one._index = i
+        one._ledger = ledger
         out.append(one)
     return out
 

@@ -1,7 +1,7 @@
 """Octets and frames, for every kernel that reads or writes AMQP."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 cdef enum:
     FRAME_METHOD = 1
@@ -53,6 +53,30 @@ cdef inline Found whole_body(
     return COMPLETE
 
 
+cdef inline Py_ssize_t field_bytes(const uint8_t *p, const uint8_t *end) noexcept:
+    """Length of a field's value, its type at ``p``; -1 for what is none."""
+    cdef uint8_t kind = p[0]
+    if kind == c't' or kind == c'b' or kind == c'B':
+        return 1
+    if kind == c's' or kind == c'u':
+        return 2
+    if kind == c'I' or kind == c'i' or kind == c'f':
+        return 4
+    if kind == c'D':
+        return 5
+    if kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
+        return 8
+    if kind == c'V':
+        return 0
+    if kind == c'S' or kind == c'x' or kind == c'A' or kind == c'F':
+        return 4 + <Py_ssize_t>be32(p + 1) if end - p >= 5 else -1
+    return -1
+
+
+cdef inline bint is_named(const uint8_t *name, const char *wanted, Py_ssize_t length) noexcept:
+    return name[0] == length and memcmp(name + 1, wanted, length) == 0
+
+
 cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept:
     p[0] = value >> 8
     p[1] = value & 0xff
@@ -101,16 +125,19 @@ cdef inline Py_ssize_t content_bytes(
     return FRAME_OVERHEAD + 12 + properties_length + body_length + frames * FRAME_OVERHEAD
 
 
-cdef inline uint8_t *put_content(
-    uint8_t *p, uint16_t channel, const uint8_t *properties, Py_ssize_t properties_length,
-    const uint8_t *body, Py_ssize_t body_length, Py_ssize_t piece
+cdef inline uint8_t *put_content_header(
+    uint8_t *p, uint16_t channel, Py_ssize_t properties_length, Py_ssize_t body_length
 ) noexcept:
-    """Content header frame and body frames."""
-    cdef Py_ssize_t done = 0, length
+    """Up to where the properties go."""
     p = frame_start(p, FRAME_HEADER, channel, <uint32_t>(12 + properties_length))
-    p = put64(put32(p, 60 << 16), body_length)
-    memcpy(p, properties, properties_length)
-    p += properties_length
+    return put64(put32(p, 60 << 16), body_length)
+
+
+cdef inline uint8_t *put_body(
+    uint8_t *p, uint16_t channel, const uint8_t *body, Py_ssize_t body_length, Py_ssize_t piece
+) noexcept:
+    """What follows the properties: the header's end, and body frames."""
+    cdef Py_ssize_t done = 0, length
     p[0] = FRAME_END
     p += 1
     while done < body_length:
@@ -122,3 +149,13 @@ cdef inline uint8_t *put_content(
         p += 1
         done += length
     return p
+
+
+cdef inline uint8_t *put_content(
+    uint8_t *p, uint16_t channel, const uint8_t *properties, Py_ssize_t properties_length,
+    const uint8_t *body, Py_ssize_t body_length, Py_ssize_t piece
+) noexcept:
+    """Content header frame and body frames."""
+    p = put_content_header(p, channel, properties_length, body_length)
+    memcpy(p, properties, properties_length)
+    return put_body(p + properties_length, channel, body, body_length, piece)

@@ -9,22 +9,14 @@ Long strings are ``bytes``: they carry SASL responses, which need not be text.
 """
 
 import struct
-from collections.abc import Callable
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from braidmq.wire.amqp.constants import FRAME_END, ClassId, FrameKind
 from braidmq.wire.amqp.errors import AmqpError, FrameError, UnknownMethod
-from braidmq.wire.amqp.tables import (
-    Table,
-    encode_table,
-    read_long_string,
-    read_short_string,
-    read_table,
-    write_long_string,
-    write_short_string,
-)
+from braidmq.wire.amqp.method_fields import OCTET, Step, steps_of
+from braidmq.wire.amqp.tables import Table
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -372,7 +364,7 @@ class BasicNack(Method, frozen=True):
     requeue: bool = True
 
 
-# --- ours: for clients that find ``braid.retry`` among the broker's capabilities ---
+# --- ours, by capability: ``braid.retry``, and ``braid.visibility`` for the second ---
 
 
 class BasicRetry(Method, frozen=True):
@@ -385,11 +377,45 @@ class BasicRetry(Method, frozen=True):
     delay_ms: int = 0
 
 
+class BasicExtend(Method, frozen=True):
+    """So much time is left to answer for deliveries; the broker says 0 when there is none."""
+
+    first_tag: int = 0
+    last_tag: int = 0
+    visibility_ms: int = 0
+
+
+class BasicPlaced(Method, frozen=True):
+    """Where a run of published messages is, to who asked with confirm.places; their confirm comes
+    behind it."""
+
+    first_tag: int = 0
+    count: int = 0
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0  # of the first
+
+
+class BasicFail(Method, frozen=True):
+    """As ``BasicRetry``, or given up; and why. The capability is ``braid.errors``."""
+
+    first_tag: int = 0
+    last_tag: int = 0
+    final: bool = False
+    delayed: bool = False
+    delay_ms: int = 0
+    error: bytes = b""
+
+
 # --- confirm, tx ---
 
 
 class ConfirmSelect(Method, frozen=True):
     nowait: bool = False
+
+
+class ConfirmPlaces(Method, frozen=True):
+    """Before the confirms of this channel, say where the messages are."""
 
 
 class ConfirmSelectOk(Method, frozen=True):
@@ -613,6 +639,15 @@ METHODS: Final[tuple[MethodSpec, ...]] = (
 EXTENSIONS: Final[tuple[MethodSpec, ...]] = (  # methods that AMQP does not have
     MethodSpec(_60, 200, "basic.retry", BasicRetry,
                "first_tag:longlong last_tag:longlong delayed:bit delay_ms:longlong"),
+    MethodSpec(_60, 201, "basic.extend", BasicExtend,
+               "first_tag:longlong last_tag:longlong visibility_ms:longlong"),
+    MethodSpec(_60, 202, "basic.placed", BasicPlaced,
+               "first_tag:longlong count:long topic:shortstr partition:long offset:longlong"),
+    MethodSpec(_60, 210, "basic.fail", BasicFail,
+               "first_tag:longlong last_tag:longlong final:bit delayed:bit delay_ms:longlong "
+               "error:longstr"),
+
+    MethodSpec(_85, 200, "confirm.places", ConfirmPlaces, ""),
 
     MethodSpec(_90, 200, "tx.begin", TxBegin,
                "name:shortstr branch:shortstr join:bit number:longlong sequence:longlong "
@@ -634,63 +669,14 @@ EXTENSIONS: Final[tuple[MethodSpec, ...]] = (  # methods that AMQP does not have
 # --- the table, made ready to run: one step per field, or per octet of neighbouring bits ---
 
 
-class _Codec(NamedTuple):
-    read: Callable[[bytes, int], tuple[Any, int]]
-    write: Callable[[Any], bytes]
-    zero: Any
-
-
-def _integer(layout: str) -> _Codec:
-    packer = struct.Struct(layout)
-
-    def read(raw: bytes, position: int) -> tuple[int, int]:
-        end = position + packer.size
-        if end > len(raw):
-            raise FrameError("payload ends inside an integer")
-        return packer.unpack_from(raw, position)[0], end
-
-    return _Codec(read, packer.pack, 0)
-
-
-_OCTET = _integer(">B")
-_CODECS: Final = {
-    "octet": _OCTET,
-    "short": _integer(">H"),
-    "long": _integer(">I"),
-    "longlong": _integer(">Q"),
-    "shortstr": _Codec(read_short_string, write_short_string, ""),
-    "longstr": _Codec(read_long_string, write_long_string, b""),
-    "table": _Codec(read_table, encode_table, {}),
-}
-
-
-class _Step(NamedTuple):
-    codec: _Codec
-    names: tuple[str, ...]  # more than one only for bits; "_" is reserved
-    bits: bool
-
-
 class _Plan(NamedTuple):
     spec: MethodSpec
     prefix: bytes  # class id and method id
-    steps: tuple[_Step, ...]
-
-
-def _steps(fields: str) -> tuple[_Step, ...]:
-    steps: list[_Step] = []
-    for field in fields.split():
-        name, kind = field.split(":")
-        if kind != "bit":
-            steps.append(_Step(_CODECS[kind], (name,), False))
-        elif steps and steps[-1].bits and len(steps[-1].names) < 8:
-            steps[-1] = _Step(_OCTET, (*steps[-1].names, name), True)
-        else:
-            steps.append(_Step(_OCTET, (name,), True))
-    return tuple(steps)
+    steps: tuple[Step, ...]
 
 
 def _plan(spec: MethodSpec) -> _Plan:
-    steps = _steps(spec.fields)
+    steps = steps_of(spec.fields)
     named = tuple(name for step in steps for name in step.names if name != "_")
     # ``decode`` fills the struct by position.
     assert named == spec.method.__struct_fields__, spec.name
@@ -729,7 +715,7 @@ def decode(payload: Buffer) -> Method:
         raise
 
 
-def _read_fields(raw: bytes, steps: tuple[_Step, ...]) -> list[Any]:
+def _read_fields(raw: bytes, steps: tuple[Step, ...]) -> list[Any]:
     position = 4
     values: list[Any] = []
     for codec, names, bits in steps:
@@ -751,7 +737,7 @@ def encode(method: Method) -> bytes:
     try:
         for codec, names, bits in steps:
             if bits:
-                parts.append(_OCTET.write(_bit_octet(method, names)))
+                parts.append(OCTET.write(_bit_octet(method, names)))
             elif names[0] == "_":
                 parts.append(codec.write(codec.zero))
             else:

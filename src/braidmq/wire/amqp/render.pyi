@@ -9,8 +9,9 @@ def render_deliveries(
     channel: int,
     consumer_tag: bytes,
     delivery_tag: int,
-    redelivered: bool,
+    attempts: int,
     frame_max: int,
+    partition: int = -1,
 ) -> bytes: ...
 def render_content(
     channel: int, method: bytes, properties: Buffer, body: Buffer, frame_max: int

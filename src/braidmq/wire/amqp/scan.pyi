@@ -16,8 +16,12 @@ FLAG_REPLY_TO: int
 FLAG_BAD_EXPIRATION: int
 FLAG_BAD_PROPERTIES: int
 FLAG_BAD_MODE: int
+FLAG_BAD_PLACE: int
+FLAG_PARTITION: int
+FLAG_BAD_TIME: int
 ENVELOPE_AMQP: int
 
+def partition_in(flags: int) -> int | None: ...
 def describe_octets(data: bytes) -> str: ...
 def scan(
     data: Buffer,

@@ -23,12 +23,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
-from braidmq.record.batch cimport TRANSIENT, RecordBatch
+from braidmq.record.batch cimport TRANSIENT, RecordBatch, seal_header
 from braidmq.wire.amqp.frames cimport (
     ACK, COMPLETE, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD, Found, INCOMPLETE,
-    NOT_A_RUN, PUBLISH, be16, be32, be64, whole_body,
+    NOT_A_RUN, PUBLISH, be16, be32, be64, field_bytes, is_named, whole_body,
 )
 
 cdef extern from "string.h" nogil:
@@ -49,6 +49,10 @@ FLAG_REPLY_TO = 64
 FLAG_BAD_EXPIRATION = 128
 FLAG_BAD_PROPERTIES = 256
 FLAG_BAD_MODE = 512
+FLAG_BAD_TIME = 1024
+FLAG_BAD_PLACE = 2048
+FLAG_PARTITION = 4096
+"""Flags from this one on say which partition a run is for: ``partition_in``."""
 
 ENVELOPE_AMQP = 1
 
@@ -63,6 +67,10 @@ cdef enum:
     BAD_EXPIRATION = 128
     BAD_PROPERTIES = 256
     BAD_MODE = 512       # neither transient nor persistent
+    BAD_TIME = 1024      # x-delay or x-deliver-at is no number, or both are there
+    BAD_PLACE = 2048     # x-partition or x-key is none
+    PARTITION_AT = 12    # from this bit on: one more than the partition it is for, or 0
+    PARTITION_MAX = 0xffff
 
     # Publishes with anything else are looked at singly, so each run has just one key.
     MIXABLE = MANDATORY | TRANSIENT_RUN | HEADERS
@@ -70,6 +78,8 @@ cdef enum:
 cdef enum:
     RUN_BYTES_MAX = 1 << 20
     KEY_BYTES_MAX = 65535
+    DATED_DUE = 1
+    DATED_EXPIRY = 2
 
 cdef int64_t TIME_MAX_MS = 1 << 53   # as in a topic's policy: added to a date it is still 64 bits
 
@@ -157,26 +167,6 @@ cdef bint read_properties(Publish *found) noexcept:
     return p == end
 
 
-cdef inline Py_ssize_t field_bytes(const uint8_t *p, const uint8_t *end) noexcept:
-    """Length of a field's value, its type at ``p``; -1 for what is none."""
-    cdef uint8_t kind = p[0]
-    if kind == c't' or kind == c'b' or kind == c'B':
-        return 1
-    if kind == c's' or kind == c'u':
-        return 2
-    if kind == c'I' or kind == c'i' or kind == c'f':
-        return 4
-    if kind == c'D':
-        return 5
-    if kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
-        return 8
-    if kind == c'V':
-        return 0
-    if kind == c'S' or kind == c'x' or kind == c'A' or kind == c'F':
-        return 4 + <Py_ssize_t>be32(p + 1) if end - p >= 5 else -1
-    return -1
-
-
 cdef inline int64_t field_integer(const uint8_t *p) noexcept:
     """The number of a field; 0 for what is none."""
     cdef uint8_t kind = p[0]
@@ -197,8 +187,8 @@ cdef inline int64_t field_integer(const uint8_t *p) noexcept:
     return 0
 
 
-cdef inline bint is_named(const uint8_t *name, const char *wanted, Py_ssize_t length) noexcept:
-    return name[0] == length and memcmp(name + 1, wanted, length) == 0
+cdef inline bint is_integer(uint8_t kind) noexcept:
+    return memchr(b"bBsuIilL", kind, 8) != NULL
 
 
 cdef void read_headers(const uint8_t *p, const uint8_t *end, Publish *found) noexcept:
@@ -207,30 +197,55 @@ cdef void read_headers(const uint8_t *p, const uint8_t *end, Publish *found) noe
         x-key          text or bytes    the record's key: its partition, and its order
         x-delay        integer          milliseconds from now
         x-deliver-at   integer          milliseconds since the epoch
+        x-partition    integer          where it goes, whatever its key
 
-    Of two with one name the first counts; behind what is no field nothing is read.
+    Of two with one name the first counts; behind what is no field nothing is read. A time that
+    is no integer, or given in both ways, is BAD_TIME: at once is not what was asked for. A key
+    that is neither or too long is BAD_PLACE: without it the order would be lost.
     """
     cdef const uint8_t *name
     cdef Py_ssize_t length
-    cdef bint delay_seen = False, time_seen = False
+    cdef bint key_seen = False, delay_seen = False, time_seen = False, partition_seen = False
     while end - p >= 2 and end - p - 1 > p[0]:
         name = p
         p += 1 + p[0]
         length = field_bytes(p, end)
         if length < 0 or end - p - 1 < length:
             return
-        if is_named(name, "x-key", 5):
-            if found.record_key == NULL and (p[0] == c'S' or p[0] == c'x'):
-                if length - 4 <= KEY_BYTES_MAX:
-                    found.record_key = p + 5
-                    found.record_key_length = length - 4
+        if is_named(name, "x-key", 5) and not key_seen:
+            key_seen = True
+            if (p[0] != c'S' and p[0] != c'x') or length - 4 > KEY_BYTES_MAX:
+                found.flags |= BAD_PLACE
+            else:
+                found.record_key = p + 5
+                found.record_key_length = length - 4
         elif is_named(name, "x-delay", 7) and not delay_seen:
             delay_seen = True
+            if time_seen or not is_integer(p[0]):
+                found.flags |= BAD_TIME
             found.delay_ms = min(max(field_integer(p), 0), TIME_MAX_MS)
         elif is_named(name, "x-deliver-at", 12) and not time_seen:
             time_seen = True
+            if delay_seen or not is_integer(p[0]):
+                found.flags |= BAD_TIME
             found.deliver_at_ms = min(max(field_integer(p), 0), TIME_MAX_MS)
+        elif is_named(name, "x-partition", 11) and not partition_seen:
+            partition_seen = True
+            found.flags |= partition_flags(p)
         p += 1 + length
+
+
+cdef int partition_flags(const uint8_t *p) noexcept:
+    """What a field says of the partition a message is for."""
+    cdef int64_t number = field_integer(p)
+    if not is_integer(p[0]) or number < 0 or number > PARTITION_MAX:
+        return BAD_PLACE
+    return <int>(number + 1) << PARTITION_AT
+
+
+def partition_in(int flags):
+    """The partition that the messages of a run name; None where they go by key or in turn."""
+    return (flags >> PARTITION_AT) - 1 if flags >> PARTITION_AT else None
 
 
 cdef int64_t decimal(const uint8_t *p, int length) noexcept:
@@ -409,6 +424,10 @@ cdef class Run:
             1, TRANSIENT if found.flags & TRANSIENT_RUN else 0, found.priority,
             now_ms, expires, due,
         )
+        if due and not found.delay_ms:
+            # The wall clock decides a date, and what is counted from it.
+            self.batch.header_at(self.batch.count - 1).reserved = DATED_DUE | DATED_EXPIRY
+            seal_header(self.batch.header_at(self.batch.count - 1))
         return 0
 
     cdef int make_room(self, Py_ssize_t rest) except -1:
@@ -485,7 +504,9 @@ cdef tuple scan_bytes(const uint8_t *base, Py_ssize_t size, uint32_t frame_max, 
         if fast and ids == PUBLISH and channel:
             outcome = read_publish(base, at, size, frame_max, &found)
             if outcome == INCOMPLETE:
-                break
+                if is_text(found.exchange) and is_text(found.key):
+                    break
+                outcome = NOT_A_RUN  # it is refused without waiting for its content
             if outcome == COMPLETE:
                 take_properties(&found, &before)
                 before = found

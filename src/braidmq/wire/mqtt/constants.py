@@ -1,9 +1,7 @@
-"""Numbers of MQTT 3.1.1 and 5.0, with the specification's names."""
+"""Numbers of MQTT 3.1, 3.1.1 and 5.0, with the specification's names."""
 
 from enum import IntEnum
 from typing import Final
-
-PROTOCOL_NAME: Final = "MQTT"
 
 REMAINING_LENGTH_MAX: Final = 268_435_455  # four bytes of seven bits (2.1.4)
 VARIABLE_INTEGER_BYTES_MAX: Final = 4
@@ -13,10 +11,18 @@ QOS_MAX: Final = 2
 
 
 class Version(IntEnum):
-    """The protocol level in CONNECT."""
+    """The protocol level in CONNECT. Packets of 3.1 and 3.1.1 are the same, but for what 3.1 says
+    nothing of: flags that must be as they are, whether a session is present."""
 
+    V3_1 = 3
     V3_1_1 = 4
     V5 = 5
+
+
+PROTOCOL_NAMES: Final = {Version.V3_1: "MQIsdp", Version.V3_1_1: "MQTT", Version.V5: "MQTT"}
+BRIDGE: Final = 0x80
+"""Beside the level, not in version 5: the client is a bridge, as Mosquitto's say of themselves. It
+gets nothing back that it published, and retained messages as such."""
 
 
 class Kind(IntEnum):

@@ -1,9 +1,10 @@
-"""Every packet of MQTT 3.1.1 and 5.0: a frozen struct each, with one encoder and one decoder.
+"""Every packet of MQTT 3.1, 3.1.1 and 5.0: a frozen struct each, with one encoder and one decoder.
 
     packet   kind:4 flags:4  remaining length:variable  body
 
-    CONNECT      "MQTT"  level:u8  flags:u8  keep alive:u16  [properties]  client id
-                 [will properties] [will topic] [will payload] [user name] [password]
+    CONNECT      "MQTT" or, in 3.1, "MQIsdp"  level:u8  flags:u8  keep alive:u16
+                 [properties]  client id  [will properties] [will topic] [will payload]
+                 [user name] [password]
                  flags, from the high bit: user name, password, will retain, will QoS (two bits),
                  will, clean start, 0
     CONNACK      0000000 session present:1  reason:u8  [properties]
@@ -16,7 +17,7 @@
     UNSUBACK     packet id:u16  [properties  reason:u8+]
     DISCONNECT   [reason:u8  [properties]]              AUTH as DISCONNECT
 
-Properties and reasons are version 5's; in 3.1.1 they are not there, and CONNACK and SUBACK have a
+Properties and reasons are version 5's; before it they are not there, and CONNACK and SUBACK have a
 few return codes instead. The structs speak version 5 and the encoder puts it into fewer words.
 Runs of PUBLISH and of acknowledgements are for the kernels (``scan``, ``render``).
 """
@@ -27,9 +28,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from braidmq.wire.mqtt.constants import (
+    BRIDGE,
     FLAGS,
     PACKET_ID_MAX,
-    PROTOCOL_NAME,
+    PROTOCOL_NAMES,
     QOS_MAX,
     REASONS,
     RETURN_CODES,
@@ -91,6 +93,7 @@ class Connect(Packet, frozen=True):
     user_name: str | None = None
     password: bytes | None = None
     properties: Properties = NO_PROPERTIES
+    is_bridge: bool = False
 
 
 class ConnAck(Packet, frozen=True):
@@ -201,7 +204,7 @@ def decode(version: int, kind: int, flags: int, body: bytes) -> Packet:
     decoder = _DECODERS.get(kind)
     if decoder is None or (kind == Kind.AUTH and version != Version.V5):
         raise MalformedPacket(f"there is no packet of kind {kind}")
-    if kind != Kind.PUBLISH and flags != FLAGS[Kind(kind)]:
+    if version != Version.V3_1 and kind != Kind.PUBLISH and flags != FLAGS[Kind(kind)]:
         raise MalformedPacket(f"flags 0x{flags:x} in a packet of kind {kind}")
     reader = Reader(body)
     packet = decoder(reader, version, flags)
@@ -211,34 +214,59 @@ def decode(version: int, kind: int, flags: int, body: bytes) -> Packet:
 
 def _connect(reader: Reader, _version: int, _flags: int) -> Connect:
     name, level = reader.string(), reader.byte()
-    if name != PROTOCOL_NAME or level not in (Version.V3_1_1, Version.V5):
-        raise UnsupportedVersion(f"protocol {name!r} level {level}; we speak MQTT 3.1.1 and 5.0")
+    is_bridge = level in (BRIDGE | Version.V3_1, BRIDGE | Version.V3_1_1)
+    if is_bridge:
+        level ^= BRIDGE
+    if name != PROTOCOL_NAMES.get(level):  # type: ignore[call-overload]
+        raise UnsupportedVersion(
+            f"protocol {name!r} level {level}; we speak MQTT 3.1, 3.1.1 and 5.0"
+        )
     flags = reader.byte()
     _check_connect_flags(flags, level)
     keep_alive_s = reader.u16()
     properties = _properties(reader, level, Kind.CONNECT)
     client_id = reader.string()
     clean_start = bool(flags & CLEAN_START)
-    if level == Version.V3_1_1 and not client_id and not clean_start:
-        # MQTT-3.1.3-8 of 3.1.1
-        raise ClientIdInvalid("a client that keeps its session has a client id")
+    _check_client_id(client_id, level, clean_start)
     will = _will(reader, level, flags) if flags & HAS_WILL else None
-    user_name = reader.string() if flags & HAS_USER else None
-    password = reader.binary() if flags & HAS_PASSWORD else None
+    # 3.1 lets them be missing, whatever the flags say: its forerunner did not have them.
+    is_short = level == Version.V3_1 and not reader.left
+    user_name = reader.string() if flags & HAS_USER and not is_short else None
+    is_short = level == Version.V3_1 and not reader.left
+    password = reader.binary() if flags & HAS_PASSWORD and not is_short else None
     return Connect(
-        level, client_id, clean_start, keep_alive_s, will, user_name, password, properties
+        level,
+        client_id,
+        clean_start,
+        keep_alive_s,
+        will,
+        user_name,
+        password,
+        properties,
+        is_bridge,
     )
 
 
+def _check_client_id(client_id: str, level: int, clean_start: bool) -> None:
+    """Longer ones than the 23 characters of 3.1 are taken, as everybody does."""
+    if client_id or level == Version.V5:
+        return
+    if level == Version.V3_1:
+        raise ClientIdInvalid("in MQTT 3.1 every client has a client id")
+    if not clean_start:
+        # MQTT-3.1.3-8 of 3.1.1
+        raise ClientIdInvalid("a client that keeps its session has a client id")
+
+
 def _check_connect_flags(flags: int, level: int) -> None:
-    if flags & 1:
+    if flags & 1 and level != Version.V3_1:
         raise MalformedPacket("the reserved bit of CONNECT is set")
     will_qos = flags >> WILL_QOS_SHIFT & 3
     if will_qos > QOS_MAX:
         raise MalformedPacket("a will with QoS 3")
     if not flags & HAS_WILL and (will_qos or flags & WILL_RETAIN):
         raise MalformedPacket("QoS or retain of a will that is not there")
-    if level == Version.V3_1_1 and flags & HAS_PASSWORD and not flags & HAS_USER:
+    if level != Version.V5 and flags & HAS_PASSWORD and not flags & HAS_USER:
         # MQTT-3.1.2-22 of 3.1.1; version 5 allows it.
         raise MalformedPacket("a password without a user name")
 
@@ -450,13 +478,15 @@ def _encode_connect(packet: Connect, _version: int) -> Encoded:
     if packet.password is not None:
         flags |= HAS_PASSWORD
         parts.append(write_binary(packet.password))
-    head = write_string(PROTOCOL_NAME) + bytes((version, flags)) + _u16(packet.keep_alive_s)
+    level = version | BRIDGE if packet.is_bridge else version
+    name = write_string(PROTOCOL_NAMES[Version(version)])
+    head = name + bytes((level, flags)) + _u16(packet.keep_alive_s)
     return 0, head + b"".join(parts)
 
 
 def _encode_connack(packet: ConnAck, version: int) -> Encoded:
     reason = packet.reason if version == Version.V5 else RETURN_CODES[Reason(packet.reason)]
-    head = bytes((packet.session_present, reason))
+    head = bytes((packet.session_present and version != Version.V3_1, reason))
     return 0, head + _with_properties(packet.properties, version, Kind.CONNACK)
 
 

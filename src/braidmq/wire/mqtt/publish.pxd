@@ -16,6 +16,7 @@ cdef enum:
 cdef enum:
     AS_SERVER = 0
     AS_CLIENT = 1
+    V3_1 = 3
     V5 = 5
     PUBLISH = 3
 
@@ -88,6 +89,7 @@ cdef class PublishRun:
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t stop
+    cdef readonly Py_ssize_t payload_bytes
     cdef readonly object packet_ids
     cdef int version
     cdef int role

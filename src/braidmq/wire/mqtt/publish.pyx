@@ -23,6 +23,7 @@ from libc.string cimport memcpy
 
 from braidmq.record.batch cimport HEADER_BYTES, TRANSIENT, RecordBatch
 from braidmq.wire.mqtt.fields cimport be16, be32, put16, read_variable
+from braidmq.wire.utf8 cimport is_utf8
 
 from braidmq.wire.mqtt.properties import PROPERTIES, Type
 
@@ -84,35 +85,7 @@ fill_tables()
 
 cdef bint is_text(const uint8_t *p, Py_ssize_t length) noexcept:
     """Well-formed UTF-8 without U+0000."""
-    cdef const uint8_t *end = p + length
-    cdef uint8_t first
-    while p < end:
-        first = p[0]
-        if first < 0x80:
-            if first == 0:
-                return False
-            p += 1
-        elif first < 0xc2:
-            return False
-        elif first < 0xe0:
-            if end - p < 2 or p[1] & 0xc0 != 0x80:
-                return False
-            p += 2
-        elif first < 0xf0:
-            if end - p < 3 or p[1] & 0xc0 != 0x80 or p[2] & 0xc0 != 0x80:
-                return False
-            if first == 0xe0 and p[1] < 0xa0 or first == 0xed and p[1] > 0x9f:
-                return False  # too long for what it says, or a surrogate
-            p += 3
-        else:
-            if first > 0xf4 or end - p < 4:
-                return False
-            if p[1] & 0xc0 != 0x80 or p[2] & 0xc0 != 0x80 or p[3] & 0xc0 != 0x80:
-                return False
-            if first == 0xf0 and p[1] < 0x90 or first == 0xf4 and p[1] > 0x8f:
-                return False
-            p += 4
-    return True
+    return is_utf8(p, length, False)
 
 
 cdef bint has_wildcard(const uint8_t *p, Py_ssize_t length) noexcept:

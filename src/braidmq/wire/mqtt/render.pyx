@@ -62,30 +62,43 @@ cdef inline void take_apart(const RecordHeader *header, Parts *parts) noexcept:
     parts.payload_length = header.value_length
 
 
+cdef Py_ssize_t property_bytes(const uint8_t *p, const uint8_t *end) noexcept:
+    """The length of the property at ``p``; -1 for what is none."""
+    cdef uint32_t value
+    cdef Py_ssize_t length
+    cdef int size
+    if end - p < 2:
+        return -1
+    if p[0] == EXPIRY_INTERVAL:
+        length = 5
+    elif p[0] == PAYLOAD_FORMAT:
+        length = 2
+    elif p[0] == SUBSCRIPTION_ID:
+        size = read_variable(p + 1, end, False, &value)
+        if size <= 0:
+            return -1
+        length = 1 + size
+    else:
+        if end - p < 3:
+            return -1
+        length = 3 + be16(p + 1)
+        if p[0] == USER_PROPERTY:
+            if end - p < length + 2:
+                return -1
+            length += 2 + be16(p + length)
+    return length if length <= end - p else -1
+
+
 cdef Py_ssize_t expiry_at(const uint8_t *properties, Py_ssize_t length) noexcept:
     """Where the value of the message expiry interval is; -1: there is none."""
     cdef const uint8_t *p = properties
     cdef const uint8_t *end = p + length
-    cdef uint32_t value
-    cdef int size
-    while end - p >= 2:
+    cdef Py_ssize_t size = property_bytes(p, end)
+    while size > 0:
         if p[0] == EXPIRY_INTERVAL:
-            return p + 1 - properties if end - p >= 5 else -1
-        if p[0] == PAYLOAD_FORMAT:
-            p += 2
-        elif p[0] == SUBSCRIPTION_ID:
-            size = read_variable(p + 1, end, False, &value)
-            if size <= 0:
-                return -1
-            p += 1 + size
-        else:
-            if end - p < 3:
-                return -1
-            if p[0] == USER_PROPERTY:
-                p += 2 + be16(p + 1)
-                if end - p < 3:
-                    return -1
-            p += 3 + be16(p + 1)
+            return p + 1 - properties
+        p += size
+        size = property_bytes(p, end)
     return -1
 
 
@@ -141,22 +154,103 @@ cdef tuple described(Py_ssize_t stop, uint8_t form, const Parts *parts):
         PyBytes_FromStringAndSize(<const char *>parts.topic, parts.topic_length))
 
 
+# --- what only the broker knows of a message, as user properties ---
+
+cdef bint is_fact(const uint8_t *p) noexcept:
+    """Whether a user property is called as a fact is."""
+    cdef Py_ssize_t length = be16(p + 1)
+    p += 3
+    return (
+        length == 9 and memcmp(p, b"partition", 9) == 0
+        or length == 6 and memcmp(p, b"offset", 6) == 0
+        or length == 14 and memcmp(p, b"delivery-count", 14) == 0
+        or length == 12 and memcmp(p, b"timestamp-ms", 12) == 0)
+
+
+cdef Py_ssize_t keep_properties(uint8_t *out, const uint8_t *p, Py_ssize_t length) noexcept:
+    """Copy properties but those that publishers call as we do facts, or with NULL only see how
+    many bytes they have. Behind what is no property all is kept."""
+    cdef const uint8_t *end = p + length
+    cdef Py_ssize_t kept = 0, size = property_bytes(p, end)
+    while size > 0:
+        if p[0] != USER_PROPERTY or not is_fact(p):
+            if out != NULL:
+                memcpy(out + kept, p, size)
+            kept += size
+        p += size
+        size = property_bytes(p, end)
+    if out != NULL:
+        memcpy(out + kept, p, end - p)
+    return kept + (end - p)
+
+
+cdef struct Facts:
+    int64_t partition          # -1: they are not wanted
+    int64_t attempts
+
+
+cdef inline Py_ssize_t fact_bytes(Py_ssize_t name_length, int64_t number) noexcept:
+    cdef Py_ssize_t digits = 1
+    while number > 9:
+        number //= 10
+        digits += 1
+    return 5 + name_length + digits
+
+
+cdef inline uint8_t *put_fact(
+    uint8_t *p, const char *name, Py_ssize_t name_length, int64_t number
+) noexcept:
+    cdef Py_ssize_t digits = fact_bytes(name_length, number) - 5 - name_length, i
+    p[0] = USER_PROPERTY
+    p = put16(p + 1, <uint16_t>name_length)
+    memcpy(p, name, name_length)
+    p = put16(p + name_length, <uint16_t>digits)
+    for i in range(digits - 1, -1, -1):
+        p[i] = 48 + <uint8_t>(number % 10)
+        number //= 10
+    return p + digits
+
+
+cdef inline Py_ssize_t facts_bytes(
+    const Facts *facts, const Parts *one, int64_t offset, int64_t timestamp_ms
+) noexcept:
+    """How much longer the properties are by facts."""
+    if facts.partition < 0:
+        return 0
+    return (
+        fact_bytes(9, facts.partition) + fact_bytes(6, offset)
+        + fact_bytes(14, facts.attempts) + fact_bytes(12, timestamp_ms)
+        + keep_properties(NULL, one.properties, one.properties_length) - one.properties_length)
+
+
+cdef uint8_t *put_facts(
+    uint8_t *p, const Facts *facts, int64_t offset, int64_t timestamp_ms
+) noexcept:
+    p = put_fact(p, "partition", 9, facts.partition)
+    p = put_fact(p, "offset", 6, offset)
+    p = put_fact(p, "delivery-count", 14, facts.attempts)
+    return put_fact(p, "timestamp-ms", 12, timestamp_ms)
+
+
 def render_publishes(
     RecordBatch batch, Py_ssize_t first, Py_ssize_t stop, *, int version, int qos=0,
     bint retain=False, bint dup=False, array.array packet_ids=None,
     bytes properties not None=b"", uint16_t topic_alias=0, bint alias_is_set=False,
     int64_t now_ms=0, Py_ssize_t packet_bytes_max=PACKET_BYTES_MAX,
+    int64_t partition=-1, int64_t attempts=1,
 ):
     """PUBLISH for records ``first`` … ``stop - 1``, which must have come over MQTT.
 
     With QoS the packet id of record i is ``packet_ids[i - first]``. ``properties`` (encoded, such
     as subscription identifiers) stand before the message's own. A ``topic_alias`` is set by the
     first packet unless it ``is set``, and all others have no topic: only for records of one topic.
+    With a ``partition`` each says in user properties what the broker knows of it.
 
     Returns the bytes, and the index of the first record that was left out: ``stop``, or that of a
     packet larger than ``packet_bytes_max``, which must not be sent (MQTT-3.1.2-24).
     """
-    cdef Py_ssize_t i, total = 0, extra = len(properties), own
+    cdef Py_ssize_t i, total = 0, extra = len(properties), own, told
+    cdef Facts facts
     cdef bint modern = version == V5, with_topic = topic_alias == 0 or not alias_is_set
     cdef const RecordHeader *header
     cdef Parts one
@@ -168,6 +262,8 @@ def render_publishes(
     if qos and (packet_ids is None or len(packet_ids) < stop - first):
         raise ValueError("a packet id for each record")
     cdef const unsigned short *ids = numbers(packet_ids) if qos else NULL
+    facts.partition = partition if modern else -1
+    facts.attempts = attempts
     if not modern:
         topic_alias, with_topic = 0, True
     if topic_alias:
@@ -177,7 +273,8 @@ def render_publishes(
         if header.envelope_format != ENVELOPE_MQTT:
             raise ValueError("a record that did not come over MQTT")
         take_apart(header, &one)
-        own = publish_body(&one, modern, qos, extra, with_topic)
+        told = facts_bytes(&facts, &one, batch.offset_of(i), header.timestamp_ms)
+        own = publish_body(&one, modern, qos, extra + told, with_topic)
         own += 1 + variable_bytes(own)
         if own > packet_bytes_max:
             stop = i
@@ -190,8 +287,9 @@ def render_publishes(
     for i in range(first, stop):
         header = batch.header_at(i)
         take_apart(header, &one)
+        told = facts_bytes(&facts, &one, batch.offset_of(i), header.timestamp_ms)
         p[0] = kind
-        p = put_variable(p + 1, publish_body(&one, modern, qos, extra, with_topic))
+        p = put_variable(p + 1, publish_body(&one, modern, qos, extra + told, with_topic))
         if with_topic:
             memcpy(p, one.topic - 2, 2 + one.topic_length)
             p += 2 + one.topic_length
@@ -201,15 +299,17 @@ def render_publishes(
         if qos:
             p = put16(p, ids[i - first])
         if modern:
-            p = put_variable(p, extra + one.properties_length)
+            p = put_variable(p, extra + told + one.properties_length)
             if extra:
                 memcpy(p, PyBytes_AS_STRING(properties), len(properties))
                 p += len(properties)
                 if topic_alias:
                     p[0] = TOPIC_ALIAS
                     p = put16(p + 1, topic_alias)
+            if facts.partition >= 0:
+                p = put_facts(p, &facts, batch.offset_of(i), header.timestamp_ms)
             if one.properties_length:
-                p = put_properties(p, &one, header, now_ms)
+                p = put_properties(p, &one, header, now_ms, facts.partition >= 0)
         memcpy(p, one.payload, one.payload_length)
         p += one.payload_length
     assert p == <uint8_t *>PyBytes_AS_STRING(out) + total
@@ -229,16 +329,19 @@ cdef inline Py_ssize_t publish_body(
 
 
 cdef uint8_t *put_properties(
-    uint8_t *p, const Parts *one, const RecordHeader *header, int64_t now_ms
+    uint8_t *p, const Parts *one, const RecordHeader *header, int64_t now_ms, bint with_facts
 ) noexcept:
-    cdef Py_ssize_t at
-    memcpy(p, one.properties, one.properties_length)
+    cdef Py_ssize_t at, length = one.properties_length
+    if with_facts:
+        length = keep_properties(p, one.properties, length)
+    else:
+        memcpy(p, one.properties, length)
     if header.flags & TIMED:
-        at = expiry_at(one.properties, one.properties_length)
+        at = expiry_at(p, length)
         if at >= 0:
             # The interval 0 is kept for a millisecond, and is not to become a second by that.
             put32(p + at, min(be32(p + at), seconds_left(header, now_ms)))
-    return p + one.properties_length
+    return p + length
 
 
 cdef const unsigned short *numbers(array.array packet_ids) except? NULL:

@@ -21,8 +21,8 @@ from braidmq.wire.mqtt.publish cimport (
     ALIAS, AS_CLIENT, AS_SERVER, BAD_ALIAS, BAD_DUP, BAD_FLAGS, BAD_KIND, BAD_LENGTH, BAD_PROPERTY,
     BAD_QOS, BAD_REASON, BAD_TEXT, BAD_VALUE, BAD_VARIABLE, DUP, ENDS_EARLY, NO_ID, NO_TOPIC,
     NOT_CONNECT, NOT_FOR_SENDER, OK, PUBLISH, QOS, RESPONSE_WILDCARD, RETAIN, SECOND_CONNECT,
-    TOO_LARGE, TOO_MANY, TWICE, UNKNOWN_ALIAS, V5, WILDCARD, Fault, Found, Publish, PublishRun,
-    has_wildcard, is_text, packet_head, read_properties, read_publish,
+    TOO_LARGE, TOO_MANY, TWICE, UNKNOWN_ALIAS, V3_1, V5, WILDCARD, Fault, Found, Publish,
+    PublishRun, has_wildcard, is_text, packet_head, read_properties, read_publish,
 )
 
 import array
@@ -238,7 +238,7 @@ cdef class Scanner:
             return BAD_KIND
         if self.version == 0 and kind != CONNECT:
             return NOT_CONNECT
-        if kind != PUBLISH and first & 15 != flags_of[kind]:
+        if kind != PUBLISH and self.version != V3_1 and first & 15 != flags_of[kind]:
             return BAD_FLAGS
         if (FROM_SERVER if self.role == AS_SERVER else FROM_CLIENT) >> kind & 1:
             return NOT_FOR_SENDER
@@ -297,6 +297,7 @@ cdef class Scanner:
         if one.found.alias_at != NULL:
             self.set_alias(one.found.alias, run.topic)
         run.count += 1
+        run.payload_bytes += one.payload_length
         run.stop = at + head + length
         return OK
 
@@ -334,6 +335,7 @@ cdef class Scanner:
                 quota[0] -= 1
             at += head + length
             run.count += 1
+            run.payload_bytes += length - fixed
         run.stop = at
         return at
 

@@ -320,6 +320,31 @@ def prefetch_global_lifted(c: Client) -> Observation:
 
 
 @scenario
+def prefetch_global_lifted_by_per_consumer(c: Client) -> Observation:
+    """Of a consumer that is there: it gets the rest at once."""
+    ch, q = filled(c, "abcd")
+    qos(ch, 1, whole_channel=True)
+    ch.consume(q)
+    first = bodies(ch.take(1)) + bodies(ch.rest())
+    qos(ch, 1)
+    return [first, bodies(ch.take(3))]
+
+
+@scenario
+def prefetch_global_lowered(c: Client) -> Observation:
+    """It has more than it may: it gets nothing until that is less."""
+    ch, q = filled(c, "abcdef")
+    qos(ch, 3, whole_channel=True)
+    ch.consume(q)
+    first = bodies(ch.take(3)) + bodies(ch.rest())
+    qos(ch, 1, whole_channel=True)
+    ch.send("basic.ack", tag=2, multiple=True)
+    second = bodies(ch.rest())
+    ch.send("basic.ack", tag=3)
+    return [first, second, bodies(ch.take(1)), bodies(ch.rest())]
+
+
+@scenario
 def prefetch_zero_is_no_limit(c: Client) -> Observation:
     ch, q = filled(c, "abcdefghij")
     qos(ch, 0)

@@ -245,8 +245,24 @@ CONNECTS: dict[str, dict[str, Any]] = {
     "level_0": {"level": 0},
     "level_of_a_bridge": {"level": 0x84},
     "mqtt_3_1": {"protocol": "MQIsdp", "level": 3},
+    "level_of_5_and_a_bridge": {"level": 0x85},
+    "empty_user": {"user": ""},
+    "empty_user_and_password": {"user": "", "password": b""},
     "keep_alive_of_zero": {"keep_alive": 0},
     "keep_alive_of_65535": {"keep_alive": 65535},
+}
+OLD: dict[str, Any] = {"protocol": "MQIsdp", "level": 3}
+CONNECTS_V3: dict[str, dict[str, Any]] = {
+    "mqtt_3_1_keeps_a_session": {**OLD, "clean": False},
+    "mqtt_3_1_without_client_id": {**OLD, "client_id": ""},
+    "mqtt_3_1_with_a_long_client_id": {**OLD, "client_id": "longer-than-the-23-bytes-of-it"},
+    "mqtt_3_1_with_the_reserved_flag": {**OLD, "flags": 1},
+    "mqtt_3_1_and_user_flags_without_user": {**OLD, "flags": 128 + 64},
+    "mqtt_3_1_and_password_without_user": {**OLD, "password": b"x"},
+    "mqtt_3_1_with_a_user": {**OLD, "user": "guest", "password": b"guest"},
+    "bridge_of_3_1": {**OLD, "level": 0x83},
+    "name_of_3_1_and_level_4": {**OLD, "level": 4},
+    "name_of_3_1_1_and_level_3": {"level": 3},
 }
 CONNECTS_V5: dict[str, dict[str, Any]] = {
     "receive_maximum_of_zero": {"props": {"receive_maximum": 0}},
@@ -426,9 +442,30 @@ def takeover_redelivers(s: Stage) -> Observation:
 TABLE = {
     **{f"client_id_{name}": scenario(client_id(name)) for name in CLIENT_IDS},
     **{name: scenario(connecting(fields)) for name, fields in CONNECTS.items()},
+    **{name: only_v3(connecting(fields)) for name, fields in CONNECTS_V3.items()},
     **{name: only_v5(connecting(fields)) for name, fields in CONNECTS_V5.items()},
     **{f"first_packet_is_{name}": scenario(first(name)) for name in FIRST},
 }
+
+
+@only_v3
+def mqtt_3_1_says_nothing_of_a_session_that_is_there(s: Stage) -> Observation:
+    c = s.on(clean=False, **OLD)
+    c.disconnect()
+    return c.connect(clean=False, **OLD)
+
+
+@only_v3
+def mqtt_3_1_may_send_flags_that_mean_nothing(s: Stage) -> Observation:
+    c = s.on(**OLD)
+    seen = []
+    for flags in (0, 2, 10):
+        body = b"\0\1" + wire.text(s.name("~/t")) + b"\1"
+        c.raw(wire.packet("subscribe", body, flags))
+        seen.append(c.take())
+    c.raw(wire.packet("pubrel", b"\0\5", 10) + wire.packet("pingreq", b"", 8))
+    seen += c.several(2)
+    return seen
 
 
 @only_v3

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.differential.mqtt import wire
 from tests.differential.mqtt.client import Client, Event, Observation, Stage
-from tests.differential.mqtt.scenarios import only_v5, scenario
+from tests.differential.mqtt.scenarios import only_v3, only_v5, scenario
 
 NO_LOCAL, AS_PUBLISHED = 4, 8
 
@@ -139,6 +139,26 @@ def no_local(s: Stage) -> Observation:
     c.publish("~/a", "mine")
     s.on("p").publish("~/a", "theirs")
     return payloads([c.take(), *c.rest()])
+
+
+@only_v3
+def a_bridge_gets_nothing_back(s: Stage) -> Observation:
+    c = s.on(level=0x84).sub("~/a", qos=1)
+    c.pub("~/a", "mine", qos=1)
+    p = s.on("p")
+    p.publish("~/a", "theirs", qos=1, retain=True)
+    return c.rest()
+
+
+@only_v3
+def a_bridge_gets_nothing_back_from_its_session(s: Stage) -> Observation:
+    c = s.on(level=0x84, keep=True).sub("~/a", qos=1)
+    p = s.on("p")
+    c.disconnect()
+    p.pub("~/a", "theirs", qos=1, retain=True)
+    c.on(level=0x84, keep=True)
+    c.pub("~/a", "mine", qos=1)
+    return c.rest()
 
 
 @only_v5

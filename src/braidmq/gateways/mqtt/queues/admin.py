@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from braidmq.engine.keeping import kept_of
 from braidmq.engine.policy import merge
 from braidmq.engine.references import names_target
 from braidmq.engine.topics import Subscription as EngineSubscription
@@ -24,6 +25,7 @@ from braidmq.gateways.mqtt.queues.names import QUEUE, Address, is_queue, parse
 from braidmq.gateways.mqtt.queues.registry import batch_size
 from braidmq.gateways.mqtt.router import Routed
 from braidmq.gateways.mqtt.subscription_index import Subscription
+from braidmq.logs import about, log_change
 from braidmq.model.errors import BadRequest, BraidError, NotFound, StorageFailed
 from braidmq.record.batch import Record
 from braidmq.wire.envelopes import split_mqtt
@@ -78,9 +80,13 @@ class Admin:
     def request(self, connection: "MqttConnection", arrival: Arrival) -> Routed:
         """Do what is asked and answer once it is on disk. Mistakes are told in the answer."""
         topic = arrival.topic.decode()
-        for record in arrival.batch.records():
-            answer = self._answer(connection, topic, record.value or b"")
-            self._when_done(connection, topic, record, answer)
+        token = about.set(connection)
+        try:
+            for record in arrival.batch.records():
+                answer = self._answer(connection, topic, record.value or b"")
+                self._when_done(connection, topic, record, answer)
+        finally:
+            about.reset(token)
         return Routed(self._node_loop.pending_lsn(), True)
 
     def _answer(self, connection: "MqttConnection", topic: str, payload: bytes) -> dict[str, Any]:
@@ -130,6 +136,7 @@ class Admin:
             attributes={"mqtt": {"batch_size": size}} if size else None,
             set_by=connection.user,
         )
+        log_change("mqtt", "queue.create", topic.name)
         return self._made(topic, config)
 
     def _configure(
@@ -153,6 +160,7 @@ class Admin:
             if size is not None:
                 topic.attributes["mqtt"] = {"batch_size": size}
                 engine.state.save_topic(topic)
+            log_change("mqtt", "queue.config", topic.name)
         return self._made(topic, config)
 
     def _made(self, topic: Topic, config: queue_config.QueueConfig) -> dict[str, Any]:
@@ -175,12 +183,14 @@ class Admin:
         return queue_config.shown(topic, batch_size(topic) or self._gateway.settings.queue_batch)
 
     def _counted(self, topic: Topic) -> dict[str, Any]:
-        dead = self._node_loop.engine().dead_letter_queue.topic_for(topic)
+        dead = self._node_loop.engine().dead_letter_places.own(topic)
         return {
             "name": QUEUE + topic.name,
-            "partitions": len(topic.partitions),
+            "partitions": topic.width,
             "published": topic.published,
             "depth": topic.load[0] if not topic.subscriptions else topic.depth,
+            "kept": sum(kept_of(each)[0] for each in topic.partitions),
+            "kept_bytes": sum(kept_of(each)[1] for each in topic.partitions),
             "dead_letters": self._node_loop.engine().dead_letter_queue.count(dead)
             if dead is not None
             else 0,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.engine.envelope import MESSAGE_ID, MQTT
 from braidmq.engine.topics import Credit, Subscription
+from braidmq.gateways.mqtt.delayed import timed
 from braidmq.gateways.mqtt.errors import refusal, translate
 from braidmq.gateways.mqtt.message import Arrival, make_arrival
 from braidmq.gateways.mqtt.queues.consumer import (
@@ -26,6 +27,7 @@ from braidmq.gateways.translation import (
     number_in,
 )
 from braidmq.model.errors import BadRequest, BraidError
+from braidmq.model.limits import ERROR_CHARACTERS_MAX
 from braidmq.record.batch import Record
 from braidmq.runtime.exclusive_queues import require_shared
 from braidmq.runtime.node_loop import NodeLoop
@@ -258,6 +260,12 @@ class QueueClient:
             delay_ms = number_in(given, DELAY_MS, DELAY_MS_MAX) if DELAY_MS in given else None
         except BadRequest as error:
             raise refusal(error) from None
+        why = given.get(ERROR, "")
+        if len(why) > ERROR_CHARACTERS_MAX:
+            raise MqttError(
+                Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+                f"a {ERROR} of {len(why)} characters, at most {ERROR_CHARACTERS_MAX} are kept",
+            )
         late = []
         for message_id in wanted:
             sent = self._find(address, message_id, given.get(GROUP))
@@ -267,7 +275,7 @@ class QueueClient:
             if address.verb == "$reply":
                 self._reply(sent, record, properties, qos)
             sent.consumer.take(message_id)
-            if not self._settle(sent, address.verb, given.get(ERROR, ""), delay_ms):
+            if not self._settle(sent, address.verb, why, delay_ms):
                 late.append(message_id)
         if late and qos:
             raise MqttError(
@@ -318,7 +326,7 @@ class QueueClient:
                 ),
             ),
         )
-        self.connection.publish(arrival)
+        self.connection.publish(timed(arrival))
 
     def _reply_queue(self, asked: Record) -> str | None:
         """Who asks over another protocol mostly names a queue."""

@@ -6,7 +6,14 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from braidmq.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, TopicPolicy
+from braidmq.engine.policy import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    PartitionStrategy,
+    TopicPolicy,
+)
 from braidmq.engine.topics import Topic
 from braidmq.gateways.mqtt.queues.names import DEAD, DEAD_SUFFIX, QUEUE, is_queue, parse
 from braidmq.model.errors import BadRequest
@@ -42,6 +49,10 @@ class LimitsConfig(_Section, frozen=True):
     max_message_size: int | UnsetType = UNSET
     max_queue_depth: int | UnsetType = UNSET
     message_ttl: Duration | UnsetType = UNSET
+    keep_acknowledged: Duration | UnsetType = UNSET
+    """Acknowledged messages stay so long, for a replay …"""
+    keep_acknowledged_bytes: int | UnsetType = UNSET
+    """… and so many bytes of them."""
 
 
 class PerformanceConfig(_Section, frozen=True):
@@ -58,6 +69,7 @@ class ClusterConfig(_Section, frozen=True):
 class QueueConfig(_Section, frozen=True):
     name: str | UnsetType = UNSET
     partitions: int | UnsetType = UNSET
+    partition_strategy: PartitionStrategy | UnsetType = UNSET
     ordering: Literal["none", "partition", "strict"] | UnsetType = UNSET
     retry_policy: RetryConfig | UnsetType = UNSET
     dlq_config: DeadConfig | UnsetType = UNSET
@@ -86,6 +98,8 @@ FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("limits", "max_message_size", ("message_bytes_max",)),
     ("limits", "max_queue_depth", ("max_messages",)),
     ("limits", "message_ttl", ("ttl_ms",)),
+    ("limits", "keep_acknowledged", ("retention", "keep_acked_ms")),
+    ("limits", "keep_acknowledged_bytes", ("retention", "keep_acked_bytes")),
     ("performance", "delivery_timeout", ("visibility_ms",)),
 )
 """Section and field, and where the policy of a topic has it."""
@@ -94,7 +108,7 @@ FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 def settings_of(config: QueueConfig) -> dict[str, Any]:
     """What a configuration sets of the topic's policy."""
     found: dict[str, Any] = {}
-    for name in ("partitions", "ordering"):
+    for name in ("partitions", "partition_strategy", "ordering"):
         if (value := getattr(config, name)) is not UNSET:
             found[name] = value
     for section, field, place in FIELDS:
@@ -150,7 +164,8 @@ def shown(topic: Topic, batch_size: int) -> dict[str, Any]:
     policy, dead = topic.policy, topic.policy.dead_letter.topic
     found: dict[str, Any] = {
         "name": QUEUE + topic.name,
-        "partitions": len(topic.partitions),
+        "partitions": topic.width,
+        "partition_strategy": policy.partition_strategy,
         "ordering": policy.ordering,
     }
     for section, field, place in FIELDS:

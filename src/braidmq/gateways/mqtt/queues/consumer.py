@@ -15,6 +15,7 @@ from braidmq.gateways.mqtt.fast_path import STOP_ID
 from braidmq.gateways.mqtt.queues.record import QueueRecord
 from braidmq.gateways.translation import queue_properties
 from braidmq.record.batch import Record
+from braidmq.runtime.sessions import ClientInfo, client_of
 from braidmq.wire.mqtt.packets import Publish, encode
 from braidmq.wire.mqtt.properties import NO_PROPERTIES
 
@@ -98,6 +99,9 @@ class QueueConsumer:
         """The queue or the group was deleted."""
         self.client.cancelled(self)
 
+    def client_info(self) -> ClientInfo:
+        return client_of(self.client.connection, self.record.filter)
+
     # --- delivering ---
 
     def deliver(self, delivery: Delivery) -> None:
@@ -142,6 +146,7 @@ class QueueConsumer:
         if wanted.explicit:
             self._open(message_id, sent)
         connection.router.counters.sent += 1
+        connection.session.meter.gave(1, len(record.value or b""))
         connection.send(data)
 
     def _refuse(self, sent: Sent, why: str) -> None:

@@ -12,7 +12,8 @@ from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor
 from braidmq.gateways.mqtt.queues.names import DEAD_SUFFIX, Address, parse
 from braidmq.gateways.mqtt.router import BeforeAppend, Routed
 from braidmq.gateways.mqtt.session import Session
-from braidmq.gateways.translation import queue_record
+from braidmq.gateways.translation import TO_PARTITION, queue_partition, queue_record
+from braidmq.logs import log_change
 from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.namespace_limits import reached_queue_limit
@@ -46,7 +47,7 @@ class Queues:
         queue = self._node_loop.view.state.topics.get((namespace, address.name))
         if queue is None:
             return address.name + DEAD_SUFFIX
-        named = self._node_loop.engine().dead_letter_queue.name_for(queue)
+        named = self._node_loop.engine().dead_letter_places.own_name(queue)
         return named or address.name + DEAD_SUFFIX
 
     def find(self, namespace: str, address: Address) -> Topic | None:
@@ -58,7 +59,10 @@ class Queues:
         if topic is not None:
             return topic
         grants.need_configure(self.name_of(namespace, address))
-        return self.make(namespace, address)
+        topic = self.make(namespace, address)
+        facts = {"namespace": namespace, "user": grants.user}
+        log_change("mqtt", "queue.create", topic.name, **facts)
+        return topic
 
     def make(self, namespace: str, address: Address) -> Topic:
         name = self.name_of(namespace, address)
@@ -80,9 +84,11 @@ class Queues:
         found = topic.subscriptions.get(name)
         if found is None:
             mode = MODES[topic.policy.ordering]
-            return self._node_loop.engine().subscriptions.subscribe(
+            made = self._node_loop.engine().subscriptions.subscribe(
                 topic, name, now_ms=self._node_loop.now_ms(), mode=mode
             )
+            log_change("mqtt", "group.create", topic.name, group=name)
+            return made
         if found.mode is Mode.ASSIGNED:
             raise MqttError(
                 Reason.UNSPECIFIED_ERROR,
@@ -110,6 +116,8 @@ class Queues:
             address = parse(arrival.topic.decode())
         except MqttError:
             return True  # all of them are refused
+        if _names_partition(arrival):
+            return False
         topic = self.find(namespace, address)
         if topic is None or address.verb or arrival.qos == 2 or topic.policy.max_bytes is not None:
             return False
@@ -128,18 +136,25 @@ class Queues:
         address = parse(arrival.topic.decode())
         try:
             batch = _records(arrival, publisher)
+            partition = None
+            if _names_partition(arrival):
+                partition = queue_partition(arrival.batch.record(0))
             topic = self.find(namespace, address) or self.make(namespace, address)
             if before_append is not None:
                 self._node_loop.flush_batch()  # where it will stand is behind that
-                before_append(_anchor(topic, batch))
+                before_append(_anchor(topic, batch, partition))
             # Whatever the QoS: a durable queue keeps what it took.
             publishing = self._node_loop.engine().publishing
-            lsn = publishing.publish(topic, batch, now_ms=arrival.now_ms).lsn
+            lsn = publishing.publish(topic, batch, now_ms=arrival.now_ms, partition=partition).lsn
         except StorageFailed:
             raise
         except BraidError as error:
             raise refusal(error) from None
         return Routed(lsn, True)
+
+
+PARTITION_PROPERTY = len(TO_PARTITION).to_bytes(2) + TO_PARTITION.encode()
+"""As it is in a packet: a name with its length."""
 
 
 def batch_size(topic: Topic) -> int | None:
@@ -151,14 +166,22 @@ def batch_size(topic: Topic) -> int | None:
 def _records(arrival: Arrival, publisher: Session | None) -> RecordBatch:
     """The messages as records of a queue: some user properties are fields of a record."""
     if not arrival.flags & FLAG_USER_PROPERTIES:
-        return arrival.batch
+        return arrival.batch  # due as its topic said, if at all
     user = publisher.user if publisher is not None else ""
     records = [queue_record(each, user) for each in arrival.batch.records()]
     return batch_of(*records)
 
 
-def _anchor(topic: Topic, batch: RecordBatch) -> Anchor:
+def _names_partition(arrival: Arrival) -> bool:
+    """Whether messages may: then each goes by itself."""
+    return bool(arrival.flags & FLAG_USER_PROPERTIES) and arrival.mentions(PARTITION_PROPERTY)
+
+
+def _anchor(topic: Topic, batch: RecordBatch, partition: int | None) -> Anchor:
     if batch.count > 1 or not topic.journaled:
         return NO_ANCHOR
-    log = topic.partition_of(batch.record(0).key).log
+    if partition is not None:
+        log = topic.partition(partition).log
+    else:
+        log = topic.partition_of(batch.record(0).key).log
     return log.id, log.next_offset
