@@ -5,10 +5,12 @@ other property tests the same every time, so that a red run means a change of ou
 trusting a change to a format. ``BRAIDMQ_SEED=steady`` draws the same examples everywhere.
 """
 
+import logging
 import os
 import secrets
 import signal
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -79,6 +81,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(MODEL_S))
     ranks = {piece: rank for rank, piece in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(piece_of(item.nodeid), len(ranks)))
+
+
+OFTEN_SET = ("", "braidmq")
+"""Loggers whose levels are set by what runs in a test's own process: a worker of Celery, a node."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Every test finds the levels of loggers as the first one did, whatever ran before it."""
+    before = [(logger := logging.getLogger(name), logger.level) for name in OFTEN_SET]
+    try:
+        return (yield)
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)  # which forgets what children know of it, too
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

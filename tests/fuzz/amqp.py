@@ -141,7 +141,7 @@ def listen(peer: Peer, wanted: tuple[int, ...]) -> None:
 
 def session(node: LiveNode) -> Session:
     port = node.ports["amqp_port"]
-    return Session(node, Neighbour(port), lambda seed: hold(port, conversation(seed)))
+    return Session(node, "amqp", Neighbour(port), lambda seed: hold(port, conversation(seed)))
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def listen(peer: Peer, wanted: tuple[int, ...]) -> None:
 
 def session(node: LiveNode) -> Session:
     port = node.ports["mqtt_port"]
-    return Session(node, Neighbour(port), lambda seed: hold(port, conversation(seed)))
+    return Session(node, "mqtt", Neighbour(port), lambda seed: hold(port, conversation(seed)))
 
 
 if __name__ == "__main__":

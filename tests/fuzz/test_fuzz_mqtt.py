@@ -9,11 +9,10 @@ from braidmq.testing.live import live_node
 
 def test_hostile_peers_disturb_nobody(tmp_path: Path) -> None:
     with live_node(tmp_path) as node:
-        talks = session(node)
-        talks.run(seed=1, first=0, count=300)
-        talks.check_growth()
-        talks.run(seed=2, first=0, count=300)
-        talks.check_growth()
-        talks.neighbour.close()
+        with session(node) as talks:
+            talks.run(seed=1, first=0, count=300)
+            talks.check_growth()
+            talks.run(seed=2, first=0, count=300)
+            talks.check_growth()
         assert node.stop() == 0
         assert node.lines[-1] == "stopped"

@@ -12,7 +12,7 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from braidmq.testing.live import LiveNode, live_node
 
@@ -37,11 +37,20 @@ class Neighbour(Protocol):
 class Session:
     """A node, its neighbour, and what is watched. ``hold`` has the conversation of a seed."""
 
-    def __init__(self, node: LiveNode, neighbour: Neighbour, hold: Callable[[int], None]) -> None:
+    def __init__(
+        self, node: LiveNode, listener: str, neighbour: Neighbour, hold: Callable[[int], None]
+    ) -> None:
         self.node = node
+        self.listener = listener
         self.neighbour = neighbour
         self.hold = hold
         self.before = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.neighbour.close()
 
     def run(self, seed: int, first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -50,6 +59,7 @@ class Session:
             try:
                 self.hold(seed << 32 | number)
                 self.neighbour.works()
+                self._wait_for_its_end()
                 self._look_at_output()
             except Exception as error:
                 raise Found(f"--seed {seed} --only {number}: {error}") from error
@@ -64,18 +74,34 @@ class Session:
                 dict.fromkeys(("configure", "write", "read"), ".*"),
             ),
         ):
-            request = urllib.request.Request(
-                f"{self.node.http_url}/v1/{path}",
-                None if body is None else json.dumps(body).encode(),
-                {"Authorization": "Basic " + b64encode(b"guest:guest").decode()},
-                method=method,
-            )
             try:
-                urllib.request.urlopen(request, timeout=WAIT_S).close()
+                self._ask(method, path, body)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code != 404:
                     raise
+
+    def _ask(self, method: str, path: str, body: object = None) -> bytes:
+        request = urllib.request.Request(
+            f"{self.node.http_url}/v1/{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": "Basic " + b64encode(b"guest:guest").decode()},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.read()
+
+    def _wait_for_its_end(self) -> None:
+        """Who hangs up may be read late, after the next has come: a CONNECT would then take over
+        the next one's session, as it should."""
+        deadline = time.monotonic() + WAIT_S
+        while self._connections() > 1:  # the neighbour's
+            if time.monotonic() > deadline:
+                raise Found("a connection outlives its peer")
+
+    def _connections(self) -> int:
+        found = json.loads(self._ask("GET", "listeners"))
+        return next(each["connections"] for each in found if each["name"] == self.listener)
 
     def _look_at_output(self) -> None:
         if self.node.process.poll() is not None:
@@ -107,8 +133,11 @@ def main(description: str, session_of: Callable[[LiveNode], Session]) -> int:
     parser.add_argument("--only", type=int, help="one conversation")
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60
-    with tempfile.TemporaryDirectory() as data, live_node(Path(data)) as node:
-        session = session_of(node)
+    with (
+        tempfile.TemporaryDirectory() as data,
+        live_node(Path(data)) as node,
+        session_of(node) as session,
+    ):
         if options.only is not None:
             session.run(options.seed, options.only, 1)
             return 0
