@@ -251,7 +251,7 @@ def test_depth_is_limited():
 
 def test_a_table_bomb_is_refused_quickly():
     arrays = (b"A" + bytes(4)) * (TABLE_VALUES_MAX + 1)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(TableError, match="values"):
         one(b"A" + sized(arrays))
     body = b""
@@ -259,7 +259,7 @@ def test_a_table_bomb_is_refused_quickly():
         body = b"A" + sized(body)
     with pytest.raises(TableError, match="deeper"):
         one(body)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     with pytest.raises(TableError, match="at most"):
         decode_table(sized(bytes(TABLE_BYTES_MAX + 1)))
 
