@@ -1,13 +1,9 @@
-"""JSON over HTTP/1.1 for the admin part: a few connections that are kept, on h11.
-
-h11 is there already, as uvicorn stands on it; httpx would bring four more packages and a tenth of a
-second of imports for what is fifty lines here.
-"""
+"""JSON over HTTP for the admin part: a few connections that are kept."""
 
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import h11
@@ -15,63 +11,16 @@ import msgspec
 
 from braidmq import __version__
 from braidmq.client.errors import ConnectFailed, from_status
+from braidmq.client.http_wire import HttpWire, Reply
 from braidmq.client.tls import TlsOptions
 from braidmq.model.errors import BraidError
 
 IDLE_MAX = 4
 NEXT_HEADER = b"braid-next"
-READ_BYTES = 256 * 1024
 RESPONSE_S_MAX = 60.0
 """Longer than any long poll the API grants by default, shorter than anybody's patience."""
 
 Query = Mapping[str, str | int | bool | None]
-
-
-class _Reply(NamedTuple):
-    status: int
-    next: str
-    """The cursor of the next page, where there is one."""
-    body: bytes
-
-
-class _Wire:
-    """One connection, for one request at a time."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._state = h11.Connection(h11.CLIENT)
-
-    async def ask(self, request: h11.Request, body: bytes) -> "_Reply":
-        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
-            data = self._state.send(event)
-            if data:
-                self._writer.write(data)
-        await self._writer.drain()
-        status, following, parts = 0, "", []
-        while True:
-            answer = self._state.next_event()
-            if answer is h11.NEED_DATA:
-                self._state.receive_data(await self._reader.read(READ_BYTES))
-            elif isinstance(answer, h11.Response):
-                status = answer.status_code
-                following = dict(answer.headers).get(NEXT_HEADER, b"").decode("latin-1")
-            elif isinstance(answer, h11.Data):
-                parts.append(bytes(answer.data))
-            elif isinstance(answer, h11.EndOfMessage):
-                return _Reply(status, following, b"".join(parts))
-            elif isinstance(answer, h11.ConnectionClosed):
-                raise ConnectionError("closed before the answer")
-
-    def reuse(self) -> bool:
-        """Whether it takes another request."""
-        if self._state.our_state is h11.DONE and self._state.their_state is h11.DONE:
-            self._state.start_next_cycle()
-            return True
-        return False
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class HttpClient:
@@ -90,7 +39,7 @@ class HttpClient:
         ]
         if user:
             self._headers.append(("authorization", f"Basic {token}"))
-        self._idle: list[_Wire] = []
+        self._idle: list[HttpWire] = []
 
     async def call(
         self, method: str, path: list[str], query: Query, body: object | None = None
@@ -105,7 +54,7 @@ class HttpClient:
         while True:
             reply = await self._reply("GET", path, {**query, "cursor": following})
             yield msgspec.json.decode(reply.body)
-            following = reply.next
+            following = reply.header(NEXT_HEADER)
             if not following:
                 return
 
@@ -116,7 +65,7 @@ class HttpClient:
 
     async def _reply(
         self, method: str, path: list[str], query: Query, body: object | None = None
-    ) -> _Reply:
+    ) -> Reply:
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [*self._headers, ("content-length", str(len(data)))]
         if data:
@@ -140,7 +89,7 @@ class HttpClient:
         target = f"{self._base}/v1/" + "/".join(quote(each, safe="") for each in path)
         return f"{target}?{urlencode(said)}" if said else target
 
-    async def _ask(self, request: h11.Request, data: bytes) -> _Reply:
+    async def _ask(self, request: h11.Request, data: bytes) -> Reply:
         # A kept connection may be gone by now, and then nobody knows whether the server still did
         # what it was asked: only what may be done twice is sent on one.
         if self._idle and request.method != b"POST":
@@ -148,11 +97,10 @@ class HttpClient:
                 return await self._ask_on(self._idle.pop(), request, data)
             except (ConnectionError, h11.RemoteProtocolError):
                 self._drop_idle()
-        context = None if self._tls is None else self._tls.context()
-        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=context)
-        return await self._ask_on(_Wire(reader, writer), request, data)
+        wire = await HttpWire.connect(self._host, self._port, self._tls)
+        return await self._ask_on(wire, request, data)
 
-    async def _ask_on(self, wire: _Wire, request: h11.Request, data: bytes) -> _Reply:
+    async def _ask_on(self, wire: HttpWire, request: h11.Request, data: bytes) -> Reply:
         try:
             answer = await wire.ask(request, data)
         except BaseException:

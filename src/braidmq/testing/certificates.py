@@ -76,17 +76,21 @@ class Authority:
         name: str,
         *,
         alternatives: Sequence[x509.GeneralName] = (),
-        client: bool = False,
+        client: bool | None = False,
         begins_in: timedelta = -HOUR,
         ends_in: timedelta = YEAR,
         key: KeyKind = "ec",
         file: str = "",
     ) -> Pair:
-        """A certificate with the common name ``name``, good for servers or for clients; its files
-        are written at once, as a renewal does it."""
+        """A certificate with the common name ``name``, good for servers or for clients, or, with
+        None, for both; its files are written at once, as a renewal does it."""
         private = _new_key(key)
         now = datetime.now(UTC)
-        usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+        usages = {
+            False: [ExtendedKeyUsageOID.SERVER_AUTH],
+            True: [ExtendedKeyUsageOID.CLIENT_AUTH],
+            None: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+        }[client]
         builder = (
             x509.CertificateBuilder()
             .subject_name(_named(name))
@@ -96,7 +100,7 @@ class Authority:
             .not_valid_before(now + begins_in)
             .not_valid_after(now + ends_in)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
