@@ -78,6 +78,37 @@ def test_numbers_that_are_sent_have_bounds(operation: dict[str, Any]) -> None:
         assert "maximum" in each, place
 
 
+LISTS_OF_ONE_THING = {
+    "describeLog": "what one topic's log is made of",
+    "findTimes": "a line for each partition of a topic",
+    "readMessages": "a log: by offsets and times, `next` says where to go on",
+    "delayStats": "the hundred topics with most",
+}
+
+
+def schema_of(operation: dict[str, Any]) -> dict[str, Any]:
+    done = next(iter(operation["responses"].values()))
+    schema: dict[str, Any] = done.get("content", {}).get("application/json", {}).get("schema", {})
+    if "$ref" in schema:
+        return document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def test_every_list_comes_in_pages() -> None:
+    for path, methods in document["paths"].items():
+        operation = methods.get("get", {"responses": {0: {}}})
+        # What ends with a name in its path is one thing, with whatever belongs to it.
+        if path.endswith("}") or operation.get("operationId") in LISTS_OF_ONE_THING:
+            continue
+        schema = schema_of(operation)
+        found = [schema, *schema.get("properties", {}).values()]
+        if any(each.get("type") == "array" for each in found):
+            names = {each["name"] for each in operation["parameters"]}
+            assert names >= {"limit", "cursor"}, operation["operationId"]
+            limit = next(each for each in operation["parameters"] if each["name"] == "limit")
+            assert limit["schema"]["maximum"] <= 10_000
+
+
 def test_pages_are_asked_for_in_one_way() -> None:
     for operation in (each.values[0] for each in operations):
         names = {each["name"] for each in operation["parameters"] if each["in"] == "query"}

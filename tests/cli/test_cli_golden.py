@@ -4,12 +4,16 @@ Each has a file under ``golden/``, at 80 and at 140 columns. After a change that
 ``BRAIDMQ_GOLDEN=write pytest tests/cli/test_cli_golden.py``, and read the difference.
 """
 
+import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from commands import Cli, Outcome
@@ -26,6 +30,12 @@ GOLDEN = Path(__file__).parent / "golden"
 WRITES = os.environ.get("BRAIDMQ_GOLDEN") == "write"
 SERIAL = count(1)
 NOWHERE = ("--url", "http://127.0.0.1:1")
+OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
+LISTS = [
+    re.compile(re.sub(r"{\w+}", "[^/]+", path))
+    for path, methods in json.loads(OPENAPI.read_text())["paths"].items()
+    if "cursor" in {each["name"] for each in methods.get("get", {}).get("parameters", ())}
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +81,25 @@ class Golden:
                 self._once("no permission", name, row, asked, OUTSIDER, prepare=False)
             self._once("no node", name, row, asked, NOWHERE, prepare=False)
         return "\n".join(self._said)
+
+    def data_of(self, name: str, row: Row, limit: int | None) -> str:
+        """As JSON, with answers of the node that have so much of a list at most."""
+        self._patch.setenv("BRAID_NAMESPACE", SHOP)
+        real, asked = cli_api._exchange, []
+
+        def limited(node: str, method: str, target: str, *more: Any) -> cli_api.Reply:
+            if any(each.fullmatch(urlsplit(target).path) for each in LISTS):
+                asked.append(target)
+                target = re.sub(r"(?<=[?&])limit=\d+(&|$)", "", target).rstrip("?&")
+                target += f"{'&' if '?' in target else '?'}limit={limit}"
+            return real(node, method, target, *more)
+
+        with self._patch.context() as patch:
+            if limit is not None:
+                patch.setattr(cli_api, "_exchange", limited)
+            found = self._run(name, row, f"{row.works} --json", ())
+        assert limit is None or asked
+        return found
 
     def _at_widths(self, title: str, name: str, row: Row, rest: str) -> None:
         narrow = self._run(name, row, rest, (), columns=80)
@@ -155,3 +184,10 @@ def test_a_command_prints_what_it_did(name: str, golden: Golden) -> None:
         file.parent.mkdir(exist_ok=True)
         file.write_text(found)
     assert found == file.read_text()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in ROWS.items() if name.endswith(" list") and not row.local]
+)
+def test_a_command_lists_all_however_many_the_node_answers_with(name: str, golden: Golden) -> None:
+    assert golden.data_of(name, ROWS[name], 1) == golden.data_of(name, ROWS[name], None)

@@ -6,6 +6,8 @@ import pytest
 from talking import WAIT_S, collect, taken, url_of
 
 import braidmq
+from braidmq.client.admin import Admin
+from braidmq.client.http import HttpClient
 from braidmq.testing.live import LiveNode
 
 pytestmark = pytest.mark.timeout(60)
@@ -195,3 +197,33 @@ def test_without_await(node: LiveNode, name):
             producer.send_many(name, [b"%d" % number for number in range(1500)])
         values = [message.value for message in broker.read(name)]
         assert values == [b"%d" % number for number in range(1500)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each
+        for each in dir(Admin)
+        if each.startswith("list_") and each not in ("list_delayed", "list_dead_letters")
+    ],
+)
+async def test_lists_are_whole_however_short_their_pages(broker, name, monkeypatch):
+    for number in range(2):
+        await broker.admin.create_topic(f"pages-{number}")
+        await broker.admin.create_subscription(f"pages-{number}", "s")
+        await broker.admin.create_exchange(f"pages-{number}")
+        await broker.admin.put_template(f"pages-{number}", "^zz", {})
+        await broker.admin.put_schedule(f"pages-{number}", "tick", every_ms=3_600_000)
+    wanted = getattr(broker.admin, name)
+    whole = await wanted()
+    real = HttpClient._target
+    monkeypatch.setattr(
+        HttpClient, "_target", lambda self, path, query: real(self, path, {**query, "limit": 1})
+    )
+    found = await wanted()
+    assert [_name_of(each) for each in found] == [_name_of(each) for each in whole]
+
+
+def _name_of(found):
+    names = ("topic", "name", "id", "source", "destination", "routing_key")
+    return tuple(found.get(each) for each in names)

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from braidmq.api.access import Access
 from braidmq.api.endpoints import Call
-from braidmq.api.paging import CursorText
+from braidmq.api.paging import LIST_MAX, CursorText, ListLimit
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.engine.effects import Level
 from braidmq.engine.engine import Engine
@@ -36,6 +36,10 @@ class PagedQuery(InNamespace, frozen=True):
     """Of whatever comes in pages; its ``limit`` has bounds of its own."""
 
     cursor: CursorText = ""
+
+
+class ListInNamespace(PagedQuery, frozen=True):
+    limit: ListLimit = LIST_MAX
 
 
 class ApiContext:

@@ -64,7 +64,7 @@ is `/` unless given. Users and permissions are those of AMQP, and each operation
 it needs; `Authorization` is Basic, or Bearer
 with a token of `/v1/tokens`. Errors are problem documents (RFC 9457), whose `code` does not change.
 
-Lists that may be long come in pages: `limit` says how much at most, and where there is more the
+Lists come in pages: `limit` says how much at most, and where there is more the
 header `Braid-Next` of an answer is the `cursor` of the next request. Every answer has an
 `X-Request-Id`, the caller's own if it sent one, which the node's log has too.
 """

@@ -102,6 +102,10 @@ class Api:
             if cursor is None:
                 return
 
+    def every(self, *path: str | int, **query: str | int | None) -> list[Any]:
+        """All of a list, in as many requests as it takes."""
+        return [each for page in self.pages(*path, **query) for each in page]
+
     def first(
         self, *path: str | int, limit: int, key: str = "", **query: str | int | None
     ) -> list[Any]:

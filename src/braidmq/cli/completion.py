@@ -52,6 +52,6 @@ def _names(what: str, context: typer.Context, incomplete: str) -> list[str]:
     path, field, in_namespace = LISTS[what]
     api = (node.api() if in_namespace else node.global_api()).within(TIMEOUT_S)
     query = {"prefix": incomplete} if path == ("topics",) else {}
-    found = {each[field] for each in api.get(*path, **query)}
+    found = {each[field] for each in api.every(*path, **query)}
     fit = sorted(each for each in found if each.startswith(incomplete) and each.isprintable())
     return fit[:NAMES_MAX]

@@ -36,7 +36,7 @@ def list_connections(
 
     Example: braid connections list
     """
-    rows = node.api().get("connections")
+    rows = node.api().every("connections")
     if not out.is_data:
         now = now_ms()
         rows = [row | {"connected": span_text(max(0, now - row["connected_ms"]))} for row in rows]

@@ -19,6 +19,7 @@ from braidmq.cli.api import Api, NodeUnreachable
 from braidmq.cli.commands import Out, WithAmqp
 from braidmq.cli.node import Node
 from braidmq.cli.output import console
+from braidmq.cli.storage import quarantined
 from braidmq.cli.units import size_text, span_text
 from braidmq.model.errors import BraidError, Kind
 
@@ -141,14 +142,14 @@ def _node(api: Api) -> Iterator[Finding]:
     yield _version(overview)
     yield clock_finding(overview, here_ms)
     yield pressure_finding(overview)
-    yield from certificate_findings(api.get("listeners"), round(time.time() * 1000))
+    yield from certificate_findings(api.every("listeners"), round(time.time() * 1000))
 
 
 def _degraded(api: Api, health: dict[str, Any]) -> Iterator[Finding]:
     """What is quarantined, each for itself if the asker may know, and what was set aside."""
     count = health.get("degraded", {}).get("quarantined_partitions", 0)
     try:
-        found = api.get("quarantine")
+        found = quarantined(api)
     except BraidError:
         found = None
     if count and not found:

@@ -56,7 +56,7 @@ def list_exchanges(
 
     Example: braid exchanges list
     """
-    _show(node.api().get("exchanges"), COLUMNS, out)
+    _show(node.api().every("exchanges"), COLUMNS, out)
 
 
 @app.command()
@@ -127,7 +127,7 @@ def list_bindings(
 
     Example: braid bindings list --source events
     """
-    found = node.api().get("bindings", source=source)
+    found = node.api().every("bindings", source=source)
     _show(found, BINDING_COLUMNS, out)
 
 

@@ -58,7 +58,7 @@ def list_groups(
     Example: braid groups list --topic orders
     """
     path = ["subscriptions"] if topic is None else ["topics", topic, "subscriptions"]
-    found = node.api().get(*path)
+    found = node.api().every(*path)
     rows = [{"group": each.pop("name"), **each} for each in found]
     if not out.is_data:
         rows = [each | ages(each) for each in rows]
@@ -197,7 +197,7 @@ def delete(
 def _subscriptions(api: Api, name: str, topic: str | None) -> list[dict[str, Any]]:
     if topic is not None:
         return [api.get("topics", topic, "subscriptions", name)]
-    found = [each for each in api.get("subscriptions") if each["name"] == name]
+    found = [each for each in api.every("subscriptions") if each["name"] == name]
     if not found:
         raise NotFound(f"there is no group {name!r}", remedy="`braid groups list` has all names")
     return found

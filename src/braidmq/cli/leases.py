@@ -27,7 +27,7 @@ def list_leases(
 
     Example: braid leases list
     """
-    found = node.api().get("leases")
+    found = node.api().every("leases")
     if not out.is_data:
         now = now_ms()
         found = [

@@ -42,7 +42,7 @@ def list_namespaces(
 
     Example: braid namespaces list
     """
-    out.show(node.global_api().get("namespaces"), COLUMNS)
+    out.show(node.global_api().every("namespaces"), COLUMNS)
 
 
 @app.command()

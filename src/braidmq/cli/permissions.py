@@ -41,7 +41,7 @@ def list_permissions(
     Example: braid permissions list --namespace shop
     """
     path = ["permissions"] if namespace is None else ["permissions", namespace]
-    out.show(node.global_api().get(*path), COLUMNS)
+    out.show(node.global_api().every(*path), COLUMNS)
 
 
 @app.command("set")

@@ -330,7 +330,7 @@ def list_pipelines(
     if shipped:
         out.show(_shipped(), ("pipeline", "parameters", "description"))
         return
-    found = node.api().get("pipelines")
+    found = node.api().every("pipelines")
     rows = [
         {
             **each,
@@ -395,7 +395,7 @@ def stop(
     api = node.api()
     wanted = [run]
     if values:
-        wanted = _runs_with(api.get("pipelines", name, "runs"), name, run, _given(values))
+        wanted = _runs_with(api.every("pipelines", name, "runs"), name, run, _given(values))
     found = [
         each for one in wanted for each in api.post("pipelines", name, "stop", run=one or None)
     ]

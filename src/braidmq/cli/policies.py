@@ -48,7 +48,7 @@ def list_policies(
     Example: braid policies list --namespace shop
     """
     path = ["policies"] if namespace is None else ["policies", namespace]
-    rows = node.global_api().get(*path)
+    rows = node.global_api().every(*path)
     if not out.is_data:
         rows = [row | {"definition": json.dumps(row["definition"])} for row in rows]
     out.show(rows, COLUMNS, ("namespace", "priority", "apply_to"))

@@ -48,7 +48,7 @@ def list_schedules(
     Example: braid schedules list
     """
     path = ("schedules",) if topic is None else ("topics", topic, "schedules")
-    found = [each for page in node.api().pages(*path) for each in page]
+    found = node.api().every(*path)
     out.show(found if out.is_data else [_told(each) for each in found], COLUMNS, LESSER)
 
 

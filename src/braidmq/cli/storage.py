@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from braidmq.cli.api import Api
 from braidmq.cli.commands import AnyNode, Commands, InNamespace, Out
 from braidmq.cli.completion import complete
 from braidmq.cli.confirm import Yes, confirm
@@ -36,7 +37,7 @@ def list_quarantined(
 
     Example: braid storage list
     """
-    found = node.global_api().get("quarantine")
+    found = quarantined(node.global_api())
     if out.is_data:
         out.data(found)
         return
@@ -48,6 +49,15 @@ def list_quarantined(
         print("set aside, for you to look at and delete:")
         for each in found["set_aside"]:
             print(f"  {each['file']}  {size_text(each['bytes'])}")
+
+
+def quarantined(api: Api) -> dict[str, list[Any]]:
+    """All that is quarantined, and all that was set aside."""
+    found: dict[str, list[Any]] = {"partitions": [], "set_aside": []}
+    for page in api.pages("quarantine"):
+        for name, listed in found.items():
+            listed += page[name]
+    return found
 
 
 @app.command()

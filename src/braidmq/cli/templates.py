@@ -29,7 +29,7 @@ def list_templates(node: InNamespace, out: Out) -> None:
 
     Example: braid templates list
     """
-    found = node.api().get("templates")
+    found = node.api().every("templates")
     out.show(found if out.is_data else [_told(each) for each in found], COLUMNS)
 
 

@@ -34,7 +34,7 @@ def list_tokens(
 
     Example: braid tokens list
     """
-    rows = node.global_api().get("tokens", user=owner)
+    rows = node.global_api().every("tokens", user=owner)
     if not out.is_data:
         rows = [
             row | {"created": time_text(row["created_ms"]), "expires": time_text(row["expires_ms"])}
@@ -88,7 +88,7 @@ def revoke(
     Example: braid tokens revoke f86f044e60de9291 --yes
     """
     api = node.global_api()
-    about = [each for each in api.get("tokens") if each["id"] == token_id]
+    about = [each for each in api.every("tokens") if each["id"] == token_id]
     if not about:
         raise NotFound(f"there is no token {token_id!r}", remedy="`braid tokens list` has all ids")
     what = f"token {token_id!r} of user {about[0]['user']!r}"

@@ -17,7 +17,6 @@ from braidmq.cli.away import AWAY, Away
 from braidmq.cli.commands import InNamespace, Out
 from braidmq.cli.node import Node
 from braidmq.cli.output import Output, console, table_of
-from braidmq.cli.topics import every_topic
 from braidmq.cli.units import size_text, span_s, span_text
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def _with_note(note: str, frame: "Group") -> "Group":
 def _look(node: Node) -> Look:
     # The overview is the node's: no namespace has it.
     overview, api = node.global_api().get("overview"), node.api()
-    return Look(time.monotonic(), overview, every_topic(api), api.get("subscriptions"))
+    return Look(time.monotonic(), overview, api.every("topics"), api.every("subscriptions"))
 
 
 def _frame(before: Look, now: Look, rows: int) -> "Group":

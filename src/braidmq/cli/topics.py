@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from braidmq.cli.api import LIMIT, Api, Limit
+from braidmq.cli.api import LIMIT, Limit
 from braidmq.cli.commands import Commands, InNamespace, Out
 from braidmq.cli.completion import complete
 from braidmq.cli.confirm import Yes, confirm, seen
@@ -58,14 +58,10 @@ def list_topics(
 
     Example: braid topics list --prefix orders
     """
-    rows = every_topic(node.api(), prefix)
+    rows = node.api().every("topics", prefix=prefix)
     if not out.is_data:
         rows = [row | {"size": size_text(row["depth_bytes"])} for row in rows]
     out.show(rows, COLUMNS, LESSER)
-
-
-def every_topic(api: Api, prefix: str = "") -> list[dict[str, Any]]:
-    return [each for page in api.pages("topics", prefix=prefix) for each in page]
 
 
 @app.command("show")
@@ -88,7 +84,7 @@ def show_topic(
     if out.is_data:
         out.data(topic)
         return
-    readers = api.get("topics", name, "subscriptions")
+    readers = api.every("topics", name, "subscriptions")
     described = {
         **topic,
         "created": time_text(topic["created_ms"]),

@@ -43,7 +43,7 @@ def list_transactions(
 
     Example: braid transactions list
     """
-    found = node.api().get("transactions")
+    found = node.api().every("transactions")
     if out.is_data:
         out.data(found)
         return

@@ -28,7 +28,7 @@ def list_users(
 
     Example: braid users list
     """
-    out.show(node.global_api().get("users"), ("name", "tags"))
+    out.show(node.global_api().every("users"), ("name", "tags"))
 
 
 @app.command()

@@ -61,14 +61,17 @@ class Admin:
         said: dict[str, Any] = {"namespace": self._namespace, **(query or {})}
         return await self._http.call(method, [str(each) for each in path], said, body)
 
+    async def _every(self, *path: str, query: Query | None = None) -> list[Any]:
+        """All of a list, page by page."""
+        found: list[Any] = []
+        async for page in self._http.pages(path, {"namespace": self._namespace, **(query or {})}):
+            found += page
+        return found
+
     # --- topics ---
 
     async def list_topics(self, *, prefix: str = "") -> list[TopicSummary]:
-        """All of them, page by page."""
-        query: Query = {"namespace": self._namespace, "prefix": prefix}
-        found: list[TopicSummary] = []
-        async for page in self._http.pages(["topics"], query):
-            found += page
+        found: list[TopicSummary] = await self._every("topics", query={"prefix": prefix})
         return found
 
     async def describe_topic(self, topic: str) -> TopicInfo:
@@ -99,7 +102,7 @@ class Admin:
 
     async def list_transactions(self) -> list[TransactionInfo]:
         """Those that are open, the oldest first, and what each keeps readers from."""
-        found: list[TransactionInfo] = await self._call("GET", "transactions")
+        found: list[TransactionInfo] = await self._every("transactions")
         return found
 
     async def transaction(self, name: str) -> TransactionInfo:
@@ -135,7 +138,7 @@ class Admin:
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         path = ["subscriptions"] if topic is None else ["topics", topic, "subscriptions"]
-        found: list[SubscriptionInfo] = await self._call("GET", *path)
+        found: list[SubscriptionInfo] = await self._every(*path)
         return found
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
@@ -176,7 +179,7 @@ class Admin:
     # --- groups ---
 
     async def list_groups(self) -> list[GroupSummary]:
-        found: list[GroupSummary] = await self._call("GET", "groups")
+        found: list[GroupSummary] = await self._every("groups")
         return found
 
     async def describe_group(self, group: str) -> GroupInfo:
@@ -329,11 +332,8 @@ class Admin:
     # --- schedules ---
 
     async def list_schedules(self, topic: str | None = None) -> list[ScheduleInfo]:
-        """All of them, page by page."""
         path = ["schedules"] if topic is None else ["topics", topic, "schedules"]
-        found: list[ScheduleInfo] = []
-        async for page in self._http.pages(path, {"namespace": self._namespace}):
-            found += page
+        found: list[ScheduleInfo] = await self._every(*path)
         return found
 
     async def put_schedule(
@@ -364,7 +364,7 @@ class Admin:
     # --- exchanges and bindings ---
 
     async def list_exchanges(self) -> list[ExchangeInfo]:
-        found: list[ExchangeInfo] = await self._call("GET", "exchanges")
+        found: list[ExchangeInfo] = await self._every("exchanges")
         return found
 
     async def create_exchange(
@@ -379,7 +379,7 @@ class Admin:
         await self._call("DELETE", "exchanges", exchange, query={"if_unused": if_unused})
 
     async def list_bindings(self, source: str | None = None) -> list[BindingInfo]:
-        found: list[BindingInfo] = await self._call("GET", "bindings", query={"source": source})
+        found: list[BindingInfo] = await self._every("bindings", query={"source": source})
         return found
 
     async def bind(
@@ -401,7 +401,7 @@ class Admin:
     # --- templates ---
 
     async def list_templates(self) -> list[TemplateInfo]:
-        found: list[TemplateInfo] = await self._call("GET", "templates")
+        found: list[TemplateInfo] = await self._every("templates")
         return found
 
     async def put_template(
@@ -422,7 +422,7 @@ class Admin:
         return found
 
     async def list_connections(self) -> list[SessionInfo]:
-        found: list[SessionInfo] = await self._call("GET", "connections")
+        found: list[SessionInfo] = await self._every("connections")
         return found
 
     async def close_connection(self, connection: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -48,7 +48,7 @@ class HttpClient:
         raw = await self.call_raw(method, path, query, body)
         return msgspec.json.decode(raw) if raw else None
 
-    async def pages(self, path: list[str], query: Query) -> AsyncIterator[Any]:
+    async def pages(self, path: Sequence[str], query: Query) -> AsyncIterator[Any]:
         """The bodies of all pages of a list."""
         following = ""
         while True:
@@ -64,7 +64,7 @@ class HttpClient:
         return (await self._reply(method, path, query, body)).body
 
     async def _reply(
-        self, method: str, path: list[str], query: Query, body: object | None = None
+        self, method: str, path: Sequence[str], query: Query, body: object | None = None
     ) -> Reply:
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [*self._headers, ("content-length", str(len(data)))]
@@ -80,7 +80,7 @@ class HttpClient:
             raise _problem(reply.status, reply.body)
         return reply
 
-    def _target(self, path: list[str], query: Query) -> str:
+    def _target(self, path: Sequence[str], query: Query) -> str:
         said = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in query.items()

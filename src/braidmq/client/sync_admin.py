@@ -45,7 +45,6 @@ class SyncAdmin:
         return self._thread.wait_for(work)
 
     def list_topics(self, *, prefix: str = "") -> list[TopicSummary]:
-        """All of them, page by page."""
         return self._wait(self._admin.list_topics(prefix=prefix))
 
     def describe_topic(self, topic: str) -> TopicInfo:
@@ -210,7 +209,6 @@ class SyncAdmin:
         return self._wait(self._admin.cancel_delayed(topic, partition, offset))
 
     def list_schedules(self, topic: str | None = None) -> list[ScheduleInfo]:
-        """All of them, page by page."""
         return self._wait(self._admin.list_schedules(topic))
 
     def put_schedule(self, topic: str, name: str, value: str = "", **options: Any) -> ScheduleInfo:

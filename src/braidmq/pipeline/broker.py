@@ -246,8 +246,8 @@ def describe_logs(
 def committed_offsets(broker: Broker, topic: str) -> dict[int, int]:
     """The lowest of all subscriptions, by partition; empty where nobody has subscribed."""
     found: dict[int, int] = {}
-    for each in broker.get("topics", topic, "subscriptions", wanted=list[_Subscription]):
-        for at in each.partitions:
+    for page in broker.pages("topics", topic, "subscriptions", wanted=list[_Subscription]):
+        for at in (at for each in page for at in each.partitions):
             found[at.partition] = min(at.committed, found.get(at.partition, at.committed))
     return found
 

@@ -159,7 +159,8 @@ def _depth(broker: Broker, topic: Document) -> Pages:
 def _subscriptions_of(broker: Broker, topic: Document) -> list[Document]:
     if not topic["subscriptions"]:
         return []
-    return broker.get("topics", topic["name"], "subscriptions", wanted=list[Document])
+    path = ("topics", topic["name"], "subscriptions")
+    return [each for page in broker.pages(*path, wanted=list[Document]) for each in page]
 
 
 def _subscriptions(broker: Broker, topic: Document) -> Pages:

@@ -155,9 +155,10 @@ def test_listing_bindings(router):
     def ends(**wanted):
         return [(b.source, b.destination.name) for b in router.bindings(**wanted)]
 
-    assert ends() == [("amq.fanout", "x"), ("amq.fanout", "a"), ("amq.fanout", "b"), ("x", "a")]
+    every = [("amq.fanout", "a"), ("amq.fanout", "b"), ("amq.fanout", "x"), ("x", "a")]
+    assert sorted(ends()) == every
     assert ends(source="x") == [("x", "a")]
-    assert ends(destination=topic("a")) == [("amq.fanout", "a"), ("x", "a")]
+    assert sorted(ends(destination=topic("a"))) == [("amq.fanout", "a"), ("x", "a")]
     assert ends(source="x", destination=topic("a")) == [("x", "a")]
     assert ends(destination=exchange("a")) == []
 

@@ -18,6 +18,7 @@ from braidmq.api.endpoints import (
     operation,
     refuse_if_only_new,
 )
+from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.policy import Milliseconds
@@ -101,7 +102,7 @@ class IssuedToken(msgspec.Struct, frozen=True):
     info: Token
 
 
-class TokensQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokensQuery(ListQuery, frozen=True):
     user: Annotated[str, Meta(description="Only this user's")] | UnsetType = UNSET
 
 
@@ -118,9 +119,10 @@ class Admin:
     # --- users ---
 
     @operation("GET", "/v1/users", right=ADMINISTRATOR, tag="users")
-    async def list_users(self, call: Call) -> list[User]:
-        """List users."""
-        return self._accounts.users()
+    async def list_users(self, call: Call, query: ListQuery) -> list[User] | Page:
+        """List users, by name."""
+        users = self._accounts.users()
+        return Page(*await page_of(users, query, lambda each: (each.name,), tuple[str]))
 
     @operation("GET", "/v1/users/{name}", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
     async def describe_user(self, call: Call, name: str) -> User:
@@ -177,9 +179,9 @@ class Admin:
     # --- permissions ---
 
     @operation("GET", "/v1/permissions", right=ADMINISTRATOR, tag="users")
-    async def list_permissions(self, call: Call) -> list[Permission]:
-        """List permissions on all namespaces."""
-        return self._accounts.permissions()
+    async def list_permissions(self, call: Call, query: ListQuery) -> list[Permission] | Page:
+        """List permissions on all namespaces, by namespace and user."""
+        return await _permissions(self._accounts.permissions(), query)
 
     @operation(
         "GET",
@@ -188,9 +190,11 @@ class Admin:
         tag="users",
         errors=(NotFound,),
     )
-    async def list_permissions_on_namespace(self, call: Call, namespace: str) -> list[Permission]:
-        """List permissions on a namespace."""
-        return self._accounts.permissions(namespace)
+    async def list_permissions_on_namespace(
+        self, call: Call, namespace: str, query: ListQuery
+    ) -> list[Permission] | Page:
+        """List permissions on a namespace, by user."""
+        return await _permissions(self._accounts.permissions(namespace), query)
 
     @operation(
         "GET",
@@ -235,9 +239,10 @@ class Admin:
     # --- namespaces ---
 
     @operation("GET", "/v1/namespaces", right=ADMINISTRATOR, tag="namespaces")
-    async def list_namespaces(self, call: Call) -> list[Namespace]:
-        """List namespaces."""
-        return self._accounts.namespaces()
+    async def list_namespaces(self, call: Call, query: ListQuery) -> list[Namespace] | Page:
+        """List namespaces, by name."""
+        namespaces = self._accounts.namespaces()
+        return Page(*await page_of(namespaces, query, lambda each: (each.name,), tuple[str]))
 
     @operation(
         "GET",
@@ -296,12 +301,14 @@ class Admin:
     # --- tokens ---
 
     @operation("GET", "/v1/tokens", right=USER.noting(OWN_TOKENS), tag="users")
-    async def list_tokens(self, call: Call, query: TokensQuery) -> list[Token]:
-        """List tokens: one's own, or for administrators anybody's."""
-        if query.user is UNSET:
-            return self._tokens.tokens(None if call.user.is_administrator else call.user.name)
-        self._require_own(call, query.user)
-        return self._tokens.tokens(query.user)
+    async def list_tokens(self, call: Call, query: TokensQuery) -> list[Token] | Page:
+        """List tokens, by id: one's own, or for administrators anybody's."""
+        user = None if call.user.is_administrator else call.user.name
+        if query.user is not UNSET:
+            self._require_own(call, query.user)
+            user = query.user
+        tokens = self._tokens.tokens(user)
+        return Page(*await page_of(tokens, query, lambda each: (each.id,), tuple[str]))
 
     @operation(
         "POST",
@@ -344,3 +351,9 @@ class Admin:
     async def _kept(self, lsn: Lsn, status: int) -> Answer:
         await self._commit(lsn)
         return Answer(None, status)
+
+
+async def _permissions(found: list[Permission], query: ListQuery) -> Page:
+    return Page(
+        *await page_of(found, query, lambda each: (each.namespace, each.user), tuple[str, str])
+    )

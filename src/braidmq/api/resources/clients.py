@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch, PagedQuery
 from braidmq.api.endpoints import Call, operation
 from braidmq.api.messages import Message, show
-from braidmq.api.paging import Page, cursor_of, first_of, place_in
+from braidmq.api.paging import LIST_MAX, Page, cursor_of, first_of, place_in
 from braidmq.engine.errors import UnknownTopic
 from braidmq.engine.topics import UNLIMITED, Consumer, Subscription
 from braidmq.gateways.mqtt.lists import MqttFilter, MqttLists, MqttSessionInfo
@@ -21,8 +21,6 @@ from braidmq.runtime.sessions import HISTORY_MAX, ClientInfo, OfClient, PastConn
 from braidmq.security.rights import listing, owner, read
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.text import check_filter
-
-LIST_MAX = 1000
 
 STEPS_PER_TURN = 500
 """About a millisecond of a walk through retained messages, or topics."""

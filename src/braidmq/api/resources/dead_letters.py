@@ -18,10 +18,10 @@ from braidmq.api.letters import (
     DeadLetterInfo,
     Letter,
 )
-from braidmq.api.paging import CursorText, Page, cursor_of, place_in
+from braidmq.api.paging import LIST_MAX, CursorText, Page, cursor_of, place_in
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.api.resources.reading import OFFSET_MAX, Offset
-from braidmq.api.resources.returning import LIST_MAX, RETURN_MAX, Moving
+from braidmq.api.resources.returning import RETURN_MAX, Moving
 from braidmq.engine.errors import (
     LetterInFlight,
     LetterUndecided,

@@ -8,16 +8,21 @@ from msgspec import Meta
 from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch, PagedQuery
 from braidmq.api.endpoints import Call, operation
 from braidmq.api.messages import Message, Partition, show
-from braidmq.api.paging import BEGINNING, OffsetPlace, Page, cursor_of, first_of, place_in
+from braidmq.api.paging import (
+    BEGINNING,
+    LIST_MAX,
+    OffsetPlace,
+    Page,
+    cursor_of,
+    first_of,
+    place_in,
+)
 from braidmq.api.resources.reading import Offset
 from braidmq.engine.delay_ends import KEPT_MAX, DelayEnd
 from braidmq.engine.errors import NotDelayed, UnknownPartition, UnknownTopic
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import BadRequest
 from braidmq.security.rights import read, write
-
-LIST_MAX = 1000
-
 
 DelayState = Literal["pending", "delivered", "cancelled", "expired"]
 

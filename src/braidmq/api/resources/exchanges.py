@@ -1,14 +1,16 @@
 """Exchanges and bindings, and publishing through them."""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace, require_storable
+from braidmq.api.context import ApiContext, InNamespace, ListInNamespace, require_storable
 from braidmq.api.endpoints import Answer, Body, Call, operation
 from braidmq.api.messages import BATCH_MESSAGES_MAX, NewMessage, encode
+from braidmq.api.paging import Page, page_of
 from braidmq.api.problems import DiskLow, MemoryLow, PreconditionFailed
 from braidmq.api.resources.publishing import BATCH_BYTES_MAX, require_fits
 from braidmq.engine.envelope import AMQP, headers_of
@@ -97,7 +99,7 @@ class NewBinding(Body, frozen=True):
     arguments: Arguments = msgspec.field(default_factory=dict)
 
 
-class BindingsQuery(InNamespace, frozen=True):
+class BindingsQuery(ListInNamespace, frozen=True):
     source: Annotated[str, Meta(description="Only from this exchange")] | UnsetType = UNSET
 
 
@@ -136,15 +138,18 @@ class Exchanges:
         tag="exchanges",
         errors=(NotFound,),
     )
-    async def list_exchanges(self, call: Call, query: InNamespace) -> list[ExchangeInfo]:
-        """List exchanges. The default one is shown as `amq.default`."""
+    async def list_exchanges(self, call: Call, query: ListInNamespace) -> list[ExchangeInfo] | Page:
+        """List exchanges, by name. The default one is shown as `amq.default`."""
         exchanges = self._context.engine().exchanges
         router = exchanges.router(query.namespace)
-        return [
-            shown(query.namespace, each, exchanges)
-            for each in router.exchanges()
-            if call.grants.sees(each.name)
-        ]
+        found, cursor = await page_of(
+            router.exchanges(),
+            query,
+            lambda each: (each.name,),
+            tuple[str],
+            keep=lambda each: router.has(each.name) and call.grants.sees(each.name),
+        )
+        return Page([shown(query.namespace, each, exchanges) for each in found], cursor)
 
     @operation(
         "GET",
@@ -227,19 +232,25 @@ class Exchanges:
         tag="exchanges",
         errors=(ExchangeNotFound,),
     )
-    async def list_bindings(self, call: Call, query: BindingsQuery) -> list[BindingInfo]:
-        """List bindings."""
+    async def list_bindings(self, call: Call, query: BindingsQuery) -> list[BindingInfo] | Page:
+        """List bindings, by source, destination and routing key."""
         router = self._context.engine().exchanges.router(query.namespace)
         source = None if query.source is UNSET else real_name(query.source)
         if source is not None and not call.grants.sees(source):
             router.exchange(source)
             return []
         sees = call.grants.sees
-        return [
-            shown_binding(query.namespace, each, router.is_suspended(each))
-            for each in router.bindings(source)
-            if sees(each.source) and sees(each.destination.name)
-        ]
+        found, cursor = await page_of(
+            router.bindings(source),
+            query,
+            place_of,
+            tuple[str, str, str, str, str],
+            keep=lambda each: (
+                router.has(each.source) and sees(each.source) and sees(each.destination.name)
+            ),
+        )
+        listed = [shown_binding(query.namespace, each, router.is_suspended(each)) for each in found]
+        return Page(listed, cursor)
 
     @operation(
         "POST",
@@ -398,6 +409,14 @@ def require_short(routing_key: str) -> None:
 def real_name(exchange: str) -> str:
     """The default exchange has no name, and a path needs one."""
     return "" if exchange == DEFAULT_EXCHANGE else exchange
+
+
+def place_of(binding: Binding) -> tuple[str, str, str, str, str]:
+    """Of any bytes as a key, and of arguments of any length."""
+    kind, name = binding.destination
+    arguments = repr(binding.frozen_arguments).encode("utf-8", "surrogatepass")
+    digest = blake2b(arguments, digest_size=16).hexdigest() if binding.arguments else ""
+    return binding.source, kind, name, binding.key.decode("latin-1"), digest
 
 
 def destination_of(binding: NewBinding | DeleteBindingQuery) -> Destination:

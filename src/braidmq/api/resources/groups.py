@@ -18,10 +18,11 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace
+from braidmq.api.context import ApiContext, InNamespace, ListInNamespace
 from braidmq.api.endpoints import Body, Call, operation
 from braidmq.api.long_polls import Stay, Waiting
 from braidmq.api.messages import Message, Partition
+from braidmq.api.paging import Page, page_of
 from braidmq.api.resources.reading import OFFSET_MAX
 from braidmq.api.resources.subscriptions import (
     Limit,
@@ -216,8 +217,8 @@ class Groups:
         tag="groups",
         errors=(NotFound,),
     )
-    async def list_groups(self, call: Call, query: InNamespace) -> list[GroupSummary]:
-        """List groups, of whatever protocol. A queue's own subscription is none."""
+    async def list_groups(self, call: Call, query: ListInNamespace) -> list[GroupSummary] | Page:
+        """List groups, of whatever protocol, by name. A queue's own subscription is none."""
         grants = call.grants
         engine = self._context.engine()
         found: dict[str, list[Subscription]] = {}
@@ -230,10 +231,11 @@ class Groups:
         for name in known:
             if not self._subscriptions(query.namespace, name):
                 found.setdefault(name, [])
-        return [
-            summary(query.namespace, name, known.get(name), found.get(name, []))
-            for name in sorted(found)
+        names, cursor = await page_of(found, query, lambda name: (name,), tuple[str])
+        listed = [
+            summary(query.namespace, name, known.get(name), found.get(name, [])) for name in names
         ]
+        return Page(listed, cursor)
 
     @operation(
         "GET",

@@ -5,9 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch
+from braidmq.api.context import ApiContext, InNamespace, ListInNamespace, MillisecondsSinceEpoch
 from braidmq.api.endpoints import Body, Call, operation
 from braidmq.api.messages import Partition
+from braidmq.api.paging import Page, page_of
 from braidmq.api.problems import LimitReached
 from braidmq.api.resources.reading import Offset
 from braidmq.engine.errors import UnknownLease, UnknownPartition, UnknownTopic
@@ -78,13 +79,16 @@ class LeasesResource:
         tag="leases",
         errors=(NotFound,),
     )
-    async def list_leases(self, call: Call, query: InNamespace) -> list[LeaseInfo]:
-        """List who reads in bulk."""
-        return [
-            self._described(each)
-            for each in self._context.engine().leases.list(query.namespace)
-            if call.user.is_administrator or each.user == call.user.name
-        ]
+    async def list_leases(self, call: Call, query: ListInNamespace) -> list[LeaseInfo] | Page:
+        """List who reads in bulk, by name."""
+        found, cursor = await page_of(
+            self._context.engine().leases.list(query.namespace),
+            query,
+            lambda each: (each.name,),
+            tuple[str],
+            keep=lambda each: call.user.is_administrator or each.user == call.user.name,
+        )
+        return Page([self._described(each) for each in found], cursor)
 
     @operation(
         "GET", "/v1/leases/{lease}", right=owner("lease"), tag="leases", errors=(UnknownLease,)

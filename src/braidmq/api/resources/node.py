@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from braidmq import __version__
-from braidmq.api.context import ApiContext, InNamespace
+from braidmq.api.context import ApiContext, ListInNamespace
 from braidmq.api.endpoints import Call, operation
+from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.model.errors import NotFound
 from braidmq.net.listeners import Listener
 from braidmq.net.tls_handshakes import TlsPort
@@ -160,9 +161,11 @@ class Node:
         return self._figures.look()
 
     @operation("GET", "/v1/listeners", right=MONITORING, tag="node")
-    async def list_listeners(self, call: Call) -> list[ListenerInfo]:
-        """List where clients connect, with how many did."""
-        return [
+    async def list_listeners(self, call: Call, query: ListQuery) -> list[ListenerInfo] | Page:
+        """List where clients connect, with how many did, as they are configured."""
+        numbered = enumerate(self._listeners)
+        found, cursor = await page_of(numbered, query, lambda each: (each[0],), tuple[int])
+        listed = [
             ListenerInfo(
                 each.spec.name,
                 each.spec.protocol,
@@ -174,8 +177,9 @@ class Node:
                 each.tls is not None,
                 () if each.tls is None else _certificates_of(each.tls),
             )
-            for each in self._listeners
+            for _, each in found
         ]
+        return Page(listed, cursor)
 
     @operation(
         "GET",
@@ -184,18 +188,24 @@ class Node:
         tag="node",
         errors=(NotFound,),
     )
-    async def list_connections(self, call: Call, query: InNamespace) -> list[SessionInfo]:
-        """List the connections of other protocols to a namespace.
+    async def list_connections(
+        self, call: Call, query: ListInNamespace
+    ) -> list[SessionInfo] | Page:
+        """List the connections of other protocols to a namespace, the oldest first.
 
         Those of the caller; administrators see everybody's.
         """
-        every = (each.describe() for each in self._context.node_loop.sessions.all())
-        return [
-            each
-            for each in every
-            if each.namespace == query.namespace
-            and (call.user.is_administrator or each.user == call.user.name)
-        ]
+        found, cursor = await page_of(
+            (each.describe() for each in self._context.node_loop.sessions.all()),
+            query,
+            lambda each: (each.connected_ms, each.id),
+            tuple[int, str],
+            keep=lambda each: (
+                each.namespace == query.namespace
+                and (call.user.is_administrator or each.user == call.user.name)
+            ),
+        )
+        return Page(found, cursor)
 
     @operation(
         "GET",
@@ -227,9 +237,12 @@ class Node:
         tag="node",
         errors=(UnknownConnection,),
     )
-    async def list_channels(self, call: Call, connection: str) -> list[ChannelInfo]:
-        """List the channels of a connection."""
-        return self._found(connection).describe_channels()
+    async def list_channels(
+        self, call: Call, connection: str, query: ListQuery
+    ) -> list[ChannelInfo] | Page:
+        """List the channels of a connection, by number."""
+        channels = self._found(connection).describe_channels()
+        return Page(*await page_of(channels, query, lambda each: (each.number,), tuple[int]))
 
     @operation(
         "DELETE",

@@ -10,17 +10,22 @@ from braidmq.api.context import (
     ApiContext,
     GivenTime,
     InNamespace,
+    ListInNamespace,
     MillisecondsSinceEpoch,
 )
 from braidmq.api.endpoints import Body, Call, operation
+from braidmq.api.paging import Page, page_of
 from braidmq.model.errors import NotFound
-from braidmq.runtime.pipeline_runs import PipelineRun, UnknownPipeline
+from braidmq.runtime.pipeline_runs import RUNNING, PipelineRun, UnknownPipeline
 from braidmq.security.records import check_name
 from braidmq.security.rights import any_right, listing, owner
 
 Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 ParameterName = Annotated[str, Meta(max_length=128)]
 ParameterValue = Annotated[str, Meta(max_length=1024)]
+IDENTITY_PLACE_MAX = 200
+"""Characters of parameters that a cursor has; the run's id tells apart what begins the same."""
+
 State = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -90,15 +95,17 @@ class PipelinesResource:
         tag="pipelines",
         errors=(NotFound,),
     )
-    async def list_pipelines(self, call: Call, query: InNamespace) -> list[PipelineInfo]:
+    async def list_pipelines(self, call: Call, query: ListInNamespace) -> list[PipelineInfo] | Page:
         """List pipelines that have reported within a week: of each, with its parameters, all runs
-        that run, or the last."""
-        found = self._context.node_loop.pipelines.list(query.namespace, self._context.now_ms)
-        return [
-            _shown(each)
-            for each in found
-            if call.user.is_administrator or each.user == call.user.name
-        ]
+        that run, or the last. By name and parameters."""
+        found, cursor = await page_of(
+            self._context.node_loop.pipelines.list(query.namespace, self._context.now_ms),
+            query,
+            _place_of,
+            tuple[str, str, int, str],
+            keep=lambda each: call.user.is_administrator or each.user == call.user.name,
+        )
+        return Page([_shown(each) for each in found], cursor)
 
     @operation(
         "GET",
@@ -123,12 +130,18 @@ class PipelinesResource:
         errors=(UnknownPipeline,),
     )
     async def list_pipeline_runs(
-        self, call: Call, pipeline: str, query: InNamespace
-    ) -> list[PipelineInfo]:
-        """List the runs of a pipeline: those that run, and the last ten that ended."""
+        self, call: Call, pipeline: str, query: ListInNamespace
+    ) -> list[PipelineInfo] | Page:
+        """List the runs of a pipeline: those that run, and the last ten that ended, each the latest
+        first."""
         pipelines = self._context.node_loop.pipelines
-        found = pipelines.runs(query.namespace, pipeline, self._context.now_ms)
-        return [_shown(each) for each in found]
+        found, cursor = await page_of(
+            pipelines.runs(query.namespace, pipeline, self._context.now_ms),
+            query,
+            lambda each: (each.state != RUNNING, -each.started_ms, each.run),
+            tuple[bool, int, str],
+        )
+        return Page([_shown(each) for each in found], cursor)
 
     @operation(
         "PUT",
@@ -187,3 +200,7 @@ class PipelinesResource:
 
 def _shown(run: PipelineRun) -> PipelineInfo:
     return PipelineInfo(**{name: getattr(run, name) for name in PipelineInfo.__struct_fields__})
+
+
+def _place_of(run: PipelineRun) -> tuple[str, str, int, str]:
+    return run.name, run.identity[:IDENTITY_PLACE_MAX], -run.started_ms, run.run

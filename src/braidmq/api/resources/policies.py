@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from braidmq.api.context import NUMBER_MAX, ApiContext
 from braidmq.api.endpoints import Answer, Body, Call, operation, refuse_if_only_new
+from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
 from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
@@ -34,9 +35,9 @@ class Policies:
         self._context = context
 
     @operation("GET", "/v1/policies", right=ADMINISTRATOR, tag="policies")
-    async def list_policies(self, call: Call) -> list[Policy]:
-        """List policies of all namespaces."""
-        return policies.list_policies(self._context.engine())
+    async def list_policies(self, call: Call, query: ListQuery) -> list[Policy] | Page:
+        """List policies of all namespaces, by namespace and name."""
+        return await _page(policies.list_policies(self._context.engine()), query)
 
     @operation(
         "GET",
@@ -45,9 +46,11 @@ class Policies:
         tag="policies",
         errors=(NotFound,),
     )
-    async def list_policies_of(self, call: Call, namespace: str) -> list[Policy]:
-        """List policies of a namespace."""
-        return policies.list_policies(self._context.engine(), namespace)
+    async def list_policies_of(
+        self, call: Call, namespace: str, query: ListQuery
+    ) -> list[Policy] | Page:
+        """List policies of a namespace, by name."""
+        return await _page(policies.list_policies(self._context.engine(), namespace), query)
 
     @operation(
         "GET",
@@ -101,3 +104,9 @@ class Policies:
         steps = policies.deleting_policy(engine, namespace, name, now_ms=now_ms)
         await self._context.node_loop.work(steps)
         await self._context.done()
+
+
+async def _page(found: list[Policy], query: ListQuery) -> Page:
+    return Page(
+        *await page_of(found, query, lambda each: (each.namespace, each.name), tuple[str, str])
+    )

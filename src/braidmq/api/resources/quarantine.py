@@ -9,6 +9,7 @@ from msgspec import Meta
 from braidmq.api.context import ApiContext, InNamespace
 from braidmq.api.endpoints import Call, operation
 from braidmq.api.messages import Partition
+from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.engine.errors import UnknownPartition, UnknownTopic
 from braidmq.engine.topics import TopicPartition
 from braidmq.model.errors import Conflict, PartitionQuarantined, StorageFailed
@@ -59,15 +60,21 @@ class QuarantineResource:
         self._context = context
 
     @operation("GET", "/v1/quarantine", right=ADMINISTRATOR, tag="node")
-    async def list_quarantined(self, call: Call) -> QuarantineInfo:
+    async def list_quarantined(self, call: Call, query: ListQuery) -> QuarantineInfo | Page:
         """List the partitions that are quarantined because a file of theirs is damaged.
 
-        They are neither read nor written; all others are. Also lists the files that were set aside.
+        They are neither read nor written; all others are. Also lists the files that were set aside,
+        after the partitions: a page may have both.
         """
         engine = self._context.engine()
-        found = [_described(each) for each in engine.quarantine.partitions()]
-        files = [SetAsideInfo(*each) for each in aside.found(engine.store.disk)]
-        return QuarantineInfo(found, files)
+        every: list[QuarantinedInfo | SetAsideInfo] = [
+            *(_described(each) for each in engine.quarantine.partitions()),
+            *(SetAsideInfo(*each) for each in aside.found(engine.store.disk)),
+        ]
+        found, cursor = await page_of(every, query, _place_of, tuple[bool, str, str, int])
+        partitions = [each for each in found if isinstance(each, QuarantinedInfo)]
+        files = [each for each in found if isinstance(each, SetAsideInfo)]
+        return Page(QuarantineInfo(partitions, files), cursor)
 
     @operation(
         "POST",
@@ -150,3 +157,9 @@ def _described(partition: TopicPartition) -> QuarantinedInfo:
     return QuarantinedInfo(
         topic.namespace, topic.name, partition.number, damage.file, damage.position, damage.reason
     )
+
+
+def _place_of(found: QuarantinedInfo | SetAsideInfo) -> tuple[bool, str, str, int]:
+    if isinstance(found, SetAsideInfo):
+        return True, found.file, "", 0
+    return False, found.namespace, found.topic, found.partition

@@ -17,7 +17,7 @@ from braidmq.api.letters import (
     Wanted,
     entered,
 )
-from braidmq.api.paging import CursorText, Page
+from braidmq.api.paging import LIST_MAX, CursorText, Page
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.api.resources.reading import OFFSET_MAX
 from braidmq.engine.dead_letter_queue import Planned
@@ -27,7 +27,6 @@ from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotFound
 from braidmq.runtime.exclusive_queues import require_shared
 from braidmq.security.rights import USER
 
-LIST_MAX = 1000
 RETURN_MAX = 10_000
 """Each is an entry of the journal."""
 

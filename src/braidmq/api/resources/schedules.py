@@ -7,7 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch, PagedQuery
+from braidmq.api.context import (
+    ApiContext,
+    InNamespace,
+    ListInNamespace,
+    MillisecondsSinceEpoch,
+)
 from braidmq.api.endpoints import Body, Call, operation
 from braidmq.api.messages import Partition
 from braidmq.api.paging import Page, cursor_of, first_of, place_in
@@ -25,11 +30,6 @@ from braidmq.security.records import check_name
 from braidmq.security.rights import any_right, listing, write
 
 UPCOMING = 5
-LIST_MAX = 1000
-
-
-class ScheduleQuery(PagedQuery, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
 
 
 class NewSchedule(Body, frozen=True):
@@ -88,7 +88,7 @@ class SchedulesResource:
         tag="schedules",
         errors=(NotFound,),
     )
-    async def list_schedules(self, call: Call, query: ScheduleQuery) -> list[ScheduleInfo] | Page:
+    async def list_schedules(self, call: Call, query: ListInNamespace) -> list[ScheduleInfo] | Page:
         """List the schedules of a namespace, by topic and name."""
         found = self._context.engine().schedules.of(query.namespace)
         return await self._page([each for each in found if call.grants.sees(each.topic)], query)
@@ -101,7 +101,7 @@ class SchedulesResource:
         errors=(UnknownTopic,),
     )
     async def list_topic_schedules(
-        self, call: Call, topic: str, query: ScheduleQuery
+        self, call: Call, topic: str, query: ListInNamespace
     ) -> list[ScheduleInfo] | Page:
         """List the schedules of a topic, by name."""
         self._context.topic(call, topic)
@@ -204,7 +204,7 @@ class SchedulesResource:
         await self._context.done()
         return found
 
-    async def _page(self, records: Sequence[ScheduleRecord], query: ScheduleQuery) -> Page:
+    async def _page(self, records: Sequence[ScheduleRecord], query: ListInNamespace) -> Page:
         """Next times of cron take long to find: others have their turn after each."""
         after = place_in(query.cursor, tuple[str, str], ("", ""))
         later = [each for each in records if (each.topic, each.name) > after]

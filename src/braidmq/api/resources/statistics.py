@@ -15,15 +15,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch, PagedQuery
 from braidmq.api.endpoints import Call, operation
-from braidmq.api.paging import Page, cursor_of, place_in
+from braidmq.api.paging import LIST_MAX, Page, cursor_of, place_in
 from braidmq.engine.delay_ends import DelayEnd
 from braidmq.engine.lanes import LaneScheduler, lanes_of
 from braidmq.engine.topics import PartitionView, Topic
 from braidmq.engine.totals import SUBSCRIPTION_COUNTS
 from braidmq.model.errors import NotFound
 from braidmq.security.rights import MONITORING, listing
-
-LIST_MAX = 1000
 
 TOPICS_PER_TURN = 200
 """About a millisecond."""

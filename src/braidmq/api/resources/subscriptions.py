@@ -4,18 +4,26 @@ Whoever receives a message answers for it with its receipt, in time: a message n
 comes again after its visibility timeout.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace, PagedQuery
+from braidmq.api.context import ApiContext, InNamespace, ListInNamespace, PagedQuery
 from braidmq.api.endpoints import Answer, Body, Call, operation
 from braidmq.api.long_polls import Waiting
 from braidmq.api.messages import Message, Partition, show
-from braidmq.api.paging import BEGINNING, OffsetPlace, Page, cursor_of, first_of, place_in
+from braidmq.api.paging import (
+    BEGINNING,
+    OffsetPlace,
+    Page,
+    cursor_of,
+    first_of,
+    page_of,
+    place_in,
+)
 from braidmq.engine.ages import in_flight_age_ms, ready_age_ms
 from braidmq.engine.errors import (
     BadPosition,
@@ -38,6 +46,7 @@ from braidmq.engine.topics import (
     mode_by_ordering,
 )
 from braidmq.model.errors import NotFound
+from braidmq.security.permissions import Grants
 from braidmq.security.records import check_name
 from braidmq.security.rights import listing, read
 
@@ -191,15 +200,13 @@ class Subscriptions:
         tag="subscriptions",
         errors=(NotFound,),
     )
-    async def list_subscriptions(self, call: Call, query: InNamespace) -> list[SubscriptionInfo]:
-        """List the subscriptions of all topics the caller may read."""
-        grants = call.grants
-        return [
-            described(each, self._waiting, self._context.now_ms)
-            for topic in self._context.engine().state.topics_of(query.namespace)
-            if grants.may_read(topic.name)
-            for each in topic.subscriptions.values()
-        ]
+    async def list_subscriptions(
+        self, call: Call, query: ListInNamespace
+    ) -> list[SubscriptionInfo] | Page:
+        """List the subscriptions of all topics the caller may read, by topic and name."""
+        topics = self._context.engine().state.topics_of(query.namespace)
+        every = (each for topic in topics for each in list(topic.subscriptions.values()))
+        return await self._page(every, query, call.grants)
 
     @operation(
         "GET",
@@ -209,14 +216,28 @@ class Subscriptions:
         errors=(UnknownTopic,),
     )
     async def list_subscriptions_of_topic(
-        self, call: Call, topic: str, query: InNamespace
-    ) -> list[SubscriptionInfo]:
-        """List the subscriptions of a topic."""
+        self, call: Call, topic: str, query: ListInNamespace
+    ) -> list[SubscriptionInfo] | Page:
+        """List the subscriptions of a topic, by name."""
         found = self._context.topic(call, topic)
-        return [
-            described(each, self._waiting, self._context.now_ms)
-            for each in found.subscriptions.values()
-        ]
+        return await self._page(list(found.subscriptions.values()), query, call.grants)
+
+    async def _page(
+        self, every: Iterable[Subscription], query: ListInNamespace, grants: Grants
+    ) -> Page:
+        found, cursor = await page_of(
+            every,
+            query,
+            lambda each: (each.topic.name, each.name),
+            tuple[str, str],
+            keep=lambda each: (
+                not each.topic.deleted
+                and each.topic.subscriptions.get(each.name) is each
+                and grants.may_read(each.topic.name)
+            ),
+        )
+        now_ms = self._context.now_ms
+        return Page([described(each, self._waiting, now_ms) for each in found], cursor)
 
     @operation(
         "GET",

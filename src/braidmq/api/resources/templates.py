@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from braidmq.api.context import ApiContext, InNamespace, require_storable
+from braidmq.api.context import ApiContext, InNamespace, ListInNamespace, require_storable
 from braidmq.api.endpoints import Answer, Body, Call, operation
+from braidmq.api.paging import Page, page_of
 from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, Template
 from braidmq.model.errors import NotFound
@@ -47,10 +48,11 @@ class Templates:
         tag="templates",
         errors=(NotFound,),
     )
-    async def list_templates(self, call: Call, query: InNamespace) -> list[TemplateInfo]:
-        """List templates."""
-        every = self._context.engine().state.templates
-        return [shown(*key, every[key]) for key in sorted(every) if key[0] == query.namespace]
+    async def list_templates(self, call: Call, query: ListInNamespace) -> list[TemplateInfo] | Page:
+        """List templates, by name."""
+        every = [each for _, each in self._context.engine().templates.of(query.namespace)]
+        found, cursor = await page_of(every, query, lambda each: (each.name,), tuple[str])
+        return Page([shown(query.namespace, each.name, each) for each in found], cursor)
 
     @operation(
         "GET",

@@ -8,8 +8,8 @@ from msgspec import UNSET, Meta, UnsetType
 from braidmq.api.context import (
     ApiContext,
     InNamespace,
+    ListInNamespace,
     MillisecondsSinceEpoch,
-    PagedQuery,
     require_storable,
 )
 from braidmq.api.endpoints import (
@@ -32,8 +32,6 @@ from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.security.records import check_name
 from braidmq.security.rights import TARGETS, any_right, configure, listing, read
 
-LIST_MAX = 1000
-
 
 class Settings(Body, frozen=True):
     """Settings of a topic; what is not given is the template's, or the default."""
@@ -44,9 +42,8 @@ class Settings(Body, frozen=True):
     ] = msgspec.field(default_factory=dict)
 
 
-class ListQuery(PagedQuery, frozen=True):
+class TopicsQuery(ListInNamespace, frozen=True):
     prefix: Annotated[str, Meta(description="Only names that begin so")] = ""
-    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
@@ -128,7 +125,7 @@ class Topics:
         tag="topics",
         errors=(NotFound,),
     )
-    async def list_topics(self, call: Call, query: ListQuery) -> list[TopicSummary] | Page:
+    async def list_topics(self, call: Call, query: TopicsQuery) -> list[TopicSummary] | Page:
         """List topics.
 
         By name; only those that the caller may read, write or configure.

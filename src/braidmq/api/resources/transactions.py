@@ -9,8 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from braidmq.api.context import ApiContext, InNamespace, MillisecondsSinceEpoch
+from braidmq.api.context import (
+    ApiContext,
+    InNamespace,
+    ListInNamespace,
+    MillisecondsSinceEpoch,
+)
 from braidmq.api.endpoints import Answer, Body, Call, operation
+from braidmq.api.paging import Page, page_of
 from braidmq.api.transaction_headers import (
     NAME_CHARACTERS_MAX,
     NUMBER_MAX,
@@ -231,16 +237,21 @@ class Transactions:
         tag="transactions",
         errors=(NotFound,),
     )
-    async def list_transactions(self, call: Call, query: InNamespace) -> list[TransactionInfo]:
+    async def list_transactions(
+        self, call: Call, query: ListInNamespace
+    ) -> list[TransactionInfo] | Page:
         """List open transactions, the oldest first, and what each keeps readers from.
 
         Those of the caller; an administrator sees all.
         """
-        return [
-            self._described(each)
-            for each in self._coordinator().transactions(query.namespace)
-            if call.user.is_administrator or each.begun.owner == call.user.name
-        ]
+        found, cursor = await page_of(
+            self._coordinator().transactions(query.namespace),
+            query,
+            lambda each: (each.begun.started_ms, each.number),
+            tuple[int, int],
+            keep=lambda each: call.user.is_administrator or each.begun.owner == call.user.name,
+        )
+        return Page([self._described(each) for each in found], cursor)
 
     @operation(
         "GET",

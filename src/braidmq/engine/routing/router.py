@@ -322,7 +322,7 @@ class Router:
     def bindings(
         self, source: str | None = None, destination: Destination | None = None
     ) -> list[Binding]:
-        """Those from an exchange, or to a destination, or both; by source, destination and key."""
+        """Those from an exchange, or to a destination, or both; in no order, of so many."""
         found: Iterable[Binding]
         if destination is not None:
             found = self._into.get(destination, {})
@@ -330,10 +330,7 @@ class Router:
             found = self._entry(source).bindings
         else:
             found = (binding for entry in self._exchanges.values() for binding in entry.bindings)
-        return sorted(
-            (binding for binding in found if source is None or binding.source == source),
-            key=lambda binding: (binding.source, binding.destination, binding.key),
-        )
+        return [binding for binding in found if source is None or binding.source == source]
 
     # --- routing ---
 
