@@ -164,7 +164,7 @@ pipeline-demo: setup
 	$(BIN)/python scripts/pipeline_demo.py
 
 spark-crash: setup
-	for sink in topic lake; do \
+	for sink in topic lake copy; do \
 	  $(BIN)/python scripts/spark_crash.py --sink $$sink --kills 20 --pause 1 --every 0.5 \
 	    --master 'local-cluster[2,1,1024]' || exit; \
 	done

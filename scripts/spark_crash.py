@@ -3,7 +3,8 @@ whether every message came through once and in the order of its key.
 
     python scripts/spark_crash.py --sink topic --kills 20 --master 'local-cluster[2,1,1024]'
 
-The stream goes to a topic, to a lake, or to both, each by a query of its own. Three of four kills
+The stream goes to a topic, to a lake, and as it is to another lake (a copy, whose files our own
+tasks write), or to some of them, each by a query of its own. Three of four kills
 are aimed at commits and aborts: whoever ends a batch on the driver says so and stalls there, before
 it does it or after; for an abort a commit is made to fail. Meanwhile somebody uses the target as
 others would. On the topic: publishes and consumes, and may never wait longer than ``WAIT_S_MAX``.
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,7 +55,11 @@ WAIT_S_MAX = 20.0
 OTHERS = "of others"
 """What they publish to the target."""
 
-SINKS = ("topic", "lake")
+SINKS = ("topic", "lake", "copy")
+LAKES = frozenset({"lake", "copy"})
+DERIVED = "derived "
+"""What the stream puts before a value, but for a copy."""
+
 KINDS = ("driver", "executor", "broker")
 READY_S_MAX = 120.0
 TO_BE_CONTINUED = 75
@@ -130,7 +135,7 @@ def calm_mark(directory: Path) -> Path:
     return directory / "calm"
 
 
-def to_topic(frame: Any, ends: Ends, url: str) -> Any:
+def to_topic(frame: Any, ends: Ends, given: Mapping[str, object]) -> Any:
     from braidmq.pipeline.sink import StreamWriter
     from braidmq.pipeline.source import BraidDataSource
 
@@ -150,49 +155,76 @@ def to_topic(frame: Any, ends: Ends, url: str) -> Any:
             return Writer(self._sink_options(schema))
 
     frame.sparkSession.dataSource.register(Stalling)
-    rows = frame.select("key", "value", "headers")
-    return rows.writeStream.format("braid_stalling").options(url=url, topic="target")
+    rows = derived(frame).select("key", "value", "headers")
+    return rows.writeStream.format("braid_stalling").options(url=given["url"], topic="target")
 
 
-def to_lake(frame: Any, ends: Ends, url: str) -> Any:
+def to_lake(frame: Any, ends: Ends, given: Mapping[str, object]) -> Any:
     from braidmq.pipeline import lake
+
+    rows = derived(frame).select("partition", "offset", "key", "value", "timestamp")
+    return lake.stream(rows, str(late(ends)))
+
+
+def to_copy(frame: Any, ends: Ends, given: Mapping[str, object]) -> Any:
+    from braidmq.pipeline import lake
+
+    def told(batch: int, rows: int) -> None:
+        print(f"batch {batch}: {rows} rows copied", flush=True)
+
+    return lake.copy_stream(frame.sparkSession, given, frame.schema, str(late(ends)), told)
+
+
+def derived(frame: Any) -> Any:
+    value = f"CAST(concat('{DERIVED}', decode(value, 'utf-8')) AS BINARY)"
+    return frame.selectExpr("* EXCEPT (value)", f"{value} AS value")
+
+
+def late(ends: Ends) -> Path:
+    """A sink's lake, whose batches end late from now on: files are below the table when it is
+    committed, and Spark's own book follows."""
     from braidmq.pipeline.lake import source
 
-    commit, abort = source.commit, source.abort
+    commit, abort, place = source.commit, source.abort, ends.directory / ends.sink
 
     def commit_late(options, schema, written, step, mode) -> None:  # type: ignore[no-untyped-def]
-        ends.commit(step.version, partial(commit, options, schema, written, step, mode))
+        act = partial(commit, options, schema, written, step, mode)
+        if options.path == str(place):
+            ends.commit(step.version, act)
+        else:
+            act()
 
     def abort_late(options, written, step) -> None:  # type: ignore[no-untyped-def]
-        ends.abort(step.version, partial(abort, options, written, step))
+        act = partial(abort, options, written, step)
+        if options.path == str(place):
+            ends.abort(step.version, act)
+        else:
+            act()
 
-    # Files are below the table when it is committed, and Spark's own book follows.
     source.commit, source.abort = commit_late, abort_late
-    rows = frame.select("partition", "offset", "key", "value", "timestamp")
-    return lake.stream(rows, str(ends.directory / "lake"))
+    return place
 
 
 def drive(arguments: argparse.Namespace) -> None:
     from braidmq.pipeline.session import make_session
 
     spark = make_session("crash", arguments.master)
-    source = spark.readStream.format("braid").options(
-        url=arguments.url,
-        topic="source",
-        startingOffsets="earliest",
-        maxRecordsPerTrigger=arguments.per_batch,
-        splitBytes="1000g",
-        readMode=arguments.read_mode,
-    )
-    derived = "CAST(concat('derived ', decode(value, 'utf-8')) AS BINARY)"
+    given = {
+        "url": arguments.url,
+        "topic": "source",
+        "startingOffsets": "earliest",
+        "maxRecordsPerTrigger": arguments.per_batch,
+        "splitBytes": "1000g",
+        "readMode": arguments.read_mode,
+    }
+    source = spark.readStream.format("braid").options(**given)
     directory = Path(arguments.directory)
     queries = []
     for sink in arguments.sink:
-        frame = source.load().selectExpr("* EXCEPT (value)", f"{derived} AS value")
-        write = {"topic": to_topic, "lake": to_lake}[sink]
+        write = {"topic": to_topic, "lake": to_lake, "copy": to_copy}[sink]
         # Not as fast as it can: there has to be time to kill something.
         queries.append(
-            write(frame, Ends(sink, directory, arguments.ends_seed), arguments.url)
+            write(source.load(), Ends(sink, directory, arguments.ends_seed), given)
             .option("checkpointLocation", str(checkpoint(directory, sink)))
             .trigger(processingTime=f"{arguments.every} seconds")
             .start()
@@ -200,11 +232,15 @@ def drive(arguments: argparse.Namespace) -> None:
     for query in queries:
         query.processAllAvailable()
         query.stop()
-    if "lake" in arguments.sink:
+    for sink in LAKES & set(arguments.sink):
         from braidmq.pipeline import lake
 
-        found = lake.read(spark, str(directory / "lake"))
-        found.coalesce(1).write.mode("overwrite").parquet(str(directory / "read-by-spark"))
+        found = lake.read(spark, str(directory / sink))
+        found.coalesce(1).write.mode("overwrite").parquet(str(read_by_spark(directory, sink)))
+
+
+def read_by_spark(directory: Path, sink: str) -> Path:
+    return directory / f"{sink}-read-by-spark"
 
 
 # --- who kills ---
@@ -424,9 +460,9 @@ class OnTopic(Others):
 class OnLake(Others):
     """Opens its latest version, as whoever reads it does."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, sink: str) -> None:
         super().__init__(0.5)
-        self._path = world.directory / "lake"
+        self._path = world.directory / sink
         self._before: set[str] = set()
 
     def look(self) -> None:
@@ -568,16 +604,16 @@ def on_topic(world: World) -> tuple[list[Row], str]:
     return sorted(rows_of(batch for part in reader.partitions() for batch in reader.read(part))), ""
 
 
-def on_lake(world: World) -> tuple[list[Row], str]:
+def on_lake(world: World, sink: str) -> tuple[list[Row], str]:
     """As who follows the table version by version gets them; deltalake's own engine and Spark must
     find the same in the table as a whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from deltalake import DeltaTable, QueryBuilder
 
-    table = DeltaTable(world.directory / "lake")
+    table = DeltaTable(world.directory / sink)
     whole = QueryBuilder().register("lake", table).execute("SELECT * FROM lake").read_all()
-    spark = pq.read_table(world.directory / "read-by-spark")
+    spark = pq.read_table(read_by_spark(world.directory, sink))
     known: set[str] = set()
     rows: list[Row] = []
     for version in range(table.version() + 1):
@@ -596,9 +632,10 @@ def on_lake(world: World) -> tuple[list[Row], str]:
 def verify(world: World, sink: str) -> str:
     """What is wrong; empty: nothing."""
     messages = world.arguments.messages
-    rows, wrong = {"topic": on_topic, "lake": on_lake}[sink](world)
+    rows, wrong = on_lake(world, sink) if sink in LAKES else on_topic(world)
     values = Counter(row.value for row in rows)
-    lost = sum(f"derived {at:08}".encode() not in values for at in range(messages))
+    before_it = "" if sink == "copy" else DERIVED
+    lost = sum(f"{before_it}{at:08}".encode() not in values for at in range(messages))
     strange = len(values) - (messages - lost)
     twice = sum(count > 1 for count in values.values())
     disordered = 0
@@ -665,7 +702,9 @@ def run(world: World, began: float) -> tuple[bool, str]:
         world.start_broker()
         if not resumed:
             publish(world, given.messages)
-        others = [{"topic": OnTopic, "lake": OnLake}[sink](world) for sink in given.sink]
+        others: list[Others] = [
+            OnLake(world, sink) if sink in LAKES else OnTopic(world) for sink in given.sink
+        ]
         for each in others:
             each.start()
         world.start_driver()

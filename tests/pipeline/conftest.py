@@ -2,7 +2,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -14,6 +14,9 @@ pytest.importorskip("pyspark", reason="braidmq[spark] is not installed")
 
 from braid_topics import GUEST, Topics
 
+from braidmq.pipeline.definition import find, load
+from braidmq.pipeline.options import BrokerOptions
+from braidmq.pipeline.reporting import Progress
 from braidmq.pipeline.source import StreamReader
 from braidmq.testing.live import LiveNode, free_ports, live_node
 
@@ -90,3 +93,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory, connect_url: str) -> "Iterat
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def run(spark: "SparkSession", topics: Topics) -> Callable[..., Progress]:
+    """A shipped pipeline, or a file, with its parameters."""
+    from braidmq.pipeline.runner import Runner
+
+    def run_one(name: str, watch: Callable[[Progress], bool] = lambda _: False, **values: Any):
+        path = find(name)
+        definition = load(path, {key: str(value) for key, value in values.items()})
+        broker = BrokerOptions(url=topics.node.http_url)
+        return Runner(definition, spark, broker, path.parent).run(watch)
+
+    return run_one

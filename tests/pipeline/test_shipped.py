@@ -4,15 +4,13 @@ import html
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from braid_topics import Topics, wait_until
 from mixed_topic import in_the_log, mixed
 
 from braidmq.cli.app import main
-from braidmq.pipeline.definition import find, load
-from braidmq.pipeline.options import BrokerOptions
 from braidmq.pipeline.reporting import Progress
 
 if TYPE_CHECKING:
@@ -21,20 +19,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 Run = Callable[..., Progress]
-
-
-@pytest.fixture
-def run(spark: "SparkSession", topics: Topics) -> Run:
-    """A shipped pipeline, or a file, with its parameters."""
-    from braidmq.pipeline.runner import Runner
-
-    def run_one(name: str, watch: Callable[[Progress], bool] = lambda _: False, **values: Any):
-        path = find(name)
-        definition = load(path, {key: str(value) for key, value in values.items()})
-        broker = BrokerOptions(url=topics.node.http_url)
-        return Runner(definition, spark, broker, path.parent).run(watch)
-
-    return run_one
 
 
 def test_archive_compaction_and_replay(run: Run, topics: Topics, tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ def sink_progress(name: str, seen: dict[int, int], last: Any, status: str = "") 
     """``last``: Spark's progress of a query; ``seen``: rows of the batches so far, by number."""
     if last is None:
         return SinkProgress(name, status=status)
-    rate = total(last, "processedRowsPerSecond")
+    took_ms = last.get("batchDuration") or last["durationMs"].get("triggerExecution", 0)
+    rate = 1000 * seen.get(last["batchId"], 0) / max(took_ms, 1)
     lag = sum(lag_of(source) for source in last["sources"])
     return SinkProgress(
         name,
@@ -133,7 +134,7 @@ def sink_progress(name: str, seen: dict[int, int], last: Any, status: str = "") 
         sum(seen.values()),
         rate,
         lag,
-        last.get("batchDuration") or last["durationMs"].get("triggerExecution", 0),
+        took_ms,
         status,
         remaining_s=lag / rate if rate else None,
     )

@@ -109,12 +109,17 @@ class Runner:
             reader = reader.schema(source.schema)
         if source.format:
             return _loaded(reader.format(source.format), source.options)
+        return _loaded(reader.format("braid"), self._of_broker(source))
+
+    def _of_broker(self, source: SourceSpec) -> dict[str, Any]:
+        """Options for ``format("braid")``."""
+        streams = self.definition.is_stream(source)
         options: dict[str, Any] = {**self._address(), **_named(source)}
         if streams:
             options["startingOffsets"] = "earliest"
         if source.is_topic:
             options |= source.split_options(streams)
-        return _loaded(reader.format("braid"), options | source.options)
+        return options | source.options
 
     def _version(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """One that is read and overwritten is the same for both: nothing may come in between."""
@@ -152,6 +157,18 @@ class Runner:
             return choose(sink, frame)
         except Exception as error:
             raise BadPipeline(f"sink {sink.label!r}: {said_by(error)}") from error
+
+    def copied(self, sink: SinkSpec) -> dict[str, Any] | None:
+        """What a lake gets as it is, without anything in between, as options of
+        ``format("braid")``; None: its rows have to pass Spark."""
+        if not sink.lake or sink.where or sink.select:
+            return None
+        source = next((each for each in self.definition.sources if each.name == sink.source), None)
+        if source is None or not source.is_topic or source.watermark is not None:
+            return None
+        from braidmq.pipeline import lake
+
+        return self._of_broker(source) if lake.sees_files(self.spark, sink.lake) else None
 
     # --- once ---
 
@@ -219,6 +236,9 @@ class Runner:
         if sink.lake:
             from braidmq.pipeline import lake
 
+            copied = self.copied(sink)
+            if copied is not None:
+                return lake.copy(self.spark, copied, frame.schema, mode=sink.mode, **options)
             return lake.write(frame, mode=sink.mode, **options)
         observation = Observation()
         observed = frame.observe(observation, _count())

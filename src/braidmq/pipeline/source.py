@@ -133,22 +133,27 @@ class BraidDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._options.table:
             return self._table_reader(schema)
-        check_kind(self._options, streams=False)
-        kind = FilteringReader if self._options.push_filters else BatchReader
-        return kind(self._options, self._typed(schema))
+        options = self.options_of(streams=False)
+        kind = FilteringReader if options.push_filters else BatchReader
+        return kind(options, self._typed(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if self._options.table:
+        return StreamReader(self.options_of(streams=True), self._typed(schema))
+
+    def options_of(self, *, streams: bool) -> SourceOptions:
+        """For one kind of reading messages. Raises BadOption for what is of the other."""
+        options = self._options
+        if streams and options.table:
             raise BadOption(
                 "a table of the broker's state can't be read as a stream", remedy="Use spark.read"
             )
-        check_kind(self._options, streams=True)
-        if self._options.starting_offsets == "committed":
+        check_kind(options, streams=streams)
+        if streams and options.starting_offsets == "committed":
             raise BadOption(
                 "startingOffsets=committed is for what is read at once",
                 remedy="A stream goes on from its checkpoint: begin with earliest or latest",
             )
-        return StreamReader(self._options, self._typed(schema))
+        return options
 
     def _table_reader(self, schema: StructType) -> DataSourceReader:
         options = self._options
@@ -238,16 +243,20 @@ def read_split(
     partition: InputPartition, options: SourceOptions, typed: StructType | None
 ) -> Iterator[pa.RecordBatch]:
     """Spark asks for one partition without a value where there are none."""
-    if partition.value is None:
-        return iter(())
+    return iter(()) if partition.value is None else rows_of(partition.value, options, typed)
+
+
+def rows_of(
+    split: Split, options: SourceOptions, typed: StructType | None
+) -> Iterator[pa.RecordBatch]:
     if typed is not None:
         rows = TypedRows(typed, options)
-        return rows.read(SplitReader(partition.value, options, rows.columns).read())
+        return rows.read(SplitReader(split, options, rows.columns).read())
     names = wanted_columns(options)
     if kafka.TIMESTAMP_TYPE not in names:
-        return SplitReader(partition.value, options, names).read()
+        return SplitReader(split, options, names).read()
     ours = [each for each in names if each != kafka.TIMESTAMP_TYPE] or ["offset"]
-    batches = SplitReader(partition.value, options, ours).read()
+    batches = SplitReader(split, options, ours).read()
     return (_with_timestamp_type(each, names) for each in batches)
 
 

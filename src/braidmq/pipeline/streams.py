@@ -58,6 +58,8 @@ class Flow:
     query: Any = None
     rows: dict[int, int] = field(default_factory=dict)
     """Of each batch."""
+    counts: bool = False
+    """Whether its batches say how many: of a copy Spark knows ranges, and not rows."""
     failures: int = 0
     """In a row: without a batch done in between."""
     failed_at: int = -1
@@ -180,7 +182,12 @@ class Streams:
         if sink.lake:
             from braidmq.pipeline import lake
 
-            return lake.stream(chosen, **runner.sink_options(sink))
+            options, copied = runner.sink_options(sink), runner.copied(sink)
+            if copied is None:
+                return lake.stream(chosen, **options)
+            flow.counts = True
+            tell = flow.rows.__setitem__
+            return lake.copy_stream(runner.spark, copied, frame.schema, told=tell, **options)
         writer = chosen.writeStream.format(runner.format(sink))
         return with_options(writer, runner.sink_options(sink))
 
@@ -195,11 +202,11 @@ class Streams:
         if flow.query is None:
             waits = "waits for the broker" if flow.waits_for_broker else "begins again"
             return SinkProgress(flow.name, flow.failed_at, sum(flow.rows.values()), status=waits)
-        for each in flow.query.recentProgress:
-            flow.rows[each["batchId"]] = total(each, "numInputRows")
-        active = flow.query.isActive
-        status = "" if active else "done"
-        found = sink_progress(flow.name, flow.rows, flow.query.lastProgress, status)
+        active, last = flow.query.isActive, flow.query.lastProgress
+        if not flow.counts:
+            for each in flow.query.recentProgress:
+                flow.rows[each["batchId"]] = total(each, "numInputRows")
+        found = sink_progress(flow.name, dict(flow.rows), last, "" if active else "done")
         if not active:
             return found
         return found.with_tasks(TaskCounts(self._runner.spark, str(flow.query.runId)).now())

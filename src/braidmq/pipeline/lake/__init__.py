@@ -1,5 +1,25 @@
 """A lake of Parquet files with a Delta log, as DataFrames."""
 
-from braidmq.pipeline.lake.frames import identity, pinned, read, stream, version, write
+from braidmq.pipeline.lake.frames import (
+    copy,
+    copy_stream,
+    identity,
+    pinned,
+    read,
+    sees_files,
+    stream,
+    version,
+    write,
+)
 
-__all__ = ["identity", "pinned", "read", "stream", "version", "write"]
+__all__ = [
+    "copy",
+    "copy_stream",
+    "identity",
+    "pinned",
+    "read",
+    "sees_files",
+    "stream",
+    "version",
+    "write",
+]

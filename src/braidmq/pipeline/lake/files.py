@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from braidmq.model.limits import MIB
 from braidmq.pipeline.lake.options import LakeOptions
-from braidmq.pipeline.lake.rules import DATE, TIMESTAMP
+from braidmq.pipeline.lake.rules import DATE, TIMESTAMP, dictionaries
 from braidmq.pipeline.lake.syncing import sync_files
 from braidmq.pipeline.lake.table import DataFile
 
@@ -161,6 +161,8 @@ class Files:
         self._names = options.partition_by
         self._stored = arrow_schema(schema)
         self._inside = pa.schema([f for f in self._stored if f.name not in self._names])
+        inside = StructType([each for each in schema if each.name not in self._names])
+        self._repeating = [path for path, is_so in dictionaries(inside).items() if is_so]
         self._open: dict[Partition, _Open] = {}
         self._made: set[str] = set()
         self.written: list[DataFile] = []
@@ -211,6 +213,7 @@ class Files:
             self._inside,
             filesystem=self._files,
             compression=CODEC,
+            use_dictionary=self._repeating,
             metadata_collector=footers,
         )
         named = dict(zip(self._names, values, strict=True))

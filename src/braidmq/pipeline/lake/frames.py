@@ -1,9 +1,9 @@
-"""Lakes as DataFrames whose rows never leave the JVM.
+"""Lakes as DataFrames whose rows stay in the JVM, and copies of topics whose rows never get there.
 
-Reading is a plan over the table's list of files for Spark's own Parquet reader. Writing lets Spark
-write to a directory that no reader of the table looks into; the driver then moves the files below
-the table and adds them in one Delta commit. Both need a driver that sees the files: object stores,
-and sessions of Spark Connect, go through ``format("braid_lake")``.
+Reading is a plan over the table's list of files for Spark's own Parquet reader. Writing lets Spark,
+or for copies our own tasks, write to a directory that no reader of the table looks into; the driver
+then moves the files below the table and adds them in one Delta commit. All need a driver that sees
+the files: object stores, and sessions of Spark Connect, go through ``format("braid_lake")``.
 """
 
 import posixpath
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import Transaction
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import StructType
 
 from braidmq.pipeline.errors import LakeVacuumed
-from braidmq.pipeline.lake import files, rules, source, table
+from braidmq.pipeline.lake import copying, files, rules, source, table
 from braidmq.pipeline.lake.options import LakeOptions, check_reading, parse_lake_options
 from braidmq.pipeline.lake.syncing import sync_files
+from braidmq.pipeline.ranges import ranges
 from braidmq.pipeline.sink import QUERY_ID
 from braidmq.pipeline.sink_options import refuse_batch_number
 
@@ -53,7 +54,7 @@ def read(spark: "SparkSession", path: str, **options: Any) -> "DataFrame":
     given = _texts({"path": path, **options})
     parsed = parse_lake_options(given)
     check_reading(parsed)
-    if not sees_files(spark, parsed):
+    if not sees_files(spark, parsed.path):
         return spark.read.format(FORMAT).options(**given).load()
     opened = table.open_table(parsed)
     schema, within = table.schema_of(opened), parsed.within
@@ -81,10 +82,26 @@ def write(frame: "DataFrame", path: str, mode: str = "append", **options: Any) -
     """
     given = _texts({"path": path, **options})
     parsed = parse_lake_options(given)
-    if not sees_files(frame.sparkSession, parsed):
+    if not sees_files(frame.sparkSession, parsed.path):
         return _write_through_python(frame, given, mode)
-    step = Transaction(parsed.owner or f"spark-{uuid.uuid4().hex}", parsed.batch or 0)
-    return _write(frame, parsed, step, mode)
+    return _write(parsed, frame.schema, _step(parsed), mode, partial(_by_spark, frame))
+
+
+def copy(
+    spark: "SparkSession",
+    messages: Mapping[str, Any],
+    schema: StructType,
+    path: str,
+    mode: str = "append",
+    **options: Any,
+) -> int:
+    """What ``format("braid")`` reads with the options ``messages``, as ``write`` would write it.
+    Only where the driver ``sees_files``."""
+    parsed = parse_lake_options(_texts({"path": path, **options}))
+    texts = _texts(messages)
+    frame = ranges(spark, texts, streams=False)
+    stage = partial(copying.staged, frame, copying.Messages.of(texts, schema))
+    return _write(parsed, schema, _step(parsed), mode, stage)
 
 
 def stream(frame: "DataFrame", path: str, **options: Any) -> Any:
@@ -94,17 +111,33 @@ def stream(frame: "DataFrame", path: str, **options: Any) -> Any:
     """
     given = _texts({"path": path, **options})
     parsed = parse_lake_options(given)
-    if not sees_files(frame.sparkSession, parsed):
+    if not sees_files(frame.sparkSession, parsed.path):
         return frame.writeStream.format(FORMAT).options(**given)
-    refuse_batch_number(parsed.batch)
-    source.prepared(parsed, frame.schema, "append")
 
-    def add(batch: "DataFrame", number: int) -> None:
-        # Named as format("braid_lake") names it, so that a stream can change from one to the other.
-        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        _write(batch, parsed, Transaction(parsed.owner or f"spark-{query}", number), "append")
+    def stage(batch: "DataFrame") -> Stage:
+        return partial(_by_spark, batch)
 
-    return frame.writeStream.foreachBatch(add)
+    return _streamed(frame, frame.schema, parsed, stage)
+
+
+def copy_stream(
+    spark: "SparkSession",
+    messages: Mapping[str, Any],
+    schema: StructType,
+    path: str,
+    told: Callable[[int, int], object],
+    **options: Any,
+) -> Any:
+    """As ``stream`` would write what ``format("braid")`` reads with the options ``messages``. Only
+    where the driver ``sees_files``. ``told`` each batch and its rows: Spark counts ranges."""
+    parsed = parse_lake_options(_texts({"path": path, **options}))
+    texts = _texts(messages)
+    read = copying.Messages.of(texts, schema)
+
+    def stage(batch: "DataFrame") -> Stage:
+        return partial(copying.staged, batch, read)
+
+    return _streamed(ranges(spark, texts, streams=True), schema, parsed, stage, told)
 
 
 def version(path: str, **options: Any) -> int | None:
@@ -125,9 +158,10 @@ def identity(path: str, **options: Any) -> str:
     return "" if found is None else str(found.metadata().id)
 
 
-def sees_files(spark: "SparkSession", options: LakeOptions) -> bool:
-    """Whether this process is the driver and sees the files: then rows can stay in the JVM."""
-    return hasattr(spark, "sparkContext") and options.is_local
+def sees_files(spark: "SparkSession", path: str) -> bool:
+    """Whether this process is the driver and sees the files: then no row need pass through both
+    the JVM and Python."""
+    return hasattr(spark, "sparkContext") and parse_lake_options({"path": path}).is_local
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
@@ -214,26 +248,50 @@ def _write_through_python(frame: "DataFrame", given: Mapping[str, str], mode: st
     return int(seen.get["rows"])
 
 
-def _write(frame: "DataFrame", given: LakeOptions, step: Transaction, mode: str) -> int:
-    options, schema = source.prepared(given, frame.schema, mode)
+Stage = Callable[[LakeOptions, StructType, Path], list[table.DataFile]]
+"""Writes files of a schema below a directory; their paths are as they will be below the table."""
+
+
+def _step(options: LakeOptions) -> Transaction:
+    return Transaction(options.owner or f"spark-{uuid.uuid4().hex}", options.batch or 0)
+
+
+def _streamed(
+    frame: "DataFrame",
+    schema: StructType,
+    options: LakeOptions,
+    stage: Callable[["DataFrame"], Stage],
+    told: Callable[[int, int], object] = lambda batch, rows: None,
+) -> Any:
+    """``schema``: of what a batch's ``stage`` writes."""
+    refuse_batch_number(options.batch)
+    source.prepared(options, schema, "append")
+
+    def add(batch: "DataFrame", number: int) -> None:
+        # Named as format("braid_lake") names it, so that a stream can change from one to the other.
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        step = Transaction(options.owner or f"spark-{query}", number)
+        told(number, _write(options, schema, step, "append", stage(batch)))
+
+    return frame.writeStream.foreachBatch(add)
+
+
+def _write(
+    given: LakeOptions, schema: StructType, step: Transaction, mode: str, stage: Stage
+) -> int:
+    options, stored = source.prepared(given, schema, mode)
     if table.is_there(options, table.find_table(options), step):
         return 0
     staging = Path(options.path) / STAGING / uuid.uuid4().hex
     written: list[table.DataFile] = []
     try:
-        if rules.derives_date(frame.schema, options.partition_by):
-            frame = frame.selectExpr("*", f"{UTC_DATE} AS {rules.DATE}")
-        with _micros(frame.sparkSession):
-            writer = frame.write.option("compression", files.CODEC).option(*LEVEL)
-            writer = writer.options(**_without_dictionaries(frame.schema))
-            writer.partitionBy(*options.partition_by).parquet(str(staging))
-        written = _staged(staging)
+        written = stage(options, stored, staging)
         for each in written:
             target = Path(options.path) / each.path
             target.parent.mkdir(parents=True, exist_ok=True)
             (staging / each.path).rename(target)
         sync_files(options, [each.path for each in written])
-        source.commit(options, schema, written, step, mode)
+        source.commit(options, stored, written, step, mode)
         return sum(each.rows for each in written)
     except BaseException:
         source.abort(options, written, step)
@@ -242,11 +300,17 @@ def _write(frame: "DataFrame", given: LakeOptions, step: Transaction, mode: str)
         shutil.rmtree(staging, ignore_errors=True)  # what is left of it, a vacuum takes
 
 
-def _without_dictionaries(schema: StructType) -> dict[str, str]:
-    """Of bytes, which are bodies and properties as a rule: no two are the same, and to find that
-    out takes a sixth of the time of writing them. Those that are, zstd finds as well."""
-    binary = (path for path, kind in rules.leaves(schema) if isinstance(kind, BinaryType))
-    return {f"{DICTIONARY}#{path}": "false" for path in binary}
+def _by_spark(
+    frame: "DataFrame", options: LakeOptions, stored: StructType, staging: Path
+) -> list[table.DataFile]:
+    if rules.derives_date(frame.schema, options.partition_by):
+        frame = frame.selectExpr("*", f"{UTC_DATE} AS {rules.DATE}")
+    with _micros(frame.sparkSession):
+        writer = frame.write.option("compression", files.CODEC).option(*LEVEL)
+        for path, wanted in rules.dictionaries(stored).items():
+            writer = writer.option(f"{DICTIONARY}#{path}", wanted)
+        writer.partitionBy(*options.partition_by).parquet(str(staging))
+    return _found(staging)
 
 
 @contextmanager
@@ -260,7 +324,7 @@ def _micros(spark: "SparkSession") -> Iterator[None]:
         spark.conf.set(TIMESTAMPS, before)
 
 
-def _staged(staging: Path) -> list[table.DataFile]:
+def _found(staging: Path) -> list[table.DataFile]:
     """Every file with rows, and what its footer says of them."""
 
     def described(path: Path) -> table.DataFile:

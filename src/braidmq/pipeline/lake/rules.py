@@ -63,6 +63,13 @@ def leaves(kind: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
         yield path, kind
 
 
+def dictionaries(schema: StructType) -> dict[str, bool]:
+    """Which columns, by their paths, are written with dictionaries: those that are not bytes, which
+    are bodies and properties as a rule. No two of these are the same, and to find that out takes a
+    sixth of the time of writing them; those that are, zstd finds as well."""
+    return {path: not isinstance(kind, BinaryType) for path, kind in leaves(schema)}
+
+
 def check_within(schema: StructType, within: Within | None) -> None:
     """Raises BadOption."""
     if within is None:
