@@ -7,13 +7,14 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import cast
 
 import httpx
 import msgspec
+import pika
 import pytest
 
 from braidmq import __version__
@@ -192,6 +193,42 @@ def test_sighup_has_it_read_again_and_go_on(tmp_path: Path) -> None:
             node.wait_for_log("reloading", "SIGHUP")
         assert httpx.get(node.http_url + "/health").status_code == 200
         assert node.stop() == 0
+
+
+def test_a_reload_under_load_drops_no_connection(tmp_path: Path) -> None:
+    config = tmp_path / "braid.toml"
+    config.write_text("[amqp]\nheartbeat_s = 60\n")
+    with live_node(tmp_path / "data", config=config) as node:
+        address = pika.ConnectionParameters("127.0.0.1", node.ports["amqp_port"], heartbeat=0)
+        with pika.BlockingConnection(address) as client, meter(node.ports["mqtt_port"]) as device:
+            channel = client.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("orders")
+            for number in range(20):
+                config.write_text(f"[amqp]\nheartbeat_s = {7 + number}\n")
+                node.process.send_signal(signal.SIGHUP)
+                channel.basic_publish("", "orders", b"x")
+                device.sendall(b"\xc0\0")
+                assert device.recv(2) == b"\xd0\0"
+                node.wait_for_log("setting changed", "amqp.heartbeat_s", f"after={7 + number}")
+            config.write_text("[amqp]\nheartbeat_s = 8\n\n[log]\nlevel = 'loud'\n")
+            node.process.send_signal(signal.SIGHUP)
+            node.wait_for_log("error", "not reloaded", f"{config}:5: log.level")
+            config.write_text("[node]\ndev = true\n")
+            node.process.send_signal(signal.SIGHUP)
+            node.wait_for_log("needs a restart", "node.dev")
+            channel.basic_publish("", "orders", b"x")
+            assert channel.queue_declare("orders", passive=True).method.message_count == 21
+        assert node.stop() == 0
+
+
+@contextmanager
+def meter(port: int) -> Iterator[socket.socket]:
+    """A client of MQTT that is there all the time."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(b"\x10\x0e\0\4MQTT\4\2\0\0\0\2ab")
+        assert client.recv(4) == b"\x20\2\0\0"
+        yield client
 
 
 def test_a_request_may_name_its_host_as_to_a_proxy(tmp_path: Path) -> None:

@@ -210,6 +210,14 @@ def is_json() -> bool:
     return any(isinstance(each.formatter, JsonFormat) for each in logging.getLogger().handlers)
 
 
+def replace(settings: LogSettings) -> None:
+    """Log as these say from now on."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, HumanFormat | JsonFormat):
+            handler.setFormatter(FORMATS[settings.format]())
+    set_level(settings.level)
+
+
 def set_level(level: str) -> None:
     logging.getLogger(ROOT).setLevel(level.upper())
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,18 +23,18 @@ from braidmq.api.assembly import make_api
 from braidmq.api.listener import HttpListener
 from braidmq.api.resources.health import Health
 from braidmq.config import Config
+from braidmq.config.reloading import Reloading, taking
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
-from braidmq.model.errors import SetupError, StorageError
+from braidmq.model.errors import BraidError, SetupError, StorageError
 from braidmq.model.limits import MIB
 from braidmq.net.listeners import Listener
 from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_certificates import Certificates
-from braidmq.net.tls_contexts import BadTls
 from braidmq.net.tls_handshakes import TlsPort, refuse_tls
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.namespaces import NamespaceContents
@@ -57,8 +58,16 @@ OPEN_WARNING = (
 class Node:
     """One broker: a recovered store, its accounts, and the listeners in front of them."""
 
-    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine,
+        clock: Clock,
+        load: Callable[[], Config] | None = None,
+    ) -> None:
+        """``load`` reads the configuration again."""
         self._config = config
+        self.reloading = Reloading(config, load or (lambda: config))
         self._engine = engine
         self._store = engine.store
         self._clock = clock
@@ -72,7 +81,7 @@ class Node:
         self._listening = False
 
     @classmethod
-    def open(cls, config: Config) -> "Node":
+    def open(cls, config: Config, load: Callable[[], Config] | None = None) -> "Node":
         """Lock the data directory and recover what it holds. Nothing listens yet."""
         disk = _open_disk(Path(config.node.data_dir))
         clock = SystemClock()
@@ -85,7 +94,7 @@ class Node:
                 RecoveryProgress(),
                 upkeep=config.retention,
             )
-            return cls(config, engine, clock)
+            return cls(config, engine, clock, load)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
@@ -110,6 +119,7 @@ class Node:
             self.accounts.failed_logins.counts,
             listeners,
             certificates,
+            self.reloading,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -130,7 +140,27 @@ class Node:
             listeners,
             config.http,
             MqttLists(mqtt),
+            self.reloading,
         )
+
+        def ready(_: Config) -> Callable[[], None]:
+            """What follows is journaled in part. Raises StorageFailed."""
+            node_loop.engine()
+            return lambda: None  # what is left of the node asks for it when it stops
+
+        self.reloading.parts |= {
+            "node": ready,
+            "certificates": lambda now: certificates.prepare(now.listeners.specs(), now.tls),
+            "pressure": taking("limits", node_loop.replace_marks),
+            "retention": taking("retention", node_loop.replace_upkeep),
+            "amqp": lambda now: partial(amqp.replace, now.amqp, now.limits.unconfirmed),
+            "mqtt": taking("mqtt", mqtt.replace),
+            "http": taking("http", http.replace),
+            "log": taking("log", logs.replace),
+            "metrics": taking("metrics", metrics.replace),
+            "alerts": taking("alerts", alerts.replace),
+            "usage": taking("usage", node_loop.usage.replace),
+        }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
             "mqtt": mqtt.listener,
@@ -182,7 +212,8 @@ class Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _on_signal, number, stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reload, service)
+        reloads = set[asyncio.Task[None]]()
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, reloads)
         self._listeners = service.listeners
         try:
             async for listener in service.start():
@@ -192,17 +223,22 @@ class Node:
             await stop.wait()
         finally:
             self._listening = False
-            deadline_s = self._config.node.shutdown_deadline_s
+            deadline_s = self.reloading.running.node.shutdown_deadline_s
             over_s = loop.time() + deadline_s
             await service.stop(deadline_s)
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
             node_loop.stop()
 
-    def _reload(self, service: "Service") -> None:
+    def _on_hangup(self, reloads: set[asyncio.Task[None]]) -> None:
         logger.info("reloading", extra={"signal": signal.SIGHUP.name})
-        with suppress(BadTls):  # it is in the log
-            service.certificates.reload()
+        reload = asyncio.get_running_loop().create_task(self._reload(), context=Context())
+        reloads.add(reload)  # a task that nobody knows may be collected
+        reload.add_done_callback(reloads.discard)
+
+    async def _reload(self) -> None:
+        with suppress(BraidError):  # it is in the log
+            await self.reloading.reload()
 
     def failure(self) -> StorageError | None:
         return self._store.failure()
@@ -291,16 +327,18 @@ def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def serve(config: Config) -> None:
-    """Run a node in this process until it is told to stop.
+def serve(load: Callable[[], Config]) -> None:
+    """Run a node in this process until it is told to stop. ``load`` reads its configuration, now
+    and whenever it is to be read again.
 
     Recovery comes before the loop: there is nothing to serve yet, and Ctrl-C ends it at once.
     That is safe, because recovering again is what a crash would need too.
     """
+    config = load()
     logs.configure(config.log)
     _allow_many_files()
     with (
-        closing(Node.open(config)) as node,
+        closing(Node.open(config, load)) as node,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         assembled = node.assemble(runner.get_loop())

@@ -330,7 +330,7 @@ def request_for(*names: str) -> Callable[[Make], Make]:
     *("list_sessions", "list_retained", "list_past_connections"),
     *("list_listeners", "reliability_stats", "delay_stats", "priority_stats", "transaction_stats"),
     *("list_usage", "export_usage", "list_all_dead_letters"),
-    *("list_schedules", "list_all_consumers"),
+    *("list_schedules", "list_all_consumers", "reload_configuration"),
 )
 async def plain(w: World) -> Request:
     return Request()

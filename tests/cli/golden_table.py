@@ -230,6 +230,7 @@ ROWS: dict[str, Row] = {
     "context remove": local(
         "prod --yes", wrong="here", unknown="nothing --yes", before=("context add prod --user a",)
     ),
+    "config reload": Row(),
     "log-level show": looks(),
     "log-level set": Row("info", "loud"),
     "pipeline new": local("report", wrong="a/b", after=("@gone report.toml",)),

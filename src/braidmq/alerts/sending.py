@@ -51,6 +51,10 @@ class Alerts:
         self._stopping = asyncio.Event()
         self._is_full = False
 
+    def replace(self, settings: AlertSettings) -> None:
+        """For windows and posts that begin from now on."""
+        self._settings = settings
+
     def hear(self, effect: Effect) -> None:
         if not isinstance(effect, DeadLettered):
             return

@@ -42,6 +42,7 @@ from braidmq.api.problems import (
 from braidmq.api.reference_page import page
 from braidmq.api.requests import REQUEST_ID_HEADER, RequestIds, RequestInfo, log_request
 from braidmq.api.resources.metrics_stream import MetricsStream
+from braidmq.api.settings import HttpSettings
 from braidmq.logs import about
 from braidmq.model.errors import BadRequest, BraidError, NotFound
 from braidmq.net.input_budget import InputBudget
@@ -93,11 +94,18 @@ class App:
         self._request_ids = RequestIds()
         self._describing = asyncio.Lock()
         self.on_stop: list[Callable[[], None]] = []
+        self.on_settings: list[Callable[[HttpSettings], None]] = []
 
     def stop(self) -> None:
         """The node stops: requests that wait for something are answered."""
         for each in self.on_stop:
             each()
+
+    def replace(self, settings: HttpSettings) -> None:
+        """For requests that come from now on."""
+        self._web.replace(settings.hosts, settings.origins)
+        for each in self.on_settings:
+            each(settings)
 
     def _add(self, bound: Bound) -> None:
         pattern = tuple("*" if part[:1] == "{" else part for part in bound.operation.pattern)

@@ -16,6 +16,7 @@ from braidmq.api.resources.admin import Admin
 from braidmq.api.resources.bulk import Bulk
 from braidmq.api.resources.bulk_publishing import BulkPublishing
 from braidmq.api.resources.clients import Clients
+from braidmq.api.resources.configuration import Configuration, Reloader
 from braidmq.api.resources.dead_letters import DeadLetters
 from braidmq.api.resources.delayed import DelayedResource
 from braidmq.api.resources.exchanges import Exchanges
@@ -77,6 +78,7 @@ RESOURCES = (
     UsageResource,
     Clients,
     QuarantineResource,
+    Configuration,
     Admin,
 )
 
@@ -99,6 +101,7 @@ def make_api(
     listeners: Sequence[Listener] = (),
     settings: HttpSettings | None = None,
     mqtt: MqttLists | None = None,
+    reloader: Reloader | None = None,
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, node_loop.clock)
@@ -132,6 +135,7 @@ def make_api(
         UsageResource(context),
         Clients(context, mqtt),
         QuarantineResource(context),
+        Configuration(reloader),
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
@@ -140,4 +144,5 @@ def make_api(
     app = App(guard, resources, stream, web, node_loop.input_budget)
     accounts.watch(Withdrawals(context, waiting).on_change)
     app.on_stop += [waiting.stop, stream.stop]
+    app.on_settings.append(waiting.replace)
     return app

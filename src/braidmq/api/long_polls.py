@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from braidmq.api.messages import Message
+from braidmq.api.settings import HttpSettings
 from braidmq.engine.effects import ConsumerCancelled, Effect, MemberNotice, SubscriptionReady
 from braidmq.engine.topics import Consumer, Mode, Subscription
 from braidmq.model.errors import BadRequest, BraidError
@@ -60,6 +61,10 @@ class Waiting:
         self._polls: dict[Place, dict[Poll, None]] = {}
         self._stopping = False
         node_loop.listeners.append(self._on_effect)
+
+    def replace(self, settings: HttpSettings) -> None:
+        """For polls that come from now on."""
+        self.wait_ms = settings.poll_wait_ms
 
     def wanted_ms(self, asked_ms: int | UnsetType) -> int:
         if asked_ms is UNSET:

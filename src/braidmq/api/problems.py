@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from braidmq.engine.errors import TooManyInFlight, TopicFull
 from braidmq.engine.routing.errors import RoutingRefused
-from braidmq.model.errors import AccessRefused, BadRequest, BraidError, Conflict, Kind
+from braidmq.model.errors import AccessRefused, BadRequest, BadSetting, BraidError, Conflict, Kind
 from braidmq.security.logins import TooManyLogins
 
 PROBLEM_TYPE = "application/problem+json"
@@ -120,6 +120,7 @@ OWN_STATUS: dict[type[BraidError], int] = {
     TopicFull: 429,
     TooManyInFlight: 429,
     TooManyLogins: 429,
+    BadSetting: 409,
     MemoryLow: 429,
     DiskLow: 507,
 }

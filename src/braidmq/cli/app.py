@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -289,7 +289,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run a node until SIGTERM or Ctrl-C; SIGHUP has it read certificates again.
+    """Run a node until SIGTERM or Ctrl-C; SIGHUP has it read its configuration again.
 
     Prints what storage replayed and one line per listener, then `ready`; after a clean stop,
     `stopped`; the log is on stderr. A port is short for a listener of that name; more of a kind,
@@ -309,8 +309,7 @@ def serve(
         "listeners.ws_port": ws_port,
         "listeners.http_port": http_port,
     }
-    settings = load(config_file, flags)
     # Here and not above: `braid --version` should not wait for an event loop and a web server.
     from braidmq import server
 
-    server.serve(settings)
+    server.serve(partial(load, config_file, flags))

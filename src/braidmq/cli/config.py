@@ -1,4 +1,4 @@
-"""``braid config``: what a node would run with, and whether a file is valid."""
+"""``braid config``: what a node would run with, whether a file is valid, and reading it again."""
 
 import json
 import sys
@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from braidmq.cli.commands import Commands
+from braidmq.cli.commands import AnyNode, Commands, Out
 
 app = Commands(
     name="config",
-    help="What a node would run with, and whether a configuration file is valid.",
+    help="What a node would run with, whether a file is valid, and reading it again.",
     no_args_is_help=True,
 )
 
@@ -57,3 +57,23 @@ def show(
         print(json.dumps(reference.as_tree(effective), indent=2))
     else:
         sys.stdout.write(reference.as_toml(effective))
+
+
+@app.command("reload")
+def reload_config(node: AnyNode, out: Out) -> None:
+    """Have a running node read its configuration again. For administrators.
+
+    It reads the file and the environment it was started with, and all certificates; connections
+    go on. Prints what changed, and what changes only when the node is started again. If
+    anything is wrong, nothing changes. As SIGHUP does, which tells it only to the log.
+
+    Example: braid config reload
+    """
+    found = node.global_api().post("config", "reload")
+    lines = [_changed(each) for each in found["changed"]]
+    lines += [f"{_changed(each)} (after a restart)" for each in found["restart"]]
+    out.done("\n".join(lines) or "nothing changed", found)
+
+
+def _changed(change: dict[str, str]) -> str:
+    return f"{change['key']}: {change['before']} -> {change['after']}"

@@ -214,7 +214,7 @@ def certificate_findings(listeners: list[dict[str, Any]], now_ms: int) -> Iterat
     for (subject, serial, expires_ms), names in shown.items():
         left_ms = expires_ms - now_ms
         what = f"{subject} (serial {serial}; {', '.join(names)})"
-        remedy = "Renew it; the node reads the new files by itself, or after SIGHUP"
+        remedy = "Renew it; the node reads the new files by itself, or `braid config reload`"
         if left_ms <= 0:
             said = f"{what} expired {span_text(-left_ms)} ago"
             yield Finding("certificate", Verdict.FAIL, said, remedy)

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from braidmq.config.live import ENTRIES as ENTRIES_KEY
+from braidmq.config.live import PART_OF
 from braidmq.config.settings import SECTIONS, Config, Key, keys_in, keys_of
 from braidmq.net.settings import ListenerEntry
 from braidmq.net.tls_settings import CertificateEntry, ListenerTls
@@ -36,6 +38,15 @@ Kubernetes a service called `braid` adds variables of that name to pods; `enable
 stops it.)
 
 A file that is wrong changes nothing: the node does not start and touches no directory.
+
+## While the node runs
+
+`braid config reload`, `POST /v1/config/reload` and SIGHUP have a node read all of it again, file
+and environment as it was started with them. What is marked *live* below changes at once for all
+there is, or for connections, sessions and requests that begin from then on where it is offered to
+clients when they begin; what is marked *restart* is named in the answer and in the log and stays as
+it is. If one thing is wrong, nothing changes, and the answer says what it is and where it stands.
+See [operations.md](operations.md).
 """
 
 
@@ -119,7 +130,7 @@ def _section_toml(config: Config, section: str) -> str:
         if key.is_list and value:
             lines += ["", "\n\n".join(_entry_toml(key.dotted, each) for each in value)]
         else:
-            lines.append(f"{key.name} = {_toml(value)}")
+            lines.append(f"{key.name} = {as_value(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +142,7 @@ def _pairs(table: msgspec.Struct) -> Iterator[str]:
     """TOML has no word for what is not there."""
     for name, value in msgspec.structs.asdict(table).items():
         if value is not None:
-            yield f"{name} = {_toml(value)}"
+            yield f"{name} = {as_value(value)}"
 
 
 def described(key: Key) -> str:
@@ -159,13 +170,13 @@ def _commented(text: str) -> list[str]:
     )
 
 
-def _toml(value: object) -> str:
+def as_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, msgspec.Struct):
         return "{ " + ", ".join(_pairs(value)) + " }" if any(_pairs(value)) else "{}"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(as_value, value))}]"
     # A JSON string is a TOML basic string, except that TOML wants one more character escaped.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
@@ -175,16 +186,22 @@ def as_markdown() -> str:
     parts = [INTRODUCTION]
     for section in SECTIONS:
         parts.append(f"\n## [{section}]\n\n{SECTIONS[section].__doc__}\n\n")
-        parts.append("| key | default | |\n|---|---|---|\n")
+        parts.append("| key | default | | changes |\n|---|---|---|---|\n")
         for key in keys_of(section):
-            value = _toml(getattr(getattr(defaults, section), key.name))
-            parts.append(f"| `{key.name}` | `{value}` | {described(key)} |\n")
+            value = as_value(getattr(getattr(defaults, section), key.name))
+            parts.append(f"| `{key.name}` | `{value}` | {described(key)} | {_when(key.dotted)} |\n")
         if section == "listeners":
             parts += [ENTRIES, *_rows("listeners.entries", ListenerEntry), ENTRY_TLS]
             parts += _rows("listeners.entries.tls", ListenerTls)
         if section == "tls":
             parts += [CERTIFICATES, *_rows("tls.certificates", CertificateEntry)]
     return "".join(parts)
+
+
+def _when(dotted: str) -> str:
+    if dotted == ENTRIES_KEY:
+        return "`tls`: live; else restart"
+    return "live" if dotted in PART_OF else "restart"
 
 
 def _rows(section: str, table: type[msgspec.Struct]) -> Iterator[str]:
@@ -195,7 +212,7 @@ def _rows(section: str, table: type[msgspec.Struct]) -> Iterator[str]:
 def _default(key: Key) -> str:
     if key.default is msgspec.NODEFAULT:
         return "must be given"
-    return "" if key.default is None else f"`{_toml(key.default)}`"
+    return "" if key.default is None else f"`{as_value(key.default)}`"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from braidmq.engine.appending import Appending
 from braidmq.engine.keeping import Keeping
 from braidmq.engine.offsets import Offsets
+from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import Event
@@ -45,7 +46,7 @@ class Retention:
         self._appending = appending
         self._offsets = offsets
         self.records_retired = 0
-        state.wheel.schedule(now_ms + state.upkeep.check_interval_ms, TimerKind.SWEEP, 0)
+        self._sweep_timer = self._schedule_sweep(now_ms)
         timers.register(TimerKind.SWEEP, self._sweep)
 
     def run_due(self, now_ms: int) -> None:
@@ -101,8 +102,17 @@ class Retention:
     def _sweep(self, _owner: int, _a: int, _b: int, now_ms: int) -> None:
         for topic in list(self._state.topics.values()):
             self.enforce(topic, now_ms)
+        self._sweep_timer = self._schedule_sweep(now_ms)
+
+    def _schedule_sweep(self, now_ms: int) -> int:
         due = now_ms + self._state.upkeep.check_interval_ms
-        self._state.wheel.schedule(due, TimerKind.SWEEP, 0)
+        return self._state.wheel.schedule(due, TimerKind.SWEEP, 0)
+
+    def replace(self, upkeep: RetentionSettings, now_ms: int) -> None:
+        """Look as these say from now on. Compactions that have their time keep it once."""
+        self._state.upkeep = upkeep
+        self._state.wheel.cancel(self._sweep_timer)
+        self._sweep_timer = self._schedule_sweep(now_ms)
 
     def has_due(self) -> bool:
         return bool(self._appending.grown)

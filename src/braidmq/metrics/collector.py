@@ -81,6 +81,14 @@ class MessageCounting(Protocol):
     def missed_messages(self) -> int: ...
 
 
+class ReloadCounts(Protocol):
+    """How often the configuration was read again."""
+
+    reloads: int
+    failures: int
+    reloaded_s: float
+
+
 class Metrics:
     """``pieces`` is what ``GET /metrics`` answers."""
 
@@ -95,21 +103,26 @@ class Metrics:
         failed_logins: Mapping[str, int] | None = None,
         listeners: Sequence[Listener] = (),
         certificates: Certificates | None = None,
+        reloads: ReloadCounts | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
         self._now_ms = now_ms
         self._listeners = listeners
         self._certificates = certificates
+        self._reloads = reloads
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
-        self._settings = settings or MetricsSettings()
+        self.replace(settings or MetricsSettings())
         self._failed_logins = {} if failed_logins is None else failed_logins
-        self.public = self._settings.public
-        self.local = self._settings.local
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         GCCollector(registry=self._process)
+
+    def replace(self, settings: MetricsSettings) -> None:
+        self._settings = settings
+        self.public = settings.public
+        self.local = settings.local
 
     def render(self) -> bytes:
         return b"".join(self.pieces())
@@ -137,6 +150,8 @@ class Metrics:
             registry.register(TlsCollector(self._certificates))
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
+        if self._reloads is not None:
+            registry.register(ReloadCollector(self._reloads))
         yield generate_latest(registry)
         yield generate_latest(self._process)
         yield from series.texts()
@@ -201,6 +216,24 @@ class PipelineCollector(Collector):
                 if value is not None:
                     gauge.add_metric(of, value)
             yield gauge
+
+
+class ReloadCollector(Collector):
+    def __init__(self, counts: ReloadCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        yield _counter("braid_config_reloads", "Configurations read again.", self._counts.reloads)
+        yield _counter(
+            "braid_config_reload_failures",
+            "Configurations that could not be used: nothing changed.",
+            self._counts.failures,
+        )
+        yield GaugeMetricFamily(
+            "braid_config_reloaded_timestamp_seconds",
+            "When the configuration was read again last; 0 if never.",
+            value=self._counts.reloaded_s,
+        )
 
 
 class AlertCollector(Collector):

@@ -49,7 +49,7 @@ class TlsCollector(Collector):
         )
         yield CounterMetricFamily(
             "braid_tls_reload_failures",
-            "Certificates that could not be read again: the former stayed in use.",
+            "Certificates that changed and could not be read: the former stayed in use.",
             value=self._certificates.reload_failures,
         )
         yield GaugeMetricFamily(

@@ -25,9 +25,13 @@ cdef class InputBudget:
     def __init__(self, later, Py_ssize_t memory_bytes):
         """``later`` has a function called once whoever is being read now is done."""
         self.later = later
+        self.resize(memory_bytes)
+        self.holders = set()
+
+    def resize(self, Py_ssize_t memory_bytes):
+        """So much holds for what comes from now on."""
         self.bytes_max = max(memory_bytes // 2, BYTES_MIN)
         self.share_bytes_max = self.bytes_max // 2
-        self.holders = set()
 
     @property
     def is_crowded(self):

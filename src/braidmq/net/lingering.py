@@ -36,6 +36,16 @@ class Lingering:
     def __len__(self) -> int:
         return len(self._until_s)
 
+    def replace(self, linger_s: float) -> None:
+        """So long for whoever comes from now on, and no longer than that for who is here."""
+        self._linger_s = linger_s
+        over_s = self._loop.time() + linger_s
+        for link, until_s in self._until_s.items():
+            self._until_s[link] = min(until_s, over_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._due()
+
     def add(self, link: Closable) -> None:
         self._until_s[link] = self._loop.time() + self._linger_s
         if len(self._until_s) > self._lingering_max:

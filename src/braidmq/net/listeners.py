@@ -174,7 +174,10 @@ class WebSocketListener:
     tls = None
 
     def __init__(
-        self, spec: ListenerSpec, gateway: BufferedGateway, options: WebSocketOptions
+        self,
+        spec: ListenerSpec,
+        gateway: BufferedGateway,
+        options: Callable[[], WebSocketOptions],
     ) -> None:
         self.spec = spec
         self._gateway = gateway
@@ -202,7 +205,7 @@ class WebSocketListener:
         )
 
     def _carry(self) -> WebSocketTransport:
-        return WebSocketTransport(self._options, self.spec.name, self._gateway.connect)
+        return WebSocketTransport(self._options(), self.spec.name, self._gateway.connect)
 
     async def stop(self, deadline_s: float) -> None:
         """At once. What was accepted is its gateway's."""
@@ -215,15 +218,16 @@ def websocket_over_tls(
     spec: ListenerSpec,
     poller: Poller,
     gateway: BufferedGateway,
-    options: WebSocketOptions,
+    options: Callable[[], WebSocketOptions],
     receive_bytes: int,
+    output_high_bytes: int,
     tls: TlsPort,
 ) -> TcpListener:
     streams = StreamGateway(
         lambda: gateway.connections,
-        lambda _: WebSocketTransport(options, spec.name, gateway.connect),
+        lambda _: WebSocketTransport(options(), spec.name, gateway.connect),
     )
-    return TcpListener(spec, poller, streams, receive_bytes, options.output_high_bytes, tls)
+    return TcpListener(spec, poller, streams, receive_bytes, output_high_bytes, tls)
 
 
 class Door(asyncio.Protocol):

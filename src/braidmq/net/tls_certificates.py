@@ -7,8 +7,9 @@ connected keeps the certificate it was shown; who comes next gets the new one.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_contexts import (
@@ -46,11 +47,12 @@ class Certificates:
         """When that succeeded last, since 1970."""
         self._loop = loop
         self._settings = settings
-        self._specs = [each for each in specs if each.tls is not None]
+        self._specs = _with_tls(specs)
         self._ports = {
-            name: TlsPort(self.handshakes, name, context) for name, context in self._made().items()
+            name: TlsPort(self.handshakes, name, context)
+            for name, context in _made(self._specs, settings).items()
         }
-        self._seen = self._look()
+        self._seen = _look(self._specs, settings)
         self._warned_s = -float(WARN_EVERY_S)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,15 +79,35 @@ class Certificates:
     def reload(self) -> None:
         """Read all files again, for connections that come from now on. Raises BadTls, and then
         nothing has changed."""
-        self._seen = self._look()
+        self._seen = _look(self._specs, self._settings)
         try:
-            made = self._made()
+            use = self.prepare(self._specs, self._settings)
         except BadTls as error:
             self.reload_failures += 1
             logger.error(
                 "certificates not reloaded: the former stay in use", extra={"reason": str(error)}
             )
             raise
+        use()
+
+    def prepare(self, specs: Iterable[ListenerSpec], settings: TlsSettings) -> Callable[[], None]:
+        """Read all files, as these say, for the listeners there are; what comes back has them used
+        by connections that come from then on. Raises BadTls."""
+        specs = _with_tls(specs)
+        return partial(self._use, specs, settings, _look(specs, settings), _made(specs, settings))
+
+    def _use(
+        self,
+        specs: list[ListenerSpec],
+        settings: TlsSettings,
+        seen: dict[str, tuple[int, ...]],
+        made: dict[str, TlsContext],
+    ) -> None:
+        self._specs, self._settings, self._seen = specs, settings, seen
+        self.handshakes.replace(settings.handshake_timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._arm()
         before = {(name, each.serial) for name, each in self.in_use()}
         for name, context in made.items():
             self._ports[name].current = context
@@ -94,15 +116,8 @@ class Certificates:
         new = [(name, each) for name, each in self.in_use() if (name, each.serial) not in before]
         for name, each in new:
             logger.info("new certificate", extra={"listener": name, **facts_of(each)})
-        logger.info("certificates reloaded", extra={"listeners": len(made), "new": len(new)})
-
-    def _made(self) -> dict[str, TlsContext]:
-        found = {spec.name: context_of(spec, self._settings) for spec in self._specs}
-        return {name: context for name, context in found.items() if context is not None}
-
-    def _look(self) -> dict[str, tuple[int, ...]]:
-        files = (files_of(each.tls.over(self._settings)) for each in self._specs if each.tls)
-        return fingerprint(sorted(set().union(*files)))
+        if made:
+            logger.info("certificates reloaded", extra={"listeners": len(made), "new": len(new)})
 
     def _arm(self) -> None:
         every_s = self._settings.watch_s or WARN_EVERY_S
@@ -111,7 +126,7 @@ class Certificates:
     def _watch(self) -> None:
         self._arm()
         self._warn()
-        if self._settings.watch_s and self._look() != self._seen:
+        if self._settings.watch_s and _look(self._specs, self._settings) != self._seen:
             # It is in the log; a file that is not complete yet will change again.
             with suppress(BadTls):
                 self.reload()
@@ -128,6 +143,20 @@ class Certificates:
                     "certificate expires soon: renew it",
                     extra={"listener": name, **facts_of(each)},
                 )
+
+
+def _with_tls(specs: Iterable[ListenerSpec]) -> list[ListenerSpec]:
+    return [each for each in specs if each.tls is not None]
+
+
+def _made(specs: Iterable[ListenerSpec], settings: TlsSettings) -> dict[str, TlsContext]:
+    found = {spec.name: context_of(spec, settings) for spec in specs}
+    return {name: context for name, context in found.items() if context is not None}
+
+
+def _look(specs: Iterable[ListenerSpec], settings: TlsSettings) -> dict[str, tuple[int, ...]]:
+    files = (files_of(each.tls.over(settings)) for each in specs if each.tls)
+    return fingerprint(sorted(set().union(*files)))
 
 
 def facts_of(certificate: Certificate) -> dict[str, object]:

@@ -118,6 +118,9 @@ class Handshakes:
             {"listener": listener, "peer": link.peer, "reason": reason},
         )
 
+    def replace(self, timeout_s: float) -> None:
+        self._underway.replace(timeout_s)
+
     def close(self) -> None:
         self._underway.stop()
         self.refused.stop()

@@ -67,7 +67,8 @@ CIPHER_LIST = Meta(
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """TLS, for all listeners that speak it. A certificate opens them, on the ports 5671 (AMQP),
     8883 (MQTT), 8084 (MQTT over WebSocket) and 8443 (HTTP): see `listeners.amqps_port` and so on.
-    Files are read again when they change, and on SIGHUP. docs/security.md has examples."""
+    Files are read again when they change, and with the configuration: docs/security.md has
+    examples."""
 
     cert: Annotated[str, _cert("the node's ")] = ""
     key: Annotated[str, KEY] = ""
@@ -85,7 +86,8 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=86_400,
-            description="How often the files are looked at for changes; 0: only on SIGHUP.",
+            description="How often the files are looked at for changes; 0: only"
+            " with the configuration.",
         ),
     ] = 10.0
     certificates: Annotated[tuple[CertificateEntry, ...], CERTIFICATES] = ()

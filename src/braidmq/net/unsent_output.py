@@ -26,12 +26,15 @@ class Sender(Protocol):
 
 class Unsent:
     def __init__(self, memory_bytes: int) -> None:
-        self.bytes_max = max(memory_bytes // PART_OF_MEMORY, BYTES_MIN)
+        self.resize(memory_bytes)
         self.held_bytes = 0
         self.refused = 0
         self._held: dict[Sender, int] = {}
         """By when the peer took something last."""
         self._is_refusing = False
+
+    def resize(self, memory_bytes: int) -> None:
+        self.bytes_max = max(memory_bytes // PART_OF_MEMORY, BYTES_MIN)
 
     def __len__(self) -> int:
         return len(self._held)

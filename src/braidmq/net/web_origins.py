@@ -44,6 +44,10 @@ class WebCallers:
         machine = socket.gethostname().lower()
         self._own = {LOCALHOST, machine, machine.partition(".")[0]}
         self._own.update(host.lower() for host in listener_hosts)
+        self.replace(allowed_hosts, allowed_origins)
+
+    def replace(self, allowed_hosts: Sequence[str], allowed_origins: Sequence[str]) -> None:
+        """For requests that come from now on."""
         self._hosts = [each.lower() for each in allowed_hosts]
         self._origins = allowed_origins
 

@@ -15,6 +15,8 @@ from typing import Protocol
 
 from braidmq.engine.effects import Effect, Level, PressureChanged
 from braidmq.engine.engine import Engine
+from braidmq.engine.pressure import Watermarks
+from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.topics import Topic
 from braidmq.model.clock import Clock
 from braidmq.model.errors import StorageFailed
@@ -134,6 +136,15 @@ class NodeLoop:
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
         self.schedule_turn()
+
+    def replace_marks(self, marks: Watermarks) -> None:
+        """Hold publishers back at these from now on."""
+        self._engine.pressure.marks = marks
+        self.input_budget.resize(marks.memory_block_bytes)
+        self.unsent.resize(marks.memory_block_bytes)
+
+    def replace_upkeep(self, upkeep: RetentionSettings) -> None:
+        self.engine().retention.replace(upkeep, self.now_ms())
 
     def now_ms(self) -> int:
         """When that was read which is handled now: once for all that one read brought."""

@@ -71,6 +71,9 @@ class Usage:
         """What of each meter is in rows."""
         self._since_ms = wall_ms
 
+    def replace(self, settings: UsageSettings) -> None:
+        self._settings = settings
+
     def meter(self, namespace: str, protocol: str) -> Meter:
         """The one that counts for all clients of a protocol in a namespace."""
         found = self._meters.get((namespace, protocol))

@@ -14,7 +14,6 @@ import msgspec
 import uvloop
 
 from braidmq.alerts.sending import Alerts
-from braidmq.alerts.settings import AlertSettings
 from braidmq.config.settings import Config, NodeSettings
 from braidmq.engine.engine import Engine
 from braidmq.model.clock import Clock, SystemClock
@@ -75,9 +74,16 @@ Answer = TypeVar("Answer")
 class HostedNode:
     node_loop: NodeLoop
 
-    def __init__(self, disk: Disk, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock | None = None,
+        config: Config | None = None,
+        load: Callable[[], Config] | None = None,
+    ) -> None:
+        """``load`` is asked when it reads its configuration again."""
         self.ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
-        config = Config(
+        config = config or Config(
             # Anyone may enter: hashing passwords would take most of a test's time.
             node=NodeSettings(dev=True),
             listeners=msgspec.convert(self.ports, ListenerSettings),
@@ -85,7 +91,8 @@ class HostedNode:
         )
         clock = clock or SystemClock()
         self.engine = Engine.open(disk, clock.now_ms(), config.storage, config.limits)
-        self._node = Node(config, self.engine, clock)
+        self._node = Node(config, self.engine, clock, load)
+        self.alerts = Alerts(config.alerts)
         self._clock = clock
         self._loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
@@ -107,8 +114,9 @@ class HostedNode:
         try:
             # As a node does it: all of it is there before the loop runs.
             self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
-            service = self._node.build(self.node_loop, Alerts(AlertSettings()))
-            self._loop.run_until_complete(self._serve(service))
+            self.reloading = self._node.reloading
+            self.service = self._node.build(self.node_loop, self.alerts)
+            self._loop.run_until_complete(self._serve(self.service))
         except BaseException as error:
             self._error = error
             self._up.set()
@@ -141,9 +149,14 @@ class HostedNode:
 
 
 @contextmanager
-def hosted_node(disk: Disk, clock: Clock | None = None) -> Iterator[HostedNode]:
+def hosted_node(
+    disk: Disk,
+    clock: Clock | None = None,
+    config: Config | None = None,
+    load: Callable[[], Config] | None = None,
+) -> Iterator[HostedNode]:
     """A node that is ready. What its disk holds at the end is for the next one to find."""
-    node = HostedNode(disk, clock)
+    node = HostedNode(disk, clock, config, load)
     node.start()
     try:
         yield node

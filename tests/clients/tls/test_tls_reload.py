@@ -89,7 +89,7 @@ def test_what_can_t_be_used_changes_nothing(tmp_path: Path) -> None:
         node.live.wait_for_log("error", "not reloaded", "no private key")
         assert serial_shown(node) == before
         with node.http() as http:
-            assert "\nbraid_tls_reload_failures_total 1.0" in http.get("/metrics").text
+            assert "\nbraid_config_reload_failures_total 1.0" in http.get("/metrics").text
         pair = node.authority.for_node()
         node.live.process.send_signal(signal.SIGHUP)
         node.live.wait_for_log("certificates reloaded")

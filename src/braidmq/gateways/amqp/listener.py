@@ -60,6 +60,12 @@ class AmqpGateway(Gateway[AmqpConnection]):
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
+    def replace(self, settings: AmqpSettings, unconfirmed: UnconfirmedLimit) -> None:
+        """For connections and channels that begin from now on, which are told of most of it; how
+        long consumers may take holds for all."""
+        self.settings = settings
+        self.unconfirmed = unconfirmed
+
     def listener(self, spec: ListenerSpec, tls: TlsPort | None = None) -> TcpListener:
         poller = self.node_loop.poller
         return TcpListener(spec, poller, self, RECEIVE_BYTES_MAX, OUTPUT_HIGH_BYTES, tls)

@@ -8,7 +8,7 @@ from braidmq.wire.amqp.methods import HEARTBEAT_FRAME
 def check_consumers(connection: AmqpConnection, now_ms: int) -> None:
     """Close channels that hold a delivery unanswered for too long: a stuck consumer would keep
     its messages for ever."""
-    timeout_ms = int(connection.settings.consumer_timeout_s * 1000)
+    timeout_ms = int(connection.gateway.settings.consumer_timeout_s * 1000)
     for channel in list(connection.channels.values()) if timeout_ms else ():
         overdue = channel.consumers.overdue(now_ms, timeout_ms)
         if overdue is not None:

@@ -8,6 +8,7 @@ published when their time has come, to whoever subscribes then.
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from braidmq.engine.policy import QUEUE_SETTINGS
 from braidmq.engine.topics import Delivery
@@ -113,6 +114,10 @@ def _split(topic: bytes) -> tuple[bytes, int]:
     return rest, int(text)
 
 
+def _settings(messages_max: int) -> dict[str, Any]:
+    return QUEUE_SETTINGS | {"max_messages": messages_max, "overflow": "reject"}
+
+
 class DelayedQueue(OwnQueue):
     """What waits in one namespace."""
 
@@ -124,8 +129,7 @@ class DelayedQueue(OwnQueue):
         find_session: FindSession,
         messages_max: int,
     ) -> None:
-        settings = QUEUE_SETTINGS | {"max_messages": messages_max, "overflow": "reject"}
-        super().__init__(node_loop, namespace, NAME, SUBSCRIPTION, settings)
+        super().__init__(node_loop, namespace, NAME, SUBSCRIPTION, _settings(messages_max))
         self._router = router
         self._find_session = find_session
 
@@ -166,6 +170,12 @@ class DelayedQueues:
         self._find_session = find_session
         self._messages_max = messages_max
         self._queues: dict[str, DelayedQueue] = {}
+
+    def replace(self, messages_max: int) -> None:
+        """Also where some wait: above it one more is refused."""
+        self._messages_max = messages_max
+        for each in self._queues.values():
+            each.replace(_settings(messages_max))
 
     def publish(
         self,

@@ -64,6 +64,13 @@ class MqttGateway(Gateway[MqttConnection]):
         accounts.when_stale(node_loop.turns.changed)
         self.sessions.restore()
 
+    def replace(self, settings: MqttSettings) -> None:
+        """For connections and sessions that begin from now on; what is the node's, as retained
+        messages and $SYS, for all."""
+        self.settings = settings
+        self.router.replace(settings)
+        self.sessions.replace(settings)
+
     def listener(self, spec: ListenerSpec, tls: TlsPort | None = None) -> TcpListener:
         poller = self.node_loop.poller
         return TcpListener(spec, poller, self, RECEIVE_BYTES, OUTPUT_HIGH_BYTES, tls)
@@ -71,20 +78,24 @@ class MqttGateway(Gateway[MqttConnection]):
     def websocket_listener(
         self, spec: ListenerSpec, tls: TlsPort | None = None
     ) -> WebSocketListener | TcpListener:
-        options = WebSocketOptions(
-            subprotocol=SUBPROTOCOL,
-            allowed_origins=self.settings.allowed_origins,
-            message_bytes_max=self.settings.packet_bytes_max + FRAME_SLACK_BYTES,
-            output_high_bytes=OUTPUT_HIGH_BYTES,
-            output_bytes_max=self.settings.output_bytes_max,
-            read_s=READ_S,
-            work_in_background=self.node_loop.work_in_background,
-            unsent=self.node_loop.unsent if tls is None else None,
-        )
+        def options() -> WebSocketOptions:
+            return WebSocketOptions(
+                subprotocol=SUBPROTOCOL,
+                allowed_origins=self.settings.allowed_origins,
+                message_bytes_max=self.settings.packet_bytes_max + FRAME_SLACK_BYTES,
+                output_high_bytes=OUTPUT_HIGH_BYTES,
+                output_bytes_max=self.settings.output_bytes_max,
+                read_s=READ_S,
+                work_in_background=self.node_loop.work_in_background,
+                unsent=self.node_loop.unsent if tls is None else None,
+            )
+
         if tls is None:
             return WebSocketListener(spec, self, options)
         poller = self.node_loop.poller
-        return websocket_over_tls(spec, poller, self, options, RECEIVE_BYTES, tls)
+        return websocket_over_tls(
+            spec, poller, self, options, RECEIVE_BYTES, OUTPUT_HIGH_BYTES, tls
+        )
 
     def connect(self, transport: Transport) -> MqttConnection:
         """A listener has accepted somebody."""

@@ -51,6 +51,14 @@ class OwnQueue:
             )
         return topic
 
+    def replace(self, settings: dict[str, Any]) -> None:
+        """Of the queue that is there, and of those that are made from now on."""
+        self._settings = settings
+        topic = self._node_loop.view.state.topics.get((self._namespace, self._name))
+        if topic is not None:
+            now_ms = self._node_loop.now_ms()
+            self._node_loop.engine().topics.alter(topic, settings, now_ms=now_ms)
+
     def delete(self) -> None:
         self._node_loop.engine().topics.delete(self.open())
         self._consumer = None

@@ -46,6 +46,10 @@ class Retained:
             self.bytes += len(value)
         self._trees = {namespace: TopicTree(names) for namespace, names in topics.items()}
 
+    def replace(self, settings: MqttSettings) -> None:
+        """What is there stays, also above a new limit."""
+        self._settings = settings
+
     def keep(self, namespace: str, topic: str, record: Record, client_id: str = "") -> Lsn:
         """Raises QUOTA_EXCEEDED when there is no room for it."""
         key = _key(namespace, topic)

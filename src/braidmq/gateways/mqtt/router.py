@@ -55,6 +55,10 @@ class MqttRouter:
         self.indexes: dict[str, SubscriptionIndex] = {}
         self.counters = Counters()
 
+    def replace(self, settings: MqttSettings) -> None:
+        self.settings = settings
+        self.retained.replace(settings)
+
     def index(self, namespace: str) -> SubscriptionIndex:
         index = self.indexes.get(namespace)
         if index is None:

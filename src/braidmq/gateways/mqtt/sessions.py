@@ -62,6 +62,10 @@ class Sessions:
         self._sessions: dict[tuple[str, str], Session] = {}
         self.delayed = DelayedQueues(node_loop, router, self.get, settings.delayed_messages_max)
 
+    def replace(self, settings: MqttSettings) -> None:
+        self._settings = settings
+        self.delayed.replace(settings.delayed_messages_max)
+
     def __len__(self) -> int:
         return len(self._sessions)
 
