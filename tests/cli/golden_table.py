@@ -18,6 +18,8 @@ class Row(NamedTuple):
     """It needs no node."""
     anyone: bool = False
     """It works without any permission; what it lists may be nothing."""
+    also: str | None = None
+    """Another line that works."""
     raw: bool = False
     """It looks for a name that the node made: what it is told is not made steady before."""
 
@@ -35,6 +37,17 @@ NO_TOPIC = ("topics delete t --yes",)
 
 LAKE: dict[str, Any] = {"before": ("@lake",), "after": ("@gone lake",)}
 DATA: dict[str, Any] = {"before": ("@data",), "after": ("@gone data nothing",)}
+
+ELSEWHERE = {
+    "serve": "tests/test_serve.py",
+    "storage retry": "tests/cli/test_cli_storage.py",
+    "storage skip": "tests/cli/test_cli_storage.py",
+    "pipeline run": "tests/pipeline/test_run_command.py",
+    "config show": "tests/config/test_reference.py",
+    "bench amqp": "tests/cli/test_cli_node.py",
+    "bench mqtt": "tests/loadgen/test_mqtt_runs.py",
+}
+"""What prints nothing steady where it works, or needs damaged files: where it is tried."""
 
 ROWS: dict[str, Row] = {
     "publish": Row("t one two --key k", "t x --priority highest", "nothing x", TOPIC, NO_TOPIC),
@@ -236,8 +249,14 @@ ROWS: dict[str, Row] = {
     "pipeline new": local("report", wrong="a/b", after=("@gone report.toml",)),
     "pipeline check": local("usage", wrong="usage --set x", unknown="nothing.toml"),
     "pipeline run": local(None, wrong="archive --set x", unknown="nothing.toml", json=False),
-    "pipeline export": local(None, wrong="archive", unknown="nothing.toml --sdp x", json=False),
-    "pipeline list": looks("--shipped", local=True),
+    "pipeline export": local(
+        "declared.toml --sdp project",
+        wrong="archive",
+        unknown="nothing.toml --sdp x",
+        before=("@example declared.toml",),
+        after=("@gone declared.toml project",),
+    ),
+    "pipeline list": looks("", before=("@pipeline archive shop",), also="--shipped", anyone=True),
     "pipeline status": looks("archive", "nothing", before=("@pipeline archive shop",)),
     "pipeline stop": Row("archive", "x --set y", "nothing", ("@pipeline archive yard",)),
     "lake info": local("lake", wrong="x --storage y", unknown="nothing", **LAKE),

@@ -110,6 +110,11 @@ def file(node: LiveNode, name: str, text: str) -> None:
     Path(name).write_text(text)
 
 
+def example(node: LiveNode, name: str) -> None:
+    """Of the pipelines in the documentation."""
+    shutil.copy(Path(__file__).parents[2] / "docs" / "pipelines" / "examples" / name, name)
+
+
 def lake(node: LiveNode) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
@@ -137,5 +142,5 @@ def gone(node: LiveNode, *names: str) -> None:
 
 SCENES: dict[str, Callable[..., str | None]] = {
     each.__name__: each
-    for each in (lease, transaction, token, connection, pipeline, file, lake, data, gone)
+    for each in (lease, transaction, token, connection, pipeline, file, example, lake, data, gone)
 }

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import Cli, Outcome
-from golden_table import ROWS, Row
+from golden_table import ELSEWHERE, ROWS, Row
 from scene import NOW_MS, OUTSIDER, SHOP, UP_MS, YARD, build, steady_reply, steady_text
 from scene_steps import SCENES, device, guest_of_the_mill
-from test_cli_surface import EVERY
+from test_cli_surface import EVERY, options
 
 import braidmq
 from braidmq.cli import api as cli_api
@@ -30,6 +30,8 @@ GOLDEN = Path(__file__).parent / "golden"
 WRITES = os.environ.get("BRAIDMQ_GOLDEN") == "write"
 SERIAL = count(1)
 NOWHERE = ("--url", "http://127.0.0.1:1")
+NO_AMQP = ("--amqp-port", "1")
+SPEAK_AMQP = {" ".join(path) for path, each in EVERY if NO_AMQP[0] in options(each)}
 OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
 LISTS = [
     re.compile(re.sub(r"{\w+}", "[^/]+", path))
@@ -70,6 +72,8 @@ class Golden:
         self._patch.setenv("BRAID_NAMESPACE", SHOP if row.only_looks else YARD)
         if row.works is not None:
             self._at_widths("works", name, row, row.works)
+            if row.also is not None:
+                self._at_widths("works too", name, row, row.also)
             if row.json:
                 self._once("JSON", name, row, f"{row.works} --json")
         self._once("wrong", name, row, row.wrong)
@@ -79,7 +83,8 @@ class Golden:
             asked = row.works if row.works is not None else row.unknown or ""
             if not row.anyone:
                 self._once("no permission", name, row, asked, OUTSIDER, prepare=False)
-            self._once("no node", name, row, asked, NOWHERE, prepare=False)
+            nowhere = (*NOWHERE, *NO_AMQP) if name in SPEAK_AMQP else NOWHERE
+            self._once("no node", name, row, asked, nowhere, prepare=False)
         return "\n".join(self._said)
 
     def data_of(self, name: str, row: Row, limit: int | None) -> str:
@@ -174,6 +179,25 @@ def _shown(outcome: Outcome) -> str:
 
 def test_every_command_is_tried() -> None:
     assert set(ROWS) == {" ".join(path) for path, _ in EVERY}
+    assert {f"{name.replace(' ', '-')}.txt" for name in ROWS} == {
+        each.name for each in GOLDEN.iterdir()
+    }
+
+
+def test_every_situation_is_tried() -> None:
+    assert {name for name, row in ROWS.items() if row.works is None} == set(ELSEWHERE)
+    for name, file in ELSEWHERE.items():
+        words = re.sub("[^a-z-]+", " ", (GOLDEN.parents[2] / file).read_text())
+        assert name in words, f"{file} does not try {name}"
+    for path, command in EVERY:
+        row = ROWS[" ".join(path)]
+        named = [each for each in command.params if each.param_type_name == "argument"]
+        makes = path[-1] in ("create", "add", "set", "new")
+        # What it needs by name may not be there.
+        if any(each.required for each in named) and not makes:
+            assert row.unknown is not None, path
+        if not row.local and "--json" in options(command) and row.works is not None:
+            assert row.json, path
 
 
 @pytest.mark.parametrize("name", ROWS)

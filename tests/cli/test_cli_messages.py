@@ -65,6 +65,49 @@ def test_a_token_publishes_the_same_messages(cli: Cli, topic: str, tmp_path: Pat
     assert cli.ok("consume", topic, "--last", "1000") == lines.decode()
 
 
+def test_a_token_publishes_through_an_exchange_too(cli: Cli, topic: str, tmp_path: Path) -> None:
+    token = ["--token", cli.ok("tokens", "create").strip()]
+    (tmp_path / "a").write_bytes(b"\0\n\xff")
+    cli.ok("bindings", "create", "amq.topic", topic, "--key", f"{topic}.*")
+    said = ["--exchange", "amq.topic", "--key", "k", "--header", "a=b", "--priority", "high"]
+    said += ["--ttl", "1h", "--content-type", "text/plain"]
+    for login in ([], token):
+        cli.ok("publish", f"{topic}.x", "one", "--file", str(tmp_path / "a"), *said, *login)
+        cli.ok("publish", f"{topic}.x", "late", "--delay", "1h", *said[:2], *login)
+    stored = cli.lines("consume", topic)
+    for each in stored:
+        each["lives_ms"] = each.pop("expires_at_ms", each["timestamp_ms"]) - each["timestamp_ms"]
+        each["waits"] = "deliver_at_ms" in each
+        # A delay is one of AMQP's headers, too.
+        each["headers"] = {k: v for k, v in each.get("headers", {}).items() if k != "x-delay"}
+        for name in ("offset", "timestamp_ms", "deliver_at_ms"):
+            each.pop(name, None)
+    assert (stored[0]["exchange"], stored[0]["routing_key"]) == ("amq.topic", f"{topic}.x")
+    assert (stored[0]["lives_ms"], stored[2]["waits"]) == (3_600_000, True)
+    assert stored[:3] == stored[3:]
+    lines = b"".join(b"%d\n" % number for number in range(1000))
+    through = [f"{topic}.x", "--exchange", "amq.topic", *token]
+    assert cli.json("publish", *through, stdin=lines)["published"] == 1000
+    assert cli.ok("consume", topic, "--last", "1000") == lines.decode()
+
+
+def test_what_does_not_get_through_an_exchange_is_said(cli: Cli, topic: str) -> None:
+    cli.ok("bindings", "create", "amq.direct", topic, "--key", topic)
+    cli.ok("topics", "alter", topic, "--set", "max_messages=2")
+    cli.ok("consume", topic, "--group", "slow", "--wait", "0")
+    token = ["--token", cli.ok("tokens", "create").strip()]
+    direct = ["--exchange", "amq.direct", *token]
+    nobody = cli.fails(1, "publish", "nowhere", "x", *direct)
+    assert "'amq.direct' with routing key 'nowhere'. Bind a topic" in nobody
+    assert "exchange 'nothing'" in cli.fails(
+        5, "publish", topic, "x", "--exchange", "nothing", *token
+    )
+    partition = cli.fails(1, "publish", topic, "x", "--partition", "0", *direct)
+    assert "Leave the partition out" in partition
+    assert "is full. Consume from it" in cli.fails(1, "publish", topic, "1", "2", "3", *direct)
+    assert cli.ok("consume", topic) == "1\n2\n"
+
+
 def test_what_a_token_can_not_publish_is_said(cli: Cli, topic: str) -> None:
     token = ["--token", cli.ok("tokens", "create").strip()]
     assert "no topic 'nothing'" in cli.fails(5, "publish", "nothing", "x", *token)

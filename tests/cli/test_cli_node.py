@@ -199,3 +199,13 @@ def test_stats(cli: Cli) -> None:
     assert "urgent 1" in cli.ok("stats", "delays")
     assert cli.json("stats", "transactions")["open"] == 0
     assert "committed" in cli.ok("stats", "transactions")
+
+
+def test_a_load_of_amqp(cli: Cli) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{cli.node.ports['amqp_port']}/"
+    options = ["--workload", "A", "--seconds", "200ms", "--url", url, "--json"]
+    done = cli.run("bench", "amqp", *options)
+    assert done.code == 0, done.errors
+    found = json.loads(done.text)
+    assert found["exactly_once"]
+    assert found["received"] == found["published"] > 0

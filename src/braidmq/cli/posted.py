@@ -24,12 +24,22 @@ class Full(BraidError):
     remedy = "Consume from it, raise its limit, or let it drop its oldest messages"
 
 
+class Unroutable(BraidError):
+    kind = Kind.REFUSED
+    code = "unroutable"
+    remedy = "Bind a topic to the exchange before publishing to it"
+
+
 class Posting:
     """As a producer of the client: what comes while a batch is on its way is the next one."""
 
-    def __init__(self, api: Api, topic: str, on_error: Callable[[BraidError], None]) -> None:
+    def __init__(
+        self, api: Api, topic: str, exchange: str, on_error: Callable[[BraidError], None]
+    ) -> None:
+        """``exchange``: publish through it, with the topic as the routing key."""
         self._api = api
         self._topic = topic
+        self._exchange = exchange
         self._on_error = on_error
         self._failed: BraidError | None = None
         self._waiting: Queue[tuple[Message, int]] = Queue(BATCH_MESSAGES)
@@ -60,15 +70,29 @@ class Posting:
         refused = len(messages)
         if self._failed is None:
             try:
-                path = ("topics", self._topic, "messages", "batch")
-                refused = len(self._api.post(*path, body={"messages": messages})["refused"])
-                if refused:
-                    self._failed = Full(f"topic {self._topic!r} is full")
+                refused = self._refused(messages)
             except BraidError as error:
                 self._failed = error
         for _ in range(refused):
             assert self._failed is not None
             self._on_error(self._failed)
+
+    def _refused(self, messages: list[Message]) -> int:
+        """How many of them were; ``_failed`` says why."""
+        body: dict[str, Any] = {"messages": messages}
+        if not self._exchange:
+            full = self._api.post("topics", self._topic, "messages", "batch", body=body)["refused"]
+            if full:
+                self._failed = Full(f"topic {self._topic!r} is full")
+            return len(full)
+        body["routing_key"] = self._topic
+        routed = self._api.post("exchanges", self._exchange, "messages", body=body)
+        where = f"exchange {self._exchange!r} with routing key {self._topic!r}"
+        if routed["unrouted"]:
+            self._failed = Unroutable(f"nobody gets what is published to {where}")
+        elif routed["refused"]:
+            self._failed = Full(f"a topic behind {where} is full")
+        return len(routed["unrouted"]) + len(routed["refused"])
 
 
 def _message(value: bytes, metadata: Message) -> Message:

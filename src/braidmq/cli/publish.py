@@ -137,10 +137,10 @@ def _sender(
     on_error: Callable[[BraidError], None],
 ) -> tuple[Callable[[bytes], None], Callable[[], None]]:
     """What sends a message, and what waits until all are safe: over AMQP, or HTTP for a token."""
-    if node.token is not None and not exchange:
-        posting = Posting(node.api(), topic, on_error)
+    if node.token is not None:
+        posting = Posting(node.api(), topic, exchange, on_error)
         return partial(posting.put, metadata=dict(metadata)), posting.flush
-    broker = stack.enter_context(node.broker("publish --exchange"))
+    broker = stack.enter_context(node.broker("publish"))
     producer = stack.enter_context(broker.producer(on_error=lambda each: on_error(each.error)))
 
     def put(value: bytes) -> None:

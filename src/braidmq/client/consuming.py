@@ -345,14 +345,18 @@ class Consuming(ChannelOwner):
     async def messages(self) -> AsyncIterator[Message]:
         messages = self._messages
         self._require_open()
+        # Two calls a message that mostly have nothing to do.
+        notes = self._auto_ack or self._auto_commit_s is not None
         while True:
             for _ in range(min(len(messages), TURN_MESSAGES)):
                 if not messages:
                     break  # the connection was lost meanwhile
                 message = messages.popleft()
-                self._handing(message)
+                if notes:
+                    self._handing(message)
                 yield message
-                self._came_back()
+                if notes:
+                    self._came_back()
             if messages:
                 await TURN
             else:

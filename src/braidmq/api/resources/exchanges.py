@@ -335,9 +335,15 @@ class Exchanges:
         """Publish messages through an exchange.
 
         `amq.default` is the default exchange, which takes a routing key for the name of a topic.
-        Partitions named by messages are not looked at.
+        A message that names a partition is refused: each topic has its own.
         """
         require_short(body.routing_key)
+        for place, message in enumerate(body.messages):
+            if message.partition is not UNSET:
+                raise BadRequest(
+                    f"message {place} names a partition, and goes through an exchange",
+                    remedy="Leave the partition out, or publish to the topic",
+                )
         name = real_name(exchange)
         self._context.engine().exchanges.router(query.namespace).exchange(name)
         self._context.require_room()
