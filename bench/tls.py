@@ -19,6 +19,7 @@ from bench.beside import Rivalry
 from bench.harness import Bar, Benchmark, Context, Measure, at_least, at_most, main, paired_ratio
 from bench.mqtt import mosquitto
 from bench.rabbitmq import rabbitmq_node
+from bench.tls_link import link
 from braidmq.client.address import parse_address
 from braidmq.loadgen import amqp, mqtt
 from braidmq.loadgen.amqp_client import Client
@@ -118,6 +119,7 @@ MQTT = Rivalry(
 def beside_plain(kind: str, workload: str, context: Context) -> Iterator[Measure]:
     rates: dict[str, list[float]] = {"plain": [], "TLS": []}
     costs: dict[str, list[float]] = {"plain": [], "TLS": []}
+    generator: dict[str, list[float]] = {"plain": [], "TLS": []}
     with braidmq(kind, context.directory() / "node") as urls:
         for number in range(context.rounds(7)):
             both = [("plain", urls.plain), ("TLS", urls.encrypted)]
@@ -126,10 +128,12 @@ def beside_plain(kind: str, workload: str, context: Context) -> Iterator[Measure
                 assert result.exactly_once, result.as_dict()
                 rates[name].append(result.rate)
                 costs[name].append(result.cpu_us_per_message or 0)
+                generator[name].append(result.generator_busy / result.rate * 1e6)
                 busy = result.generator_busy
     for what, unit, found, bar in (
         ("deliveries over TLS", "msg/s", rates, at_least(0.6)),
         ("processor time over TLS", "µs/msg", costs, None),
+        ("processor time of the generator over TLS", "µs/msg", generator, None),
     ):
         yield Measure(
             f"{workload} {what}",
@@ -230,6 +234,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "amqp connects": amqp_connects,
     "mqtt connects": mqtt_connects,
     "idle": idle,
+    "link": link,
 }
 
 if __name__ == "__main__":

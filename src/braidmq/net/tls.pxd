@@ -11,7 +11,8 @@ cdef class TlsLink(TcpLink):
     cdef bint is_ended, is_told_goodbye
 
     cdef int feed(self, Py_ssize_t room) except -1
-    cdef int take(self) except -1
+    cdef Py_ssize_t put_rest(self) noexcept
+    cdef int take(self, Py_ssize_t size) except -1
     cdef Py_ssize_t decrypt(self, Py_ssize_t at) except -1
     cdef int fill_plain(self, Py_ssize_t got) except -1
     cdef int fill_before(self, Py_ssize_t part, bytes behind) except -1

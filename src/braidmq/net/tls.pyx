@@ -3,8 +3,13 @@
 The records that one ``recv`` brought are decrypted one behind the other into the buffer that all
 links share, so that a receiver scans once what came at once. OpenSSL is given memory to read from
 and to write to, and all links share these two pieces: the first is empty when a link has been read,
-but for what OpenSSL keeps of a record that is not whole, and the second is emptied onto the socket.
-A link that is idle has neither.
+and the second is emptied onto the socket. A link that is idle has neither. OpenSSL gets a record
+once it is whole: to hear that it is not, by an exception, costs as much as to decrypt 4 KiB.
+
+    ┌──────┬─────────┬────────┬─────────────────────────┐
+    │ kind │ version │ length │ encrypted, with its tag │
+    └──────┴─────────┴────────┴─────────────────────────┘
+      1 byte  2 bytes   2 bytes  ``length`` bytes          integers are big endian
 
 Nobody is told of a connection before its handshake is done: ``shake`` and ``step`` are called by
 ``tls_handshakes``, which decides when there is time for one, and ends those that take too long.
@@ -29,12 +34,16 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     RECEIVED_MAX = 1 << 20
-    RECORD_MAX = 17 << 10  # of plain text there may be one record more than was read
+    RECORD_HEAD = 5
+    RECORD_BYTES_MAX = 5 + (18 << 10)  # RFC 5246, 6.2.3: 16 KiB, and what ciphers may add
+    RECORD_MAX = 19 << 10  # kept of one that is not whole: it is there beside what is read
     HANDSHAKE_STEP_MAX = 16 << 10
     HANDSHAKE_MAX = 128 << 10  # chains of certificates are large, and OpenSSL takes 100 KiB of them
     ENCRYPT_MAX = 256 << 10  # what OpenSSL's memory grows to, it keeps
     CONTROL_MAX = 64 << 10  # answers to a peer that asks for new keys and reads none of them
+    CHANGE_CIPHER_SPEC = 20
     HANDSHAKE_RECORD = 22
+    APPLICATION_DATA = 23
 
 assert RECEIVED_MAX == RECEIVE_BYTES_MAX
 
@@ -53,6 +62,20 @@ WantRead = ssl.SSLWantReadError
 TlsError = ssl.SSLError
 
 
+cdef Py_ssize_t whole_records(Py_ssize_t size) noexcept:
+    """How much of ENCRYPTED is whole records; what is none at all is OpenSSL's to refuse."""
+    cdef const unsigned char *p = <const unsigned char *>ENCRYPTED
+    cdef Py_ssize_t at = 0, length
+    while size - at >= RECORD_HEAD:
+        length = RECORD_HEAD + (p[at + 3] << 8 | p[at + 4])
+        if not CHANGE_CIPHER_SPEC <= p[at] <= APPLICATION_DATA or length > RECORD_BYTES_MAX:
+            return size
+        if length > size - at:
+            break
+        at += length
+    return at
+
+
 class NotTls(Exception):
     """What came is no record of TLS; the argument is how it begins."""
 
@@ -63,6 +86,9 @@ class PeerLeft(Exception):
 
 cdef class TlsLink(TcpLink):
     """``write``, ``pause`` and the rest are as ``TcpLink`` has them."""
+
+    def __cinit__(self, *_):
+        self.rest = b""
 
     # --- the handshake ---
 
@@ -118,10 +144,8 @@ cdef class TlsLink(TcpLink):
 
     def start(self, receiver):
         TcpLink.start(self, receiver)
-        rest, self.rest = self.rest, b""
-        if rest:
-            put_incoming(rest)
-            self.take()
+        if self.rest:
+            self.take(self.put_rest())
 
     # --- in ---
 
@@ -146,12 +170,12 @@ cdef class TlsLink(TcpLink):
         return self.feed(room)
 
     cdef int feed(self, Py_ssize_t room) except -1:
-        cdef Py_ssize_t got = recv(self.fd, ENCRYPTED, room, MSG_DONTWAIT)
+        cdef Py_ssize_t held = self.put_rest()
+        cdef Py_ssize_t got = recv(self.fd, ENCRYPTED + held, room, MSG_DONTWAIT)
         if got > 0:
             self.heard_s = monotonic_s()
             if not self.is_deaf:
-                put_incoming(ENCRYPTED_VIEW[:got])
-                self.take()
+                self.take(held + got)
         elif got == 0:
             # Not told goodbye before: packets have their own ends, so that none can be cut off.
             self.close()
@@ -159,12 +183,21 @@ cdef class TlsLink(TcpLink):
             self.abort()
         return 0
 
-    cdef int take(self) except -1:
-        """Decrypt what is in INCOMING, all of it, and hand it on."""
-        cdef Py_ssize_t kept = 0, got
+    cdef Py_ssize_t put_rest(self) noexcept:
+        """What is kept of a record, to where the rest of it will be read; how much that is."""
+        memcpy(ENCRYPTED, PyBytes_AS_STRING(self.rest), PyBytes_GET_SIZE(self.rest))
+        return PyBytes_GET_SIZE(self.rest)
+
+    cdef int take(self, Py_ssize_t size) except -1:
+        """Decrypt what is whole of ``size`` bytes in ENCRYPTED, keep the rest, and hand it on."""
+        cdef Py_ssize_t kept = 0, got, whole = whole_records(size)
+        self.rest = PyBytes_FromStringAndSize(ENCRYPTED + whole, size - whole)
+        if not whole:
+            return 0
         if self.large is None:
             kept = PyBytes_GET_SIZE(self.tail)
             memcpy(RECEIVED, PyBytes_AS_STRING(self.tail), kept)
+        put_incoming(ENCRYPTED_VIEW[:whole])
         try:
             got = self.decrypt(kept)
         except TlsError as error:
@@ -187,20 +220,17 @@ cdef class TlsLink(TcpLink):
         return 0
 
     cdef Py_ssize_t decrypt(self, Py_ssize_t at) except -1:
-        """All that came into RECEIVED from ``at`` on; how much that is."""
+        """All records of INCOMING into RECEIVED from ``at`` on; how much that is."""
         cdef Py_ssize_t began = at, got
         try:
-            while True:
+            while INCOMING.pending:  # to ask for one more than there are is to get an exception
                 got = self.read_plain(RECEIVED_MAX - at, VIEW[at:] if at else VIEW)
                 if got == 0:
                     self.is_ended = True
                     break
                 at += got
-                # Records are read one by one: when nothing is left, the next would have to wait.
-                if not INCOMING.pending:
-                    break
         except WantRead:
-            pass
+            pass  # the last was no data but, for instance, new keys
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         return at - began
