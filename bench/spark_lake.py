@@ -262,9 +262,9 @@ def archives(context: Context, topics: Mapping[str, int]) -> Iterator[dict[str, 
 
 
 def archiving(context: Context) -> Iterator[Measure]:
-    """Beside what Spark takes to write plain Parquet of the same columns from the same source: the
-    rest is what a stream, a commit and a sync cost. An absolute figure needs a machine that has
-    nothing else to do; the ratio needs it less."""
+    """Beside what Spark takes to write plain Parquet of the same columns from the same source,
+    through its JVM, without a stream, a commit and a sync. An absolute figure needs a machine that
+    has nothing else to do; the ratio needs it less."""
     rows = context.size(2_000_000, 50_000)
     with archives(context, {"amqp": rows, "plain": rows}) as cases:
         samples = alternate(cases, context.rounds(5))

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartiti
 
 from braidmq.model.errors import AccessRefused, NotAuthenticated, NotFound, OffsetOutOfRange
 from braidmq.pipeline.errors import BadOption, BrokerUnreachable, DataLoss
+from braidmq.pipeline.options import parse_options
 from braidmq.pipeline.reading import Ranges, SplitReader
 from braidmq.pipeline.source import FilteringReader, SplitPartition
 from braidmq.testing.live import free_ports
@@ -83,6 +84,23 @@ def test_segments_come_over_http_where_their_files_are_not(topics, filled):
     assert any(part.value.segments for part in parts)
     found = rows(batch for part in parts for batch in reader.read(part))
     assert seen(found) == expected(topics, filled)
+
+
+def test_a_topic_that_is_compressed_comes_as_it_is_on_disk(topics: Topics) -> None:
+    """In place and over HTTP: whoever reads it expands it, and the broker does nothing."""
+    topic = topics.create(partitions=1, compression="zstd")
+    topics.fill(topic, 6000)
+    wait_until(lambda: topics.sealed(topic) > 2)
+    wanted = seen(topics.read(topic=topic, readMode="broker"))
+    assert len(wanted) == 6000
+    (part,) = topics.batch_reader(topic=topic).partitions()
+    options = parse_options({"url": topics.node.http_url, "topic": topic})
+    for directory in (part.value.directory, "/nowhere"):
+        split = replace(part.value, directory=directory, lease="")
+        reader = SplitReader(split, options)
+        assert seen(rows(reader.read())) == wanted
+        beyond = split.end - split.segments[-1].end_offset
+        assert reader.bytes_read < 6000 * 200 / 4 + beyond * 500
 
 
 def test_a_file_of_another_broker_is_not_taken_for_the_segment(topics, filled, tmp_path):

@@ -260,4 +260,6 @@ def _by_partition(table: pa.Table, names: tuple[str, ...]) -> Iterator[tuple[Par
     groups = numbered.group_by(list(names), use_threads=False).aggregate([("", "list")])
     for row in range(groups.num_rows):
         values = tuple(groups[name][row].as_py() for name in names)
-        yield values, table.take(groups["_list"].chunk(0)[row].values)
+        # As a rule all are of one topic and day, and need no copying.
+        one = groups.num_rows == 1
+        yield values, table if one else table.take(groups["_list"].chunk(0)[row].values)
