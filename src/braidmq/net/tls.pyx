@@ -207,6 +207,8 @@ cdef class TlsLink(TcpLink):
                 self.on_broken(self, error)
             self.abort()
             return 0
+        if self.is_ended:
+            INCOMING.read()  # what is behind a goodbye is nobody's, and least of all the next link's
         self.answer()
         self.received_bytes += got
         if got and not self.is_over:
@@ -215,7 +217,6 @@ cdef class TlsLink(TcpLink):
             elif self.fast_path is None or kept or not self.is_taken(got):
                 self.offer(VIEW, kept + got)
         if self.is_ended:
-            INCOMING.read()
             self.close()
         return 0
 
