@@ -16,6 +16,7 @@ from commands import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.table import Table
 
 from braidmq.cli.output import Output, Template, fitted_table
 from braidmq.cli.units import size_bytes, with_units
@@ -45,9 +46,42 @@ def test_a_table_is_never_wider_than_the_terminal(rows: list[dict[str, object]],
 
 def test_columns_are_left_out_by_rule_and_said() -> None:
     row = {"name": "n" * 30, "peer": "p" * 30, "client": "c" * 30}
-    assert fitted_table([row], ("name", "peer", "client"), ("peer",), 60)[1] == []
+    assert fitted_table([row], ("name", "peer", "client"), ("peer",), 94)[1] == []
     assert fitted_table([row], ("name", "peer", "client"), ("peer",), 40)[1] == ["peer"]
     assert fitted_table([row], ("name", "peer", "client"), (), 40)[1] == ["client"]
+
+
+@pytest.mark.parametrize(
+    "whole",
+    ["orders-of-northern-europe-and-asia", "2026-01-01 00:00:00.000Z"],
+    ids=["name", "time"],
+)
+def test_names_and_times_stay_whole_while_there_is_something_lesser(whole: str) -> None:
+    row = {"id": whole, "about": "some words that may stand below each other", "peer": "p" * 20}
+    table, hidden = fitted_table([row], ("id", "about", "peer"), ("peer",), 60)
+    assert hidden == ["peer"]
+    shown = _lines(table, 60)
+    assert shown[1].startswith(whole)
+    assert len(shown) > 2
+    assert fitted_table([row], ("id", "about", "peer"), ("peer",), 30)[1] != []
+
+
+def test_titles_take_two_lines_at_most() -> None:
+    row = dict.fromkeys(("name", "oldest_in_flight", "published_/s"), 1)
+    table, hidden = fitted_table([row], tuple(row), (), 30)
+    assert not hidden
+    assert _lines(table, 30) == [
+        "      oldest in  published",
+        "name     flight         /s",
+        "   1          1          1",
+    ]
+
+
+def _lines(table: Table, wide: int) -> list[str]:
+    console = Console(width=wide, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def test_templates() -> None:

@@ -380,7 +380,8 @@ class EngineWorld:
                     record.timestamp_ms,
                     record.due_at_ms,
                     record.expires_at_ms,
-                    durable and topic.policy.durability != "memory",
+                    (durable or not topic.policy.retention.until_acked)
+                    and topic.policy.durability != "memory",
                 )
                 for record in found
             ]

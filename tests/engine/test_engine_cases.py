@@ -6,7 +6,7 @@ import pytest
 from engine_model_world import HERE, QUEUE, SMALL
 
 from braidmq.engine.engine import Engine
-from braidmq.engine.policy import QUEUE_SETTINGS
+from braidmq.engine.policy import QUEUE_SETTINGS, TopicKind
 from braidmq.engine.states import State
 from braidmq.engine.topics import Credit, Delivery, Mode
 from braidmq.record.batch import RecordBatch
@@ -78,6 +78,27 @@ def test_lost_transient_messages_do_not_hold_up_the_floor() -> None:
     assert values_of(engine.dispatching.dispatch(NOW)) == [b"3"]
     assert sub.views[0].state.settled.floor == 3
     assert sub.views[0].log.start_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("topic", 3), ("stream", 3), ("quorum", 3), ("classic", 1), ("queue", 1)]
+)
+def test_logs_and_quorum_queues_keep_what_they_take(kind: TopicKind, kept: int) -> None:
+    engine = open_engine()
+    topic = engine.topics.create(HERE, "t", {"partitions": 1}, now_ms=NOW, kind=kind)
+    other = engine.topics.create(HERE, "other", QUEUE, now_ms=NOW)
+    for each in (topic, other):
+        engine.subscriptions.subscribe(each, "s", now_ms=NOW)
+    alone = engine.publishing.publish(topic, plain(b"alone"), now_ms=NOW, durable=False)
+    assert (alone.lsn is not None) == (kept == 3), "a confirm says that it is on disk"
+    engine.publishing.fan_out([topic, other], plain(b"many"), now_ms=NOW, durable=False)
+    engine.publishing.publish(topic, plain(b"durable"), now_ms=NOW)
+    engine = reopen(engine)
+    for name, count in (("t", kept), ("other", 0)):
+        sub = engine.state.subscription(engine.state.topic(HERE, name), "s")
+        engine.consumers.attach(sub, now_ms=NOW, auto_ack=True)
+        values = [b"alone", b"many", b"durable"][-count:] if count else []
+        assert values_of(engine.dispatching.dispatch(NOW)) == values
 
 
 def test_a_new_message_is_not_taken_for_a_lost_one_that_expired() -> None:

@@ -67,7 +67,7 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option(help="Only what died before.")]
 EVERYWHERE = ("namespace", "topic", "queue", *COLUMNS)
-LESSER = ("namespace", "attempts", "queue", "subscription", "reason")
+LESSER = ("namespace", "attempts", "queue", "subscription", "value", "reason")
 
 
 def _wanted(

@@ -61,7 +61,8 @@ def filters(
     api = node.api()
     found = api.first("mqtt", "sessions", client, "filters", limit=limit)
     if not out.is_data:
-        found = [each | {"identifier": each["identifier"] or None} for each in found]
+        unsaid = ("identifier", "share", "queue_group")
+        found = [each | {name: each[name] or None for name in unsaid} for each in found]
     out.show(found, FILTERS)
 
 

@@ -148,7 +148,7 @@ class Output(NamedTuple):
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for field in fields:
-            table.add_row(field.replace("_", " "), Text(cell(found.get(field))))
+            table.add_row(field.replace("_", " "), Text(cell(found.get(field)) or "-"))
         console().print(table)
 
     def show_lines(self, lines: Iterable[str], rows: list[Row]) -> None:
@@ -193,7 +193,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], lesser: Sequence[st
     table, hidden = fitted_table(rows, columns, lesser, width(), overflow="fold")
     out = console()
     out.print(table)
-    if hidden:
+    if hidden and rows:
         note = f"not shown at this width: {', '.join(hidden)}; --json has all"
         out.print(f"({note})", style="dim", highlight=False, markup=False)
 
@@ -213,22 +213,24 @@ def fitted_table(
 ) -> "tuple[Table, list[str]]":
     """Numbers to the right, everything else to the left; and the columns that had no room.
 
-    What is too wide is made to fit in this order: titles take two lines, text is broken between
-    words (a word that is longer is broken too, or ends in …), and then columns are left out, the
-    lesser ones first and after them from the right.
+    What is too wide is made to fit in this order: titles take two lines, prose is broken between
+    words, and lesser columns are left out. Only where that is not enough names and times are
+    broken too, or end in …, before lesser columns and then others, from the right, are left out.
     """
     from rich.table import Table
     from rich.text import Text
 
     cells = {name: [cell(row.get(name)) for row in rows] for name in columns}
     numbers = {name for name in columns if _is_of_numbers([row.get(name) for row in rows])}
-    shown = list(columns)
-    widths = _widths(shown, cells, numbers, columns_max)
+    prose = {name for name in columns if name not in numbers and any(map(_is_prose, cells[name]))}
+    others = {name for name in columns if name not in numbers}
     leaving = [name for name in lesser if name in columns]
-    leaving += [name for name in reversed(columns) if name not in lesser]
-    while widths is None:
-        shown.remove(leaving.pop(0))
-        widths = _widths(shown, cells, numbers, columns_max)
+    widths = _leave_out(columns, leaving, cells, prose, columns_max)
+    if widths is None:
+        leaving += [name for name in reversed(columns) if name not in lesser]
+        widths = _leave_out(columns, leaving, cells, others, columns_max)
+    assert widths is not None, "one column always fits"
+    shown = [name for name in columns if name in widths]
     table = Table(box=None, pad_edge=False)
     for name in shown:
         table.add_column(
@@ -244,8 +246,26 @@ def fitted_table(
     return table, hidden
 
 
+def _leave_out(
+    columns: Sequence[str],
+    leaving: Sequence[str],
+    cells: Mapping[str, list[str]],
+    breakable: set[str],
+    columns_max: int,
+) -> dict[str, int] | None:
+    """The widths of those there is room for, without as many of the ``leaving`` as it takes."""
+    shown = list(columns)
+    widths = _widths(shown, cells, breakable, columns_max)
+    for name in leaving:
+        if widths is not None or len(shown) == 1:
+            break
+        shown.remove(name)
+        widths = _widths(shown, cells, breakable, columns_max)
+    return widths
+
+
 def _widths(
-    shown: Sequence[str], cells: Mapping[str, list[str]], numbers: set[str], columns_max: int
+    shown: Sequence[str], cells: Mapping[str, list[str]], breakable: set[str], columns_max: int
 ) -> dict[str, int] | None:
     """None: there is no room for all of these."""
     room = columns_max - GAP * (len(shown) - 1)
@@ -256,18 +276,42 @@ def _widths(
     found = {name: max(inside[name], _wide(_title(name))) for name in shown}
     if sum(found.values()) <= room:
         return found
-    found = {
-        name: max(inside[name], *(_wide(word) for word in _title(name).split())) for name in shown
-    }
-    texts = [name for name in shown if name not in numbers]
+    found = {name: max(inside[name], _in_two_lines(_title(name))) for name in shown}
+    texts = [name for name in shown if name in breakable]
     # Half of the longest name: of what the others say one has to know whose it is.
     least = {shown[0]: -(-inside[shown[0]] // 2)}
     for cap in range(max(found.values()), TEXT_COLUMNS_MIN - 1, -1):
-        capped = found | {name: min(found[name], max(cap, least.get(name, 0))) for name in texts}
+        capped = found | {
+            name: min(found[name], max(cap, least.get(name, 0), _longest_word(_title(name))))
+            for name in texts
+        }
         if sum(capped.values()) <= room:
             return capped
     # What stands alone is cut rather than left out.
     return {shown[0]: max(room, 1)} if len(shown) == 1 else None
+
+
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
+
+
+def _is_prose(text: str) -> bool:
+    """Words, that may stand in lines below each other."""
+    return " " in text and not TIME.match(text)
+
+
+def _longest_word(text: str) -> int:
+    return max((_wide(word) for word in text.split()), default=0)
+
+
+def _in_two_lines(text: str) -> int:
+    words = text.split()
+    return min(
+        (
+            max(_wide(" ".join(words[:at])), _wide(" ".join(words[at:])))
+            for at in range(1, len(words))
+        ),
+        default=_wide(text),
+    )
 
 
 def _title(column: str) -> str:
@@ -287,11 +331,11 @@ def _wide(text: str) -> int:
 
 
 def cell(value: object) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list) and value:
         return ", ".join(map(cell, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-" if value is None else printable(str(value))
+    return "-" if value is None or value == [] else printable(str(value))
 
 
 def printable(text: str) -> str:

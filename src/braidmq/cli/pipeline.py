@@ -336,6 +336,7 @@ def list_pipelines(
             **each,
             "pipeline": each["name"],
             "parameters": _parameters(each),
+            "batch": None if each["batch"] < 0 else each["batch"],
             "rows_/s": round(each["rows_per_s"]),
             "seen": _ago(each["seen_ms"]),
         }

@@ -115,7 +115,7 @@ def _require_data(data_dir: Path) -> None:
 
     if not (data_dir / DIRECTORY).is_dir():
         raise SetupError(
-            f"{data_dir} is not the data directory of a node",
+            f"'{data_dir}' is not the data directory of a node",
             remedy="Give --data-dir as `braid serve` has it",
         )
 

@@ -147,6 +147,7 @@ def show_consumers(out: Output, found: list[dict[str, Any]], before: tuple[str, 
             {"credit": None, "prefetch": None, **nobody, **each, **each.get("client", {})}
             for each in found
         ]
+        found = [each | {"tag": each["tag"] or None} for each in found]  # MQTT's have none
     out.show(found, (*before, *CONSUMER_COLUMNS), CONSUMERS_LESSER)
 
 

@@ -55,7 +55,7 @@ def usage(
         writer.writeheader()
         writer.writerows(rows)
     else:
-        out.show([_shown(row) for row in rows], COLUMNS)
+        out.show([_shown(row, daily=daily) for row in rows], COLUMNS)
 
 
 def _from_ms(text: str | None) -> int:
@@ -69,9 +69,10 @@ def _rows(api: Api, **query: str | int | None) -> Iterator[dict[str, Any]]:
         yield from page["rows"]
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown(row: dict[str, Any], *, daily: bool) -> dict[str, Any]:
+    date, clock = str(time_text(row["start_ms"])).split(" ")
     return row | {
-        "start": time_text(row["start_ms"]),
+        "start": date if daily else f"{date} {clock[:5]}",
         "in": size_text(row["published_bytes"]),
         "out": size_text(row["delivered_bytes"]),
     }

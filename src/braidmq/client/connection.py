@@ -8,8 +8,8 @@ from collections import deque
 from typing import TypeVar, cast
 
 from braidmq.client.address import Address
-from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost, from_reply
-from braidmq.model.errors import AccessRefused, BraidError, NotAuthenticated
+from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost, Suspected, from_reply
+from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
 from braidmq.wire.amqp.client import EVENT_CONFIRM, EVENT_DELIVERIES, DeliveryRun, scan
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, UnexpectedFrame
@@ -81,7 +81,8 @@ class Channel:
         self.number = number
         self.owner = owner
         self.open = True
-        self._calls: deque[asyncio.Future[Method]] = deque()
+        self._calls: deque[tuple[Method, asyncio.Future[Method]]] = deque()
+        """What was asked, and who waits for its answer."""
 
     @property
     def frame_max(self) -> int:
@@ -92,7 +93,21 @@ class Channel:
             self.connection.write(data)
 
     def send(self, method: Method) -> None:
-        self.write(method_frame(self.number, method))
+        self.write(self._frame(method))
+
+    def _frame(self, method: Method) -> bytes:
+        """Raises BadRequest for what the broker would end the connection over: it would do so again
+        on the next one."""
+        try:
+            frame = method_frame(self.number, method)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadRequest(f"{method.NAME} can't be encoded: {error}") from None
+        if len(frame) > self.frame_max:
+            raise BadRequest(
+                f"{method.NAME} would have {len(frame)} bytes,"
+                f" and the broker takes {self.frame_max}"
+            )
+        return frame
 
     async def call(self, method: Method, reply: type[_MethodT]) -> _MethodT:
         """Raises what the broker closes the channel or the connection with."""
@@ -105,10 +120,11 @@ class Channel:
         """As ``call``, for who need not wait."""
         if not self.open:
             raise self.connection.error or ConnectionLost("the channel is closed")
+        frame = self._frame(method)
         waiting: asyncio.Future[Method] = self.connection.loop.create_future()
         # Replies come in order: one nobody waits for any more still takes its place.
-        self._calls.append(waiting)
-        self.send(method)
+        self._calls.append((method, waiting))
+        self.write(frame)
         return waiting
 
     async def close(self) -> None:
@@ -135,14 +151,27 @@ class Channel:
         elif isinstance(method, BasicPlaced):
             self.owner.on_placed(method)
         elif self._calls:
-            waiting = self._calls.popleft()
+            _, waiting = self._calls.popleft()
             if not waiting.done():
                 waiting.set_result(method)
+
+    def is_asking(self, class_id: int, method_id: int) -> bool:
+        """Whether the broker may be at a method of these ids, or at any if they are 0."""
+        if not self._calls:
+            return False
+        asked, _ = self._calls[0]
+        return class_id == 0 or (class_id, method_id) == asked.IDS
+
+    def refuse(self, error: BraidError) -> None:
+        """What is being asked is why the connection ends."""
+        _, waiting = self._calls.popleft()
+        if not waiting.done():
+            waiting.set_exception(error)
 
     def fail(self, error: BraidError) -> None:
         self.open = False
         while self._calls:
-            waiting = self._calls.popleft()
+            _, waiting = self._calls.popleft()
             if not waiting.done():
                 waiting.set_exception(error)
 
@@ -198,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         self._beat: asyncio.TimerHandle | None = None
         self._beat_due = 0.0
         self._received_at = self._sent_at = loop.time()
+        self._opened = False
         self._closing = False
 
     @classmethod
@@ -247,6 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self.frame_max, self.channel_max = tuned.frame_max, tuned.channel_max
         self._say(ConnectionOpen(address.vhost))
         await self._expect(ConnectionOpenOk)
+        self._opened = True
         self._heartbeat_s = tuned.heartbeat
         if tuned.heartbeat:
             self._next_beat()
@@ -393,13 +424,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_control(self, method: Method) -> None:
         if isinstance(method, ConnectionClose):
-            self._say(ConnectionCloseOk())
-            self._flush()
-            text = f"the broker closed the connection: {method.reply_code} {method.reply_text}"
-            if method.reply_code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED):
-                self._end(AccessRefused(text))
-            else:
-                self._end(ConnectionLost(text))
+            self._on_close(method)
         elif isinstance(method, ConnectionBlocked):
             self.blocked = method.reason or "no reason given"
         elif isinstance(method, ConnectionUnblocked):
@@ -407,6 +432,28 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._control.append(method)
             self._wake()
+
+    def _on_close(self, method: ConnectionClose) -> None:
+        self._say(ConnectionCloseOk())
+        self._flush()
+        code, said = method.reply_code, method.reply_text
+        refused = code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED)
+        if refused and not self._opened:
+            reason = said.partition(" - ")[2] or said
+            self._end(AccessRefused(f"the broker closed the connection: {reason}"))
+            return
+        if code != ReplyCode.CONNECTION_FORCED:
+            self._blame(method)
+        self._end(ConnectionLost(f"the broker closed the connection: {code} {said}"))
+
+    def _blame(self, said: ConnectionClose) -> None:
+        """A request that the broker ends connections over is refused, not asked again. It names the
+        method, not the channel: where it may be one of several, each is asked again, alone."""
+        ids = said.class_id, said.method_id
+        asking = [each for each in self._channels.values() if each.is_asking(*ids)]
+        error = from_reply(said.reply_code, said.reply_text)
+        for channel in asking:
+            channel.refuse(error if len(asking) == 1 else Suspected(str(error)))
 
     def _wake(self) -> None:
         if self._control_waiter is not None and not self._control_waiter.done():

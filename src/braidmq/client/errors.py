@@ -41,6 +41,10 @@ class Closed(ClientError):
     remedy = "Use it inside its `with`"
 
 
+class Suspected(ConnectionLost):
+    """The broker closed the connection over this request or another one that was under way."""
+
+
 class ChannelClosed(ClientError):
     """The broker refused a request on a channel and closed it."""
 
@@ -56,6 +60,7 @@ class PublishError(ClientError):
 class Unroutable(PublishError):
     """Nobody gets what is published there."""
 
+    kind = Kind.NOT_FOUND
     code = "unroutable"
     remedy = "Create the topic, or bind a queue to the exchange, before publishing to it"
 
@@ -274,7 +279,11 @@ _BY_REPLY: dict[int, type[BraidError]] = {
     ReplyCode.NOT_FOUND: NotFound,
     ReplyCode.RESOURCE_LOCKED: Conflict,
     ReplyCode.PRECONDITION_FAILED: Conflict,
+    ReplyCode.FRAME_ERROR: BadRequest,
+    ReplyCode.SYNTAX_ERROR: BadRequest,
+    ReplyCode.COMMAND_INVALID: BadRequest,
     ReplyCode.NOT_ALLOWED: AccessRefused,
+    ReplyCode.NOT_IMPLEMENTED: Unsupported,
 }
 
 _BY_STATUS: dict[int, type[BraidError]] = {

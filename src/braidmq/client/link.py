@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from braidmq.client.address import Address
 from braidmq.client.connection import Channel, ChannelOwner, Connection
-from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost
+from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost, Suspected
 from braidmq.client.topology import Topology
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.methods import Method
@@ -67,6 +67,8 @@ class Link:
         self._name = name
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
+        self._alone = asyncio.Lock()
+        """Held by a request that may be what the broker closed the connection over."""
         self._attachments: dict[int, Attachment] = {}
         self._numbers: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,13 +126,24 @@ class Link:
 
     async def request(self, method: Method) -> Method:
         """Ask on a channel of its own; again on the next connection if this one is lost, as asking
-        twice is as good as once."""
+        twice is as good as once. Raises what the broker refuses it with."""
+        suspected = False
         while True:
             try:
-                async with self.short_channel(ChannelOwner()) as channel:
+                async with self._turn(suspected), self.short_channel(ChannelOwner()) as channel:
                     return await channel.ask(method)
-            except ConnectionLost:
+            except ConnectionLost as lost:
                 self.require_open()
+                suspected = isinstance(lost, Suspected)
+
+    @asynccontextmanager
+    async def _turn(self, alone: bool) -> AsyncIterator[None]:
+        """Requests are made together, but for those that must be told from others."""
+        async with self._alone:
+            if alone:
+                yield
+                return
+        yield
 
     @asynccontextmanager
     async def short_channel(self, owner: ChannelOwner) -> AsyncIterator[Channel]:
@@ -161,14 +174,17 @@ class Link:
         """Give a producer or consumer its channel, and another whenever the connection is lost."""
         self.require_open()
         attachment.number = self._take_number()
+        suspected = False
         while True:
             try:
-                connection = await self._ready()
-                await self._attach(connection, attachment)
+                async with self._turn(suspected):
+                    connection = await self._ready()
+                    await self._attach(connection, attachment)
                 break
-            except ConnectionLost:
+            except ConnectionLost as lost:
                 attachment.detached()
                 self.require_open()
+                suspected = isinstance(lost, Suspected)
             except BaseException:
                 self._start(self._release(attachment.number))
                 attachment.number = 0

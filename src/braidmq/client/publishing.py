@@ -34,6 +34,7 @@ from braidmq.client.metadata import NO_METADATA, BadMetadata, Metadata, encode_m
 from braidmq.client.options import one_of
 from braidmq.model.errors import BadRequest, BraidError
 from braidmq.wire.amqp.client import PublishBatch, publish_head
+from braidmq.wire.amqp.handshake import FRAME_BYTES_MAX
 from braidmq.wire.amqp.methods import (
     BasicPlaced,
     BasicPublish,
@@ -65,6 +66,9 @@ MANY = 1000
 """Messages of ``send_many`` that are rendered at once, so that others get their turn."""
 REPLY_ADDRESS = "amq.rabbitmq.reply-to."
 """How the address of a caller begins, to which an answer goes without a queue."""
+HEADER_BYTES = 8 + 12
+"""Of the frame that says what a message is, besides its properties: it is one frame, whatever is in
+it, and the broker ends the connection over one that is larger than agreed."""
 HEADS_MAX = 4096
 """Topics whose basic.publish is remembered."""
 
@@ -190,6 +194,7 @@ class Publishing(ChannelOwner):
         """Whether each put has to look at more than the window."""
         self._on_error = on_error
         self._channel: Channel | None = None
+        self._properties_bytes_max = FRAME_BYTES_MAX - HEADER_BYTES
         self._heads: dict[tuple[str, str], bytes] = {}
         self._topic_heads: dict[str, bytes] = {}
         """Those of the default exchange, where messages mostly go."""
@@ -325,7 +330,7 @@ class Publishing(ChannelOwner):
         if type(value) is not bytes:
             value = _as_bytes(value)
         head = self._heads.get((exchange, topic)) or self._head(exchange, topic)
-        properties = encode_metadata(metadata) if metadata else NO_METADATA
+        properties = self._properties(metadata) if metadata else NO_METADATA
         batch, index = self._batch, self._publishes.count
         self._unconfirmed += 1
         if self._publishes.add(head, properties, value):
@@ -351,7 +356,7 @@ class Publishing(ChannelOwner):
         waits: bool,
     ) -> AsyncIterator[_Batch]:
         """Batches of their own, sent as there is room."""
-        properties = encode_metadata(metadata)
+        properties = self._properties(metadata)
         self._close_batch()
         for first in range(0, len(values), MANY):
             if not self._has_room:
@@ -390,6 +395,16 @@ class Publishing(ChannelOwner):
         if not exchange:
             self._topic_heads[topic] = head
         return head
+
+    def _properties(self, metadata: Metadata) -> bytes:
+        properties = encode_metadata(metadata)
+        if len(properties) > self._properties_bytes_max:
+            raise BadMetadata(
+                f"what is said of the message has {len(properties)} bytes, and the broker takes"
+                f" {self._properties_bytes_max}",
+                remedy="Say less in its headers: put it into the value",
+            )
+        return properties
 
     def _close_batch(self) -> None:
         if self._linger is not None:
@@ -481,6 +496,7 @@ class Publishing(ChannelOwner):
             unsettled = sum(batch.count - batch.settled for batch in self._sent)
             await self._identity.attach(channel, self._given - unsettled)
         self._channel = channel
+        self._properties_bytes_max = channel.frame_max - HEADER_BYTES
         self._next_tag = 1
         for batch in list(self._sent):
             batch.first_tag = self._next_tag - batch.settled

@@ -69,6 +69,14 @@ class Topology:
         self._queues.pop(queue, None)
         self._forget_bindings(lambda key: key[0] == "queue" and key[1] == queue)
 
+    def _forget(self, method: Method) -> None:
+        if isinstance(method, QueueDeclare):
+            self._queues.pop(method.queue, None)
+        elif isinstance(method, ExchangeDeclare):
+            self._exchanges.pop(method.exchange, None)
+        elif isinstance(method, QueueBind | ExchangeBind):
+            self._bindings.pop((_key(method), _arguments(method)), None)
+
     def _forget_bindings(self, is_gone: Callable[[Key], bool]) -> None:
         for each in [each for each in self._bindings if is_gone(each[0])]:
             del self._bindings[each]
@@ -99,6 +107,9 @@ class Topology:
                     method.NAME,
                     error,
                 )
+                if connection.error is not None:
+                    self._forget(method)  # or the next connection would end over it too
+                    raise connection.error from None
 
 
 async def _declare(connection: Connection, method: Method) -> None:

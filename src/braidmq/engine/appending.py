@@ -107,9 +107,10 @@ class Appending:
         in_memory: list[TopicPartition] = []
         waits = False
         for target in targets:
-            if durable and target.topic.journaled:
+            topic = target.topic
+            if topic.journaled and (durable or topic.keeps_transient):
                 on_disk.append(target)
-                waits = waits or target.topic.policy.durability == "disk"
+                waits = waits or topic.policy.durability == "disk"
             else:
                 in_memory.append(target)
             if not target.views:

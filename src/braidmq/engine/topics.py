@@ -70,6 +70,7 @@ class Topic:
         "idle_timer",
         "journaled",
         "keeps_acked",
+        "keeps_transient",
         "kind",
         "lane_of",
         "last_used_ms",
@@ -151,6 +152,9 @@ class Topic:
         rule = policy.retention
         self.until_acked = rule.until_acked
         self.keeps_acked = rule.keeps_acked
+        self.keeps_transient = self.kind == "quorum" or not rule.until_acked
+        """A log or a quorum queue keeps what it takes, as in RabbitMQ: a publisher that asks for
+        less, by delivery mode or QoS, asks nothing of it."""
         self.deduplicates = policy.deduplication_window_ms > 0
         self.by_key = policy.partition_strategy == "hash"
         self.needs_partition = policy.partition_strategy == "explicit"

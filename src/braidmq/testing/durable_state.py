@@ -180,7 +180,7 @@ FIELDS: dict[type, Fields] = {
             (
                 *("dead_letter", "lane_of", "drops_head", "counts_ready", "bounded", "journaled"),
                 *("message_bytes_max", "until_acked", "deduplicates", "takes_any", "limited"),
-                *("keeps_acked", "by_key", "needs_partition", "prefetch_max"),
+                *("keeps_acked", "keeps_transient", "by_key", "needs_partition", "prefetch_max"),
             ),
             FROM_POLICY,
         ),

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from paho.mqtt import publish
+from paho.mqtt.client import MQTTv311
 from raw_client import Gone, RawClient, content_frames
 
 from braidmq.testing.live import LiveNode, live_node
@@ -205,6 +207,48 @@ def test_twenty_kills_under_load(tmp_path: Path) -> None:
     assert len(ledger.confirmed) > 100 * KILLS
     assert len(ledger.acked_safely) > 50 * KILLS
     assert len(ledger.delivered_safely - ledger.acked_safely) > KILLS
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("queue_type", "kept"), [("stream", True), ("quorum", True), ("classic", False)]
+)
+def test_logs_and_quorum_queues_keep_what_is_not_persistent(
+    tmp_path: Path, queue_type: str, kept: bool
+) -> None:
+    """In every protocol that can say so: AMQP, and MQTT at QoS 0; ``$queue`` always asks for it."""
+    with live_node(tmp_path) as node, RawClient(node) as client:
+        client.open(1)
+        client.declare("q", durable=True, arguments={"x-queue-type": queue_type})
+        client.ask(1, m.QueueBind("q", "amq.topic", "a.#"), m.QueueBindOk)
+        client.ask(1, m.ConfirmSelect(), m.ConfirmSelectOk)
+        client.send(content_frames(1, m.BasicPublish("", "q"), b"mode 1", b"\x10\0\x01"))
+        client.send(content_frames(1, m.BasicPublish("", "q"), b"no mode", b"\0\0"))
+        acks = client.expect(m.BasicAck).delivery_tag
+        while acks < 2:
+            acks = client.expect(m.BasicAck).delivery_tag
+        port = node.ports["mqtt_port"]
+        for topic, body in (("$queue/q", "always kept"), ("a/b", "QoS 0")):
+            publish.single(topic, body, qos=0, port=port, client_id="p", protocol=MQTTv311)
+        arguments = {"x-queue-type": queue_type}
+        while client.declare("q", durable=True, arguments=arguments).message_count < 4:
+            pass
+        # There is one journal: its confirm says that what came before it is on disk.
+        client.publish(1, "q", b"persistent")
+        client.expect(m.BasicAck)
+        node.kill()
+    with live_node(tmp_path) as node, RawClient(node) as client:
+        client.open(1)
+        client.ask(1, m.BasicQos(0, 100), m.BasicQosOk)
+        start = {"x-stream-offset": "first"} if queue_type == "stream" else {}
+        client.ask(1, m.BasicConsume("q", "c", arguments=start), m.BasicConsumeOk)
+        sure = {b"always kept", b"persistent"}
+        values = sure | {b"mode 1", b"no mode", b"QoS 0"} if kept else sure
+        found = set()
+        for _ in values:
+            client.expect(m.BasicDeliver)
+            found.add(client.content()[1])
+        assert found == values
 
 
 @pytest.mark.crash

@@ -5,10 +5,9 @@ from braidmq.model.errors import BadRequest, BraidError, Conflict, Kind, NotFoun
 
 class ExchangeNotFound(NotFound):
     code = "exchange-not-found"
-    remedy = "Declare it first"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no exchange '{name}'")
+        super().__init__(f"there is no exchange '{name}'")
         self.name = name
 
 

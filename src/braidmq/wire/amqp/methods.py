@@ -23,6 +23,8 @@ class Method(msgspec.Struct, frozen=True):
     """What ``decode`` gives and ``encode`` takes. The class attributes come from ``METHODS``."""
 
     NAME: ClassVar[str]
+    IDS: ClassVar[tuple[int, int]]
+    """Of its class, and its own."""
     REPLIES: ClassVar[tuple[type["Method"], ...]]
     """The sender waits for one of these, unless it said nowait."""
 
@@ -682,6 +684,7 @@ def _plan(spec: MethodSpec) -> _Plan:
     assert named == spec.method.__struct_fields__, spec.name
     method = spec.method
     method.NAME = spec.name
+    method.IDS = spec.class_id, spec.method_id
     method.REPLIES = spec.replies
     return _Plan(spec, struct.pack(">HH", spec.class_id, spec.method_id), steps)
 
