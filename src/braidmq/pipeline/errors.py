@@ -48,7 +48,7 @@ class StaleCheckpoint(BraidError):
     code = "stale-checkpoint"
     remedy = (
         "With a new checkpoint give the application a new applicationEpoch; with an old one from a"
-        " backup, what it would write is in the topic already"
+        " backup, what it would write is there already"
     )
 
 

@@ -77,7 +77,7 @@ from braidmq.pipeline.planning import (
 )
 from braidmq.pipeline.reading import SplitReader
 from braidmq.pipeline.sink import BatchWriter, StreamWriter
-from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options, refuse_batch_number
+from braidmq.pipeline.sink_options import SinkOptions, check_counting, parse_sink_options
 from braidmq.pipeline.typed import TypedRows
 
 logger = logging.getLogger(__name__)
@@ -165,15 +165,14 @@ class BraidDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise BadOption("a topic can only be appended to", remedy='Use .mode("append")')
-        return BatchWriter(self._sink_options(schema))
+        return BatchWriter(self._sink_options(schema, streams=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        options = self._sink_options(schema)
-        refuse_batch_number(options.batch)
-        return StreamWriter(options)
+        return StreamWriter(self._sink_options(schema, streams=True))
 
-    def _sink_options(self, schema: StructType) -> SinkOptions:
+    def _sink_options(self, schema: StructType, *, streams: bool) -> SinkOptions:
         options = parse_sink_options(self._given)
+        check_counting(options, streams=streams)
         check_columns(schema.fieldNames(), options)
         return options
 

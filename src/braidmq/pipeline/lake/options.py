@@ -38,6 +38,7 @@ class LakeOptions:
     application: str = ""
     epoch: int = 0
     batch: int | None = None
+    instance: str = ""
     version: int | None = None
     """Of the table: what is read, and what an overwriting replaces."""
     timestamp: datetime | None = None
@@ -100,6 +101,7 @@ _READERS: Readers = {
     "applicationId": ("application", text),
     "applicationEpoch": ("epoch", number),
     "batchId": ("batch", number),
+    "applicationInstance": ("instance", text),
     "version": ("version", _version),
     "timestamp": ("timestamp", _moment),
     "range": ("within", _within),
@@ -141,7 +143,10 @@ def _refuse(options: LakeOptions, unused: Set[str], what: str) -> None:
 
 
 OF_WRITING = frozenset(
-    {"application", "epoch", "batch", "partition_by", "merge_schema", "checkpoint_every"}
+    {
+        *("application", "epoch", "batch", "instance"),
+        *("partition_by", "merge_schema", "checkpoint_every"),
+    }
 )
 
 

@@ -5,7 +5,8 @@ import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -172,6 +173,41 @@ def check_writable(table: DeltaTable) -> None:
 
 # --- committing ---
 
+INSTANCE = "#instance"
+"""After an application's name: a second transaction of each commit, whose number says who counts.
+Delta keeps a number for a name, and no text."""
+
+
+class Step(NamedTuple):
+    """A number that an application commits once to a table, however often it tries."""
+
+    application: str
+    number: int
+    instance: str = ""
+    """Who counts: a query with a new checkpoint is another. Empty: a user who does it by hand."""
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        found = [Transaction(self.application, self.number)]
+        if self.instance:
+            found.append(Transaction(self.application + INSTANCE, _as_number(self.instance)))
+        return found
+
+    def may_be_in(self, table: DeltaTable) -> bool:
+        """Whether it took effect, as far as the log says."""
+        return self.is_of(table) and bool(
+            table.transaction_version(self.application) == self.number
+        )
+
+    def is_of(self, table: DeltaTable) -> bool:
+        """Whether those that the table has of the application are of the same who counts."""
+        counts = table.transaction_version(self.application + INSTANCE)
+        return not self.instance or counts is None or counts == _as_number(self.instance)
+
+
+def _as_number(instance: str) -> int:
+    return int.from_bytes(sha256(instance.encode()).digest()[:7])
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -194,7 +230,7 @@ class Commit:
     schema: StructType
     """Of the files and their partitions."""
     files: Sequence[DataFile]
-    step: Transaction
+    step: Step
     mode: str = "append"
 
     def apply(self) -> bool:
@@ -257,7 +293,7 @@ class Commit:
         )
 
     def _properties(self) -> CommitProperties:
-        return CommitProperties(app_transactions=[self.step])
+        return CommitProperties(app_transactions=self.step.transactions)
 
 
 def check_fits(table: DeltaTable, options: LakeOptions, given: StructType) -> list[StructField]:
@@ -283,18 +319,25 @@ def _check_nulls(table: DeltaTable, files: Sequence[DataFile]) -> None:
             raise WrongSchema(f"column {column.name!r} may not be null, and some rows have none")
 
 
-def is_there(options: LakeOptions, table: DeltaTable | None, step: Transaction) -> bool:
+def is_there(options: LakeOptions, table: DeltaTable | None, step: Step) -> bool:
     """Whether this batch was committed; then it is on disk when this returns, too: who committed
     it may have ended before it was. Raises StaleCheckpoint."""
-    last = None if table is None else table.transaction_version(step.app_id)
-    if last is not None and last > step.version:
+    if table is None:
+        return False
+    last = table.transaction_version(step.application)
+    if not step.is_of(table):
         raise StaleCheckpoint(
-            f"application {step.app_id!r} has committed batch {last} to this lake already, and"
-            f" this query begins again at batch {step.version}"
+            f"batches of application {step.application!r} in this lake are counted by another"
+            f" query, and not by {step.instance}, which is at batch {step.number}"
         )
-    if last == step.version:
+    if last is not None and last > step.number:
+        raise StaleCheckpoint(
+            f"application {step.application!r} has committed batch {last} to this lake already,"
+            f" and this query begins again at batch {step.number}"
+        )
+    if last == step.number:
         sync_log(options)
-    return last == step.version
+    return bool(last == step.number)
 
 
 def action(file: DataFile) -> Any:
