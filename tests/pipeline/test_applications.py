@@ -16,7 +16,7 @@ from braidmq.pipeline.lake.source import abort, commit
 from braidmq.pipeline.options import BrokerOptions
 from braidmq.pipeline.runner import Runner
 from braidmq.pipeline.sink import BatchWriter
-from braidmq.pipeline.source import BraidDataSource
+from braidmq.pipeline.source import BraidDataSource, BraidKafkaDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,9 +84,12 @@ def test_two_topics_do_not_share_the_numbers_of_one_application(topics: Topics) 
 
 def test_a_number_and_a_name_are_given_together(tmp_path: Path, topics: Topics) -> None:
     """Without a number each run of a job would be batch 0, and all but the first dropped."""
-    source = BraidDataSource({"url": topics.node.http_url, "topic": "t", "applicationId": "a"})
-    with pytest.raises(BadOption, match="batchId is needed"):
-        source.writer(_values(), False)
+    given = {"url": topics.node.http_url, "topic": "t", "applicationId": "a"}
+    for source in (BraidDataSource(given), BraidKafkaDataSource(given)):
+        with pytest.raises(BadOption, match="batchId is needed"):
+            source.writer(_values(), False)
+        with pytest.raises(BadOption, match="a stream counts"):
+            type(source)({**given, "batchId": "1"}).streamWriter(_values(), False)
     with pytest.raises(BadOption, match="batchId is needed"):
         write(tmp_path, numbers(0, 1), options={"applicationId": "a"})
     for name in ("batchId", "applicationEpoch", "applicationInstance"):

@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from braidmq.model.errors import BraidError
 from braidmq.pipeline.definition import (
     AVAILABLE_NOW,
     ONCE,
     SINK_KINDS,
     SOURCE_KINDS,
+    STORAGE,
     BadPipeline,
     Definition,
     Place,
@@ -374,6 +376,28 @@ def _check_chunks(definition: Definition) -> None:
 
 
 # --- what a file refers to ---
+
+
+def look_at_lakes(definition: Definition) -> None:
+    """Those in object stores: whether they answer, and whether what is read is there. Raises
+    BadPipeline."""
+    try:
+        from braidmq.pipeline.lake import table
+        from braidmq.pipeline.lake.options import parse_lake_options
+    except ImportError:  # who runs it has Spark; a check may be without
+        return
+    found = [
+        (f"source {each.name!r}", each.lake, each.options, True) for each in definition.sources
+    ]
+    found += [(f"sink {each.label!r}", each.lake, each.options, False) for each in definition.sinks]
+    for name, path, options, wanted in found:
+        if "://" not in path:
+            continue
+        given = {key: _text(each) for key, each in options.items() if key.startswith(STORAGE)}
+        try:
+            table.look(parse_lake_options({"path": path, **given}), wanted=wanted)
+        except BraidError as error:
+            raise BadPipeline(f"{name}: {error.args[0]}", remedy=error.remedy) from None
 
 
 def _counting_of_lake(definition: Definition, texts: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from braidmq.pipeline.definition import (
     Watermark,
 )
 from braidmq.pipeline.encoding import check_columns
-from braidmq.pipeline.errors import BadOption, PipelineFailed, said_by
+from braidmq.pipeline.errors import PipelineFailed, said_by
 from braidmq.pipeline.options import BrokerOptions
 from braidmq.pipeline.reporting import Progress, SinkProgress, TaskCounts
 from braidmq.pipeline.session import setting_text
@@ -66,12 +66,18 @@ class Runner:
         views = self.views()
         for sink in self.definition.sinks:
             frame = self.chosen(sink, views[sink.source])
-            if sink.topic:
-                options = {key: setting_text(each) for key, each in self.sink_options(sink).items()}
-                try:
+            options = {key: setting_text(each) for key, each in self.sink_options(sink).items()}
+            try:
+                if sink.topic:
                     check_columns(frame.columns, parse_sink_options(options))
-                except BadOption as error:
-                    raise BadPipeline(f"sink {sink.label!r}: {error}") from None
+                elif sink.lake:
+                    from braidmq.pipeline import lake
+
+                    lake.check(frame.schema, sink.mode, **options)
+            except BraidError as error:
+                raise BadPipeline(
+                    f"sink {sink.label!r}: {error.args[0]}", remedy=error.remedy
+                ) from None
 
     # --- views ---
 

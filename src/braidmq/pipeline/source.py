@@ -165,14 +165,18 @@ class BraidDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise BadOption("a topic can only be appended to", remedy='Use .mode("append")')
-        return BatchWriter(self._sink_options(schema, streams=False))
+        return BatchWriter(self._counting(schema, streams=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(self._sink_options(schema, streams=True))
+        return StreamWriter(self._counting(schema, streams=True))
 
-    def _sink_options(self, schema: StructType, *, streams: bool) -> SinkOptions:
-        options = parse_sink_options(self._given)
+    def _counting(self, schema: StructType, *, streams: bool) -> SinkOptions:
+        options = self._sink_options(schema)
         check_counting(options, streams=streams)
+        return options
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        options = parse_sink_options(self._given)
         check_columns(schema.fieldNames(), options)
         return options
 

@@ -87,6 +87,11 @@ def write(frame: "DataFrame", path: str, mode: str = "append", **options: Any) -
     return _write(parsed, frame.schema, step, mode, partial(_by_spark, frame))
 
 
+def check(schema: StructType, mode: str = "append", **options: Any) -> None:
+    """Whether columns of that schema can be written. Raises WrongSchema, LakeUnsupported."""
+    source.prepared(parse_lake_options(_texts(options)), schema, mode)
+
+
 def copy(
     spark: "SparkSession",
     messages: Mapping[str, Any],

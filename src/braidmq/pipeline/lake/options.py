@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from braidmq.pipeline.definition import STORAGE
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import Readers, boolean, positive, read_options, text
 from braidmq.pipeline.sink_options import number
-
-STORAGE = "storage."
-"""Before each option of the object store: ``storage.aws_region``."""
 
 WITHIN = re.compile(r"(.+):(-?\d+):(-?\d+)")
 

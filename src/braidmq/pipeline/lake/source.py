@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.errors import BadOption, LakeUnreachable
 from braidmq.pipeline.lake import files, rules, table
 from braidmq.pipeline.lake.options import (
     LakeOptions,
@@ -186,7 +186,7 @@ def abort(options: LakeOptions, written: Sequence[table.DataFile], step: table.S
     the log says that there was none. What is left over otherwise is for a vacuum."""
     try:
         there = table.find_table(options)
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, LakeUnreachable):
         return
     if there is None or not step.may_be_in(there):
         known = {each.path for each in table.active_files(there)} if there is not None else set()

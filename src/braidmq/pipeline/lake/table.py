@@ -2,9 +2,10 @@
 
 import json
 import posixpath
+import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -18,7 +19,14 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.types import StructField, StructType
 
 from braidmq.model.errors import NotFound
-from braidmq.pipeline.errors import LakeChanged, LakeUnsupported, StaleCheckpoint, WrongSchema
+from braidmq.pipeline.errors import (
+    BadOption,
+    LakeChanged,
+    LakeUnreachable,
+    LakeUnsupported,
+    StaleCheckpoint,
+    WrongSchema,
+)
 from braidmq.pipeline.lake.options import LakeOptions, Within
 from braidmq.pipeline.lake.rules import added
 from braidmq.pipeline.lake.syncing import sync_log
@@ -44,6 +52,15 @@ WRITER_FEATURES = READER_FEATURES | {
 }
 """An append is its own change feed; rules for values are looked for in the table itself."""
 
+IMPATIENT = {
+    "max_retries": "2",
+    "retry_timeout": "10s",
+    "connect_timeout": "5s",
+    "timeout": "10s",
+}
+"""Of an object store that a person waits for."""
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RULES_OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
@@ -88,10 +105,32 @@ def open_table(options: LakeOptions) -> DeltaTable:
 
 
 def find_table(options: LakeOptions) -> DeltaTable | None:
+    """Raises LakeUnreachable for one in an object store."""
     try:
         return DeltaTable(options.path, storage_options=options.storage or None)
-    except TableNotFoundError:
+    except TableNotFoundError as error:
+        if str(error).startswith("Unknown scheme"):
+            raise BadOption(f"path: there is no object store of the kind {options.path}") from None
         return None
+    except OSError as error:
+        if options.is_local:
+            raise
+        raise LakeUnreachable(f"{options.path} can't be reached: {plain(error)}") from None
+
+
+def plain(error: BaseException) -> str:
+    """What deltalake says, on one line and without colours."""
+    return " ".join(COLOURS.sub("", str(error)).replace("↳", "").split())[:500]
+
+
+def look(options: LakeOptions, *, wanted: bool) -> None:
+    """Whether an object store answers, and soon. Raises LakeUnreachable; NotFound if the lake is
+    ``wanted`` and not there."""
+    storage = IMPATIENT | options.storage
+    if wanted:
+        open_table(replace(options, storage=storage))
+    else:
+        find_table(replace(options, storage=storage))
 
 
 def schema_of(table: DeltaTable) -> StructType:
