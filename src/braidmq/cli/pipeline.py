@@ -315,8 +315,8 @@ def export(
 ) -> None:
     """Write a pipeline as a project of Spark Declarative Pipelines, which `spark-pipelines` runs.
 
-    The broker is not in it: BRAIDMQ_URL, BRAIDMQ_NAMESPACE, BRAIDMQ_USER and BRAIDMQ_PASSWORD say
-    it when it runs.
+    The broker is not in it, nor a secret: BRAID_URL, BRAID_NAMESPACE, BRAID_TOKEN, or BRAID_USER
+    and BRAID_PASSWORD say it when it runs. Its Python names what else is to be set.
 
     Example: braid pipeline export orders.toml --sdp orders
     """

@@ -157,12 +157,20 @@ SOURCE_KINDS = ("topic", "topic_pattern", "lake", "table", "format")
 STORAGE: Final = "storage."
 """Before each option of a lake's object store."""
 
-SECRETS = re.compile(r"(?i)secret|password|token|credential|_key$|^storage\.")
-"""Options that are nobody's business: not what is read and written, but how one gets there."""
+SECRETS = re.compile(r"(?i)secret|password|token|credential|access_?key|account_?key")
+
+
+def is_secret(option: str) -> bool:
+    return SECRETS.search(option) is not None
 
 
 def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if not SECRETS.search(name)}
+    """Nor how one gets there, of an object store: what is left says what is read and written."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not is_secret(name) and not name.lower().startswith(STORAGE)
+    }
 
 
 PLACES = frozenset((*SOURCE_KINDS, *SINK_KINDS, "options"))

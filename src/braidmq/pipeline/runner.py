@@ -26,7 +26,7 @@ from braidmq.pipeline.definition import (
 )
 from braidmq.pipeline.encoding import check_columns
 from braidmq.pipeline.errors import PipelineFailed, said_by
-from braidmq.pipeline.options import BrokerOptions
+from braidmq.pipeline.options import BrokerOptions, names_a_login
 from braidmq.pipeline.reporting import Progress, SinkProgress, TaskCounts
 from braidmq.pipeline.session import setting_text
 from braidmq.pipeline.sink_options import counts_batches, parse_sink_options
@@ -120,7 +120,7 @@ class Runner:
     def _of_broker(self, source: SourceSpec) -> dict[str, Any]:
         """Options for ``format("braid")``."""
         streams = self.definition.is_stream(source)
-        options: dict[str, Any] = {**self._address(), **_named(source)}
+        options: dict[str, Any] = {**self._address(source.options), **_named(source)}
         if streams:
             options["startingOffsets"] = "earliest"
         if source.is_topic:
@@ -140,11 +140,15 @@ class Runner:
             self._versions[path] = found
         return {"version": self._versions[path]}
 
-    def _address(self) -> dict[str, Any]:
+    def _address(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the broker, as far as ``options`` do not say it."""
         given = self.broker
-        who = {"token": given.token} if given.token else {"user": given.user}
-        secret = {} if given.token else {"password": given.password}
-        return {"url": given.url, "namespace": given.namespace, **who, **secret}
+        place = {"url": given.url, "namespace": given.namespace}
+        if names_a_login(options):
+            return place
+        if given.token:
+            return {**place, "token": given.token}
+        return {**place, "user": given.user, "password": given.password}
 
     def _step(self, step: StepSpec, views: "dict[str, DataFrame]") -> "DataFrame":
         function = None if step.sql else find_function(step.python, self.base)
@@ -258,7 +262,7 @@ class Runner:
 
     def sink_options(self, sink: SinkSpec) -> dict[str, Any]:
         if sink.topic:
-            return {**self._address(), "topic": sink.topic, **sink.options}
+            return {**self._address(sink.options), "topic": sink.topic, **sink.options}
         if sink.lake:
             version = self._version(sink.lake, sink.options) if sink.mode == "overwrite" else {}
             return {"path": sink.lake, **version, **sink.options}
