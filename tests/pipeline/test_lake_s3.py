@@ -7,11 +7,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="braidmq[spark] is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
+pytest.importorskip("duckdb", reason="duckdb is not installed")
 
+import duckdb
+from deltalake import DeltaTable
 from lake_tables import numbers, read, write
 from object_store import object_store
 
-from braidmq.pipeline.errors import BadOption, LakeUnreachable, WrongSchema
+from braidmq.pipeline.errors import BadOption, LakeUnreachable, LakeVacuumed, WrongSchema
 from braidmq.pipeline.lake import upkeep
 from braidmq.pipeline.lake.options import parse_lake_options
 from braidmq.testing.live import free_ports
@@ -42,6 +45,15 @@ def test_writing_reading_and_upkeep(storage: dict[str, str]) -> None:
     # The two that were put together, and those of batches that were tried again are gone already.
     assert len([name for name in gone if name.endswith(".parquet")]) == 2
     assert sorted((row["n"], row["topic"]) for row in read(place, **storage)) == expected
+    with pytest.raises(LakeVacuumed, match="version 0"):
+        read(place, version=0, **storage)
+    given = {name.removeprefix("storage."): value for name, value in storage.items()}
+    files = DeltaTable(place, storage_options=given).to_pyarrow_dataset()
+    theirs = files.to_table(columns=["n", "topic"]).to_pylist()
+    assert sorted((row["n"], row["topic"]) for row in theirs) == expected
+    with duckdb.connect() as connection:
+        connection.register("lake", files)
+        assert connection.sql("SELECT n, topic FROM lake ORDER BY ALL").fetchall() == expected
 
 
 def test_writers_at_once_commit_all_of_theirs(storage: dict[str, str]) -> None:

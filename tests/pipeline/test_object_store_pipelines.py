@@ -1,7 +1,6 @@
 """Pipelines whose lakes are in an object store: archive and replay, wholly."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +48,9 @@ def braid(
     def run(*words: str, failing: bool = False, **other: str) -> str:
         given = [f"--storage={name}={value}" for name, value in (storage | other).items()]
         capsys.readouterr()
-        with pytest.raises(SystemExit) if failing else nullcontext():
+        with pytest.raises(SystemExit) as ended:
             main([*words, *given])
+        assert bool(ended.value.code) == failing
         said = capsys.readouterr()
         assert KEYS["aws_secret_access_key"] not in said.out + said.err
         return said.out + said.err

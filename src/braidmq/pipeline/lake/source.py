@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.pipeline.errors import BadOption, LakeUnreachable
+from braidmq.pipeline.errors import BadOption, LakeUnreachable, LakeVacuumed
 from braidmq.pipeline.lake import files, rules, table
 from braidmq.pipeline.lake.options import (
     LakeOptions,
@@ -106,11 +106,20 @@ class LakeReader(DataSourceReader):
             return
         file: table.ActiveFile = partition.value
         wanted = files.arrow_schema(self._schema)
-        with files.opened(self.options, file.path) as opened:
+        with self._opened(file.path) as opened:
             parquet = pq.ParquetFile(opened)
             columns = [each for each in wanted.names if each in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(READ_ROWS, columns=columns):
                 yield _chosen(_completed(batch, wanted, file.values), self.options.within)
+
+    def _opened(self, path: str) -> Any:
+        try:
+            return files.opened(self.options, path)
+        except FileNotFoundError:
+            said = "latest" if self.options.version is None else self.options.version
+            raise LakeVacuumed(
+                f"version {said} of {self.options.path} has files that are gone, such as {path}"
+            ) from None
 
 
 def _completed(
