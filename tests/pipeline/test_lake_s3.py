@@ -1,7 +1,5 @@
 """A lake in an object store: moto's, on loopback."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -9,11 +7,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="braidmq[spark] is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
+pytest.importorskip("duckdb", reason="duckdb is not installed")
 
-import boto3
+import duckdb
+from deltalake import DeltaTable
 from lake_tables import numbers, read, write
+from object_store import object_store
 
-from braidmq.pipeline.errors import WrongSchema
+from braidmq.pipeline.errors import BadOption, LakeUnreachable, LakeVacuumed, WrongSchema
 from braidmq.pipeline.lake import upkeep
 from braidmq.pipeline.lake.options import parse_lake_options
 from braidmq.testing.live import free_ports
@@ -21,36 +22,8 @@ from braidmq.testing.live import free_ports
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[dict[str, str]]:
-    (port,) = free_ports(1)
-    # A process of its own: deltalake holds the interpreter's lock while it waits for the store.
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    while "Running on" not in (line := server.stderr.readline()):
-        assert line, "moto's server did not start"
-    drain = threading.Thread(target=server.stderr.read)
-    drain.start()
-    found = {
-        "aws_endpoint_url": f"http://127.0.0.1:{port}",
-        "aws_access_key_id": "k",
-        "aws_secret_access_key": "s",
-        "aws_region": "us-east-1",
-        "aws_allow_http": "true",
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=found["aws_endpoint_url"],
-        aws_access_key_id="k",
-        aws_secret_access_key="s",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="lakes")
-    yield {f"storage.{name}": value for name, value in found.items()}
-    client.close()
-    server.terminate()
-    server.wait()
-    drain.join()
-    server.stderr.close()
+    with object_store("lakes") as found:
+        yield {f"storage.{name}": value for name, value in found.items()}
 
 
 def test_writing_reading_and_upkeep(storage: dict[str, str]) -> None:
@@ -72,6 +45,15 @@ def test_writing_reading_and_upkeep(storage: dict[str, str]) -> None:
     # The two that were put together, and those of batches that were tried again are gone already.
     assert len([name for name in gone if name.endswith(".parquet")]) == 2
     assert sorted((row["n"], row["topic"]) for row in read(place, **storage)) == expected
+    with pytest.raises(LakeVacuumed, match="version 0"):
+        read(place, version=0, **storage)
+    given = {name.removeprefix("storage."): value for name, value in storage.items()}
+    files = DeltaTable(place, storage_options=given).to_pyarrow_dataset()
+    theirs = files.to_table(columns=["n", "topic"]).to_pylist()
+    assert sorted((row["n"], row["topic"]) for row in theirs) == expected
+    with duckdb.connect() as connection:
+        connection.register("lake", files)
+        assert connection.sql("SELECT n, topic FROM lake ORDER BY ALL").fetchall() == expected
 
 
 def test_writers_at_once_commit_all_of_theirs(storage: dict[str, str]) -> None:
@@ -92,3 +74,18 @@ def test_writers_at_once_commit_all_of_theirs(storage: dict[str, str]) -> None:
         each.join()
     assert failures == []
     assert [row["n"] for row in read(place, **storage)] == [0, 1, 2, 3, 4]
+
+
+def test_a_store_that_does_not_answer_is_said_without_its_secrets(storage: dict[str, str]) -> None:
+    (port,) = free_ports(1)
+    away = {**storage, "storage.aws_endpoint_url": f"http://127.0.0.1:{port}"}
+    soon = {"storage.max_retries": "1", "storage.retry_timeout": "1s"}
+    for place, given in (("s3://lakes/x", away), ("s3://no-such-bucket/x", storage)):
+        options = parse_lake_options({"path": place, **given, **soon})
+        with pytest.raises(LakeUnreachable, match=f"{place} can't be reached") as error:
+            upkeep.facts(options)
+        assert "not to be shown" not in str(error.value)
+        assert "\n" not in str(error.value)
+        assert "\x1b" not in str(error.value)
+    with pytest.raises(BadOption, match="no object store of the kind"):
+        upkeep.facts(parse_lake_options({"path": "s4://lakes/x"}))

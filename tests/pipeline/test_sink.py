@@ -338,12 +338,15 @@ class TestBadInput:
         assert "at most 65535 bytes" in self.refused(pa.RecordBatch.from_pydict(both))
 
     def test_options(self) -> None:
-        for given in ({"delivery": "twice"}, {"batchId": "1"}, {"topics": "x"}):
+        for given in ({"delivery": "twice"}, {"topics": "x"}):
             with pytest.raises(BadOption):
                 parse_sink_options(given)
         for name in ("applicationId", "applicationEpoch", "sessionSeconds", "transactionSeconds"):
             with pytest.raises(BadOption, match=f"{name} is for exactly_once"):
                 parse_sink_options({"delivery": "at_least_once", name: "7"})
+        schema = StructType().add("value", "string")
+        with pytest.raises(BadOption, match="batchId is nothing without applicationId"):
+            BraidDataSource({"topic": "t", "batchId": "1"}).writer(schema, False)
         batch = {"topic": "t", "applicationId": "a", "batchId": "1"}
         with pytest.raises(BadOption, match="batchId is for"):
-            BraidDataSource(batch).streamWriter(StructType().add("value", "string"), False)
+            BraidDataSource(batch).streamWriter(schema, False)

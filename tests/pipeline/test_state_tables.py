@@ -156,6 +156,8 @@ def test_a_token_stands_for_its_user(topics: Topics) -> None:
     assert table(topics, "lag", topic=topic, token=made["token"])
     with pytest.raises(NotAuthenticated):
         table(topics, "lag", topic=topic, token="none")
+    with pytest.raises(BadOption, match="token is a login of its own"):
+        table(topics, "lag", topic=topic, token="none", user="guest")
 
 
 def test_usage_is_what_was_published(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,12 @@ Values = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter of the pipeline, as name=value; may be repeated."),
 ]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of the object store that lakes are in, as aws_region=eu-central-1; may be repeated."
+    ),
+]
 Name = Annotated[
     str, typer.Argument(help="The pipeline's name.", autocompletion=complete("pipelines"))
 ]
@@ -133,6 +139,7 @@ def check(
     out: Out,
     file: File,
     values: Values = None,
+    storage: Storage = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Start Spark and have it check SQL and columns too.")
     ] = False,
@@ -141,7 +148,10 @@ def check(
 
     Example: braid pipeline check orders.toml
     """
-    path, definition = _load(file, values)
+    path, definition = _load(file, values, storage)
+    from braidmq.pipeline.checking import look_at_lakes
+
+    look_at_lakes(definition)
     if plan:
         from braidmq.pipeline.runner import Runner
         from braidmq.pipeline.session import session
@@ -162,6 +172,7 @@ def run(
     out: Out,
     file: File,
     values: Values = None,
+    storage: Storage = None,
     master: Annotated[
         str, typer.Option(help="A Spark master.", show_default="local[*], this machine")
     ] = "",
@@ -183,7 +194,11 @@ def run(
     Examples: braid pipeline run orders.toml; braid pipeline run archive --set topic=orders
     --set lake=/data/lake
     """
-    path, definition = _load(file, values, data_here=not remote)
+    path, definition = _load(file, values, storage, data_here=not remote)
+    from braidmq.pipeline.checking import look_at_lakes
+
+    if not remote:
+        look_at_lakes(definition)
     from braidmq.pipeline.session import log_file, require_spark, session
 
     quiet = quiet or out.is_data
@@ -300,8 +315,8 @@ def export(
 ) -> None:
     """Write a pipeline as a project of Spark Declarative Pipelines, which `spark-pipelines` runs.
 
-    The broker is not in it: BRAIDMQ_URL, BRAIDMQ_NAMESPACE, BRAIDMQ_USER and BRAIDMQ_PASSWORD say
-    it when it runs.
+    The broker is not in it, nor a secret: BRAID_URL, BRAID_NAMESPACE, BRAID_TOKEN, or BRAID_USER
+    and BRAID_PASSWORD say it when it runs. Its Python names what else is to be set.
 
     Example: braid pipeline export orders.toml --sdp orders
     """
@@ -427,13 +442,16 @@ def _runs_with(
 
 
 def _load(
-    file: str, values: list[str] | None, *, data_here: bool = True
+    file: str,
+    values: list[str] | None,
+    storage: list[str] | None = None,
+    *,
+    data_here: bool = True,
 ) -> "tuple[Path, Definition]":
     from braidmq.pipeline.definition import find, load
 
-    given = _given(values)
-    path = find(file)
-    return path, load(path, given, data_here=data_here)
+    path, store = find(file), pairs(storage or [])
+    return path, load(path, _given(values), data_here=data_here, storage=store)
 
 
 def _given(values: list[str] | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from braidmq.pipeline.definition import BadPipeline, SinkSpec
 from braidmq.pipeline.runner import Runner, choose, find_function, with_options
-from braidmq.pipeline.sink import QUERY_ID
+from braidmq.pipeline.sink import QUERY_ID, query_id
 from braidmq.pipeline.sink_options import counts_batches
 
 if TYPE_CHECKING:
@@ -36,18 +36,23 @@ class BatchWrite:
         if self.function is not None:
             self.function(chosen, batch, **self.options)
             return
-        known: dict[str, Any] = (
-            {"applicationId": f"spark-{query}/{self.sink.label}", "batchId": batch}
-            if self.is_counted
-            else {}
-        )
+        options = self.options | (self._counted(batch, query) if self.is_counted else {})
         if self.sink.lake:
             from braidmq.pipeline import lake
 
-            lake.write(chosen, **(known | self.options))
+            lake.write(chosen, **options)
             return
-        writer = with_options(chosen.write.format(self.format), known | self.options)
+        writer = with_options(chosen.write.format(self.format), options)
         writer.mode("append").save()
+
+    def _counted(self, batch: int, query: str) -> dict[str, Any]:
+        given = {name.lower() for name in self.options}
+        found: dict[str, Any] = {"batchId": batch}
+        if "applicationid" not in given:
+            return {**found, "applicationId": f"spark-{query}/{self.sink.label}"}
+        if "applicationinstance" not in given:
+            found["applicationInstance"] = query
+        return found
 
 
 @dataclass(frozen=True)
@@ -55,24 +60,23 @@ class BatchSinks:
     """For ``foreachBatch``; goes to Spark Connect's server as a pickle."""
 
     writes: tuple[BatchWrite, ...]
+    checkpoint: str
+    """Of the query. It has its id: over Spark Connect nothing else tells a batch whose it is."""
 
     @classmethod
-    def of(cls, runner: Runner, sinks: list[SinkSpec]) -> "BatchSinks":
-        found = tuple(_write(runner, sink) for sink in sinks)
-        if not hasattr(runner.spark, "sparkContext"):
-            for each in found:
-                if each.is_counted and "applicationId" not in each.options:
-                    raise BadPipeline(
-                        f"sink {each.sink.label!r}: over Spark Connect a batch does not know its"
-                        " query",
-                        remedy="Give the option applicationId, another one with each new"
-                        " checkpoint; or run it with --master",
-                    )
-        return cls(found)
+    def of(cls, runner: Runner, sinks: list[SinkSpec], checkpoint: str) -> "BatchSinks":
+        return cls(tuple(_write(runner, sink) for sink in sinks), checkpoint)
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         context = getattr(frame.sparkSession, "sparkContext", None)
-        query = "" if context is None else str(context.getLocalProperty(QUERY_ID))
+        query = context.getLocalProperty(QUERY_ID) if context else query_id(self.checkpoint)
+        if not query and any(each.is_counted for each in self.writes):
+            raise BadPipeline(
+                f"over Spark Connect a batch knows its query by {self.checkpoint}/metadata, which"
+                " pyarrow can't read",
+                remedy="Give a checkpoint that the server of Connect sees as a path; or run it with"
+                " --master",
+            )
         if len(self.writes) == 1:
             self.writes[0].write(frame, batch, query)
             return

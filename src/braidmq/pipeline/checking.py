@@ -9,14 +9,17 @@ import glob
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from braidmq.model.errors import BraidError
 from braidmq.pipeline.definition import (
     AVAILABLE_NOW,
     ONCE,
     SINK_KINDS,
     SOURCE_KINDS,
+    STORAGE,
     BadPipeline,
     Definition,
     Place,
@@ -27,7 +30,7 @@ from braidmq.pipeline.definition import (
 )
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import check_kind, parse_options
-from braidmq.pipeline.sink_options import parse_sink_options
+from braidmq.pipeline.sink_options import check_counting, parse_sink_options
 
 PYTHON = re.compile(r"[\w./-]+:[A-Za-z_]\w*")
 DELAY = re.compile(r"\d+ *(millisecond|second|minute|hour|day|week)s?", re.IGNORECASE)
@@ -39,7 +42,7 @@ NOT_A_STREAM: Final = frozenset({"jdbc", "hive"})
 """Formats that Spark reads and writes only at once."""
 
 ONLY_A_STREAM: Final = frozenset({"rate", "rate-micro-batch", "socket"})
-COUNTED: Final = frozenset({"applicationid", "applicationepoch", "batchid"})
+COUNTED: Final = frozenset({"applicationid", "applicationepoch", "applicationinstance", "batchid"})
 """Options of sinks by which batches are counted."""
 
 SHOWN_ONLY: Final = frozenset({"console", "memory"})
@@ -69,6 +72,7 @@ def check(definition: Definition, raw: Mapping[str, Any], base: Path, data_here:
         _check_sink(definition, sink, known, _Part("sink", number, sink.label, raw), base)
         _new(sink.label, labels, Place("sink", number, "name"), "sink")
     _check_queries(definition, labels)
+    _check_applications(definition)
     _check_chunks(definition)
 
 
@@ -235,10 +239,19 @@ def _check_sink(
     if sink.chart and sink.chart.count(",") not in (1, 2):
         raise part.wrong("chart", "must be two or three columns, such as reason,messages")
     _check_output_mode(sink, part)
+    counts = not definition.chunked  # else that is done for it, and said in _check_chunks
     if sink.topic:
-        _parsed(parse_sink_options, {"topic": sink.topic, **sink.options}, part)
+
+        def parse(texts: Mapping[str, str]) -> None:
+            given = parse_sink_options(texts)
+            if counts:
+                check_counting(given, streams=definition.streams)
+
+        _parsed(parse, {"topic": sink.topic, **sink.options}, part)
     elif sink.lake:
         _check_lake(sink.lake, sink.options, part, there=False, mode=sink.mode)
+        if counts:
+            _parsed(partial(_counting_of_lake, definition), sink.options, part)
     elif sink.format:
         _check_written_format(definition, sink, part)
     elif sink.python:
@@ -298,6 +311,27 @@ def _check_queries(definition: Definition, labels: list[str]) -> None:
             )
 
 
+def _check_applications(definition: Definition) -> None:
+    """Whatever two sinks count together, the second to come to a number would not write."""
+    known: dict[tuple[str, ...], str] = {}
+    for number, sink in enumerate(definition.sinks):
+        said = {name.lower(): str(value) for name, value in sink.options.items()}
+        application = said.get("applicationid", "")
+        if not application or not (sink.topic or sink.lake):
+            continue
+        broker = (said.get("url", ""), said.get("namespace", ""))
+        ledger = ("lake", sink.lake) if sink.lake else ("broker", *broker)
+        key = (*ledger, application, said.get("applicationepoch", "0"))
+        if key in known:
+            raise BadPipeline(
+                f"sinks {known[key]!r} and {sink.label!r} count as one application,"
+                f" {application!r}: each batch would be written by one of them",
+                remedy="Give each an applicationId of its own",
+                at=Place("sink", number, "options"),
+            )
+        known[key] = sink.label
+
+
 def _check_chunks(definition: Definition) -> None:
     """What is written in chunks is written piece by piece, and what a sink has is never all."""
     source = definition.chunked
@@ -336,12 +370,39 @@ def _check_chunks(definition: Definition) -> None:
         if COUNTED & {each.lower() for each in sink.options}:
             raise BadPipeline(
                 f"sink {sink.label!r}: with chunk each run counts its batches itself",
-                remedy="Take applicationId, applicationEpoch and batchId out",
+                remedy="Take applicationId, batchId and all that goes with them out",
                 at=Place("sink", number, "options"),
             )
 
 
 # --- what a file refers to ---
+
+
+def look_at_lakes(definition: Definition) -> None:
+    """Those in object stores: whether they answer, and whether what is read is there. Raises
+    BadPipeline."""
+    try:
+        from braidmq.pipeline.lake import table
+        from braidmq.pipeline.lake.options import parse_lake_options
+    except ImportError:  # who runs it has Spark; a check may be without
+        return
+    found = [
+        (f"source {each.name!r}", each.lake, each.options, True) for each in definition.sources
+    ]
+    found += [(f"sink {each.label!r}", each.lake, each.options, False) for each in definition.sinks]
+    for name, path, options, wanted in found:
+        if "://" not in path:
+            continue
+        given = {key: _text(each) for key, each in options.items() if key.startswith(STORAGE)}
+        try:
+            table.look(parse_lake_options({"path": path, **given}), wanted=wanted)
+        except BraidError as error:
+            raise BadPipeline(f"{name}: {error.args[0]}", remedy=error.remedy) from None
+
+
+def _counting_of_lake(definition: Definition, texts: Mapping[str, str]) -> None:
+    counting = {name: value for name, value in texts.items() if name.lower() in COUNTED}
+    check_counting(parse_sink_options(counting), streams=definition.streams)
 
 
 def _source_options(given: Mapping[str, str], *, streams: bool) -> None:

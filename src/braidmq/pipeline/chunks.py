@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from braidmq.model.errors import NotFound
 from braidmq.pipeline import lake
 from braidmq.pipeline.broker import Broker, describe_logs
-from braidmq.pipeline.definition import BadPipeline, Definition, SourceSpec
+from braidmq.pipeline.definition import BadPipeline, Definition, SourceSpec, without_secrets
 from braidmq.pipeline.errors import PipelineFailed
 from braidmq.pipeline.lake.options import Within
 from braidmq.pipeline.reporting import Progress, SinkProgress, TaskCounts
@@ -230,7 +231,11 @@ class Chunks:
     @property
     def _settings(self) -> str:
         found = self._definition
-        every = msgspec.json.encode((found.sources, found.steps, found.sinks))
+        sources, sinks = (
+            [structs.replace(each, options=without_secrets(each.options)) for each in every]
+            for every in (found.sources, found.sinks)
+        )
+        every = msgspec.json.encode((sources, found.steps, sinks))
         return hashlib.sha256(every).hexdigest()
 
     def _targets(self) -> dict[str, str]:

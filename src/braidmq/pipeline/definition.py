@@ -154,6 +154,25 @@ class SinkSpec(_Part, frozen=True):
 
 SINK_KINDS = ("topic", "lake", "report", "console", "format", "python")
 SOURCE_KINDS = ("topic", "topic_pattern", "lake", "table", "format")
+STORAGE: Final = "storage."
+"""Before each option of a lake's object store."""
+
+SECRETS = re.compile(r"(?i)secret|password|token|credential|access_?key|account_?key")
+
+
+def is_secret(option: str) -> bool:
+    return SECRETS.search(option) is not None
+
+
+def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Nor how one gets there, of an object store: what is left says what is read and written."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not is_secret(name) and not name.lower().startswith(STORAGE)
+    }
+
+
 PLACES = frozenset((*SOURCE_KINDS, *SINK_KINDS, "options"))
 """Keys of sources and sinks that say what is read and written."""
 
@@ -210,12 +229,21 @@ class Definition(_Part, frozen=True):
     def checkpoint_dir(self) -> str:
         """Runs that read or write something else have another: offsets of one topic in the
         checkpoint of another would be taken for its own."""
-        if self.checkpoint:
+        if self.checkpoint and not self._is_in_object_store:
             return self.checkpoint
+        if self.checkpoint:
+            known = hashlib.sha256(self.checkpoint.encode()).hexdigest()[:12]
+            return str(state_dir() / f"{self.name}@{known}")
         if not self.differs_by:
             return str(state_dir() / self.name)
         said = msgspec.json.encode(sorted(self.differs_by.items()))
         return str(state_dir() / f"{self.name}@{hashlib.sha256(said).hexdigest()[:12]}")
+
+    @property
+    def _is_in_object_store(self) -> bool:
+        """Whether the checkpoint is meant to be beside a lake where Spark gets with jars only."""
+        lakes = [each.lake for each in self.sources] + [each.lake for each in self.sinks]
+        return any("://" in each and self.checkpoint.startswith(f"{each}/") for each in lakes)
 
 
 def state_dir() -> Path:
@@ -245,11 +273,16 @@ def find(name: str) -> Path:
 
 
 def load(
-    path: Path, values: Mapping[str, str] | None = None, *, data_here: bool = True
+    path: Path,
+    values: Mapping[str, str] | None = None,
+    *,
+    data_here: bool = True,
+    storage: Mapping[str, str] | None = None,
 ) -> Definition:
     """Raises BadPipeline, saying in which line it is wrong.
 
     ``data_here``: paths of data are of this machine, and what is read has to be there.
+    ``storage``: options of the object store, for all lakes in one.
     """
     from braidmq.pipeline.checking import check, place_of
 
@@ -264,7 +297,8 @@ def load(
         if stranger := OURS_ALONE & set(raw):
             raise BadPipeline(f"there is no key {min(stranger)!r}", at=Place(key=min(stranger)))
         given = dict(values or {})
-        found = msgspec.convert(_filled(raw, given) | _identity(raw, given), Definition)
+        filled = _stored(_filled(raw, given), dict(storage or {}))
+        found = msgspec.convert(filled | _identity(raw, given), Definition)
         check(found, raw, path.parent, data_here)
     except msgspec.ValidationError as error:
         line = line_of(text, place_of(str(error)))
@@ -273,6 +307,26 @@ def load(
         where = f"{path}:{line_of(text, error.at)}" if error.at else str(path)
         raise BadPipeline(f"{where}: {error.args[0]}", remedy=error.remedy) from None
     return found
+
+
+def _stored(raw: dict[str, Any], storage: dict[str, str]) -> dict[str, Any]:
+    """Options of the object store beside each lake that is in one; what a file says wins."""
+    if not storage:
+        return raw
+    lakes = [
+        part
+        for part in (*raw.get("source", ()), *raw.get("sink", ()))
+        if isinstance(part, dict) and "://" in str(part.get("lake", ""))
+    ]
+    if not lakes:
+        raise BadPipeline(
+            "options of an object store are given, and no lake of the pipeline is in one",
+            remedy="Take --storage out, or give the lake an address such as s3://bucket/lake",
+        )
+    named = {f"{STORAGE}{name}": value for name, value in storage.items()}
+    for part in lakes:
+        part["options"] = named | dict(part.get("options", {}))
+    return raw
 
 
 OURS_ALONE: Final = frozenset({"known_by", "differs_by"})
@@ -284,7 +338,10 @@ def _identity(raw: dict[str, Any], given: dict[str, str]) -> dict[str, dict[str,
     for part in (*raw.get("source", ()), *raw.get("sink", ())):
         if isinstance(part, dict):
             for key in PLACES & set(part):
-                used |= set(PARAMETER.findall(str(part[key])))
+                said = part[key]
+                if isinstance(said, dict):
+                    said = without_secrets(said)
+                used |= set(PARAMETER.findall(str(said)))
     defaults = {name: str(value) for name, value in raw.get("parameters", {}).items()}
     known = {name: (defaults | given)[name] for name in sorted(used & set(defaults))}
     differ = {name: value for name, value in known.items() if value != defaults[name]}
@@ -320,11 +377,18 @@ def _filled(raw: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
     if strangers := sorted(set(given) - set(parameters)):
         known = ", ".join(sorted(parameters)) or "none"
         raise BadPipeline(f"there is no parameter {strangers[0]!r}; there are: {known}")
-    values = {name: str(value) for name, value in parameters.items()} | given
+    defaults = {name: str(value) for name, value in parameters.items()}
+
+    def value(name: str, of: tuple[str, ...] = ()) -> str:
+        if name in of:
+            raise BadPipeline(f"parameter {name!r} is made of itself")
+        if name in given or "${" not in defaults.get(name, ""):
+            return _value(name, defaults | given)
+        return PARAMETER.sub(lambda found: value(found[1], (*of, name)), defaults[name])
 
     def fill(part: Any) -> Any:
         if isinstance(part, str):
-            return PARAMETER.sub(lambda found: _value(found[1], values), part)
+            return PARAMETER.sub(lambda found: value(found[1]), part)
         if isinstance(part, list):
             return [fill(each) for each in part]
         if isinstance(part, dict):

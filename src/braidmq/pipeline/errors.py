@@ -48,7 +48,7 @@ class StaleCheckpoint(BraidError):
     code = "stale-checkpoint"
     remedy = (
         "With a new checkpoint give the application a new applicationEpoch; with an old one from a"
-        " backup, what it would write is in the topic already"
+        " backup, what it would write is there already"
     )
 
 
@@ -80,6 +80,17 @@ class LakeChanged(BraidError):
     remedy = "Run it again: nothing was changed"
 
 
+class LakeUnreachable(BraidError):
+    """The object store does not answer, or not to us."""
+
+    kind = Kind.STORAGE
+    code = "lake-unreachable"
+    remedy = (
+        "Look at its address and at the options storage.…, or --storage; what is in none of them"
+        " comes from the environment, as AWS_ACCESS_KEY_ID"
+    )
+
+
 class LakeUnsupported(BraidError):
     """A table of others that we would read or write wrongly."""
 
@@ -108,7 +119,7 @@ class PipelineFailed(BraidError):
 
 
 AWAY = frozenset({BrokerUnreachable.__name__})
-PASSING = frozenset({"StorageError", "HttpError", TopicFull.__name__})
+PASSING = frozenset({"StorageError", "HttpError", TopicFull.__name__, LakeUnreachable.__name__})
 """Of ours, what may go well the next time. All else of ours will be the same again."""
 
 

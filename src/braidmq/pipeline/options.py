@@ -134,7 +134,18 @@ def read_options(given: Mapping[str, str], readers: Readers) -> dict[str, Any]:
             raise BadOption(f"{named[attribute]} and {name} say the same", remedy="Give one")
         named[attribute] = name
         values[attribute] = read(name, options[name.lower()].strip())
+    if values.get("token") and not {"user", "password"}.isdisjoint(values):
+        raise BadOption("token is a login of its own", remedy="Leave out user and password")
     return values
+
+
+LOGIN = frozenset({"user", "password", "token"})
+
+
+def names_a_login(options: Mapping[str, object]) -> bool:
+    """Whether they say who asks; then nobody else's token goes with them, maybe to another
+    broker."""
+    return not LOGIN.isdisjoint(name.lower() for name in options)
 
 
 def _checked(options: SourceOptions) -> SourceOptions:

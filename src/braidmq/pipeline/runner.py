@@ -25,8 +25,8 @@ from braidmq.pipeline.definition import (
     Watermark,
 )
 from braidmq.pipeline.encoding import check_columns
-from braidmq.pipeline.errors import BadOption, PipelineFailed, said_by
-from braidmq.pipeline.options import BrokerOptions
+from braidmq.pipeline.errors import PipelineFailed, said_by
+from braidmq.pipeline.options import BrokerOptions, names_a_login
 from braidmq.pipeline.reporting import Progress, SinkProgress, TaskCounts
 from braidmq.pipeline.session import setting_text
 from braidmq.pipeline.sink_options import counts_batches, parse_sink_options
@@ -66,12 +66,18 @@ class Runner:
         views = self.views()
         for sink in self.definition.sinks:
             frame = self.chosen(sink, views[sink.source])
-            if sink.topic:
-                options = {key: setting_text(each) for key, each in self.sink_options(sink).items()}
-                try:
+            options = {key: setting_text(each) for key, each in self.sink_options(sink).items()}
+            try:
+                if sink.topic:
                     check_columns(frame.columns, parse_sink_options(options))
-                except BadOption as error:
-                    raise BadPipeline(f"sink {sink.label!r}: {error}") from None
+                elif sink.lake:
+                    from braidmq.pipeline import lake
+
+                    lake.check(frame.schema, sink.mode, **options)
+            except BraidError as error:
+                raise BadPipeline(
+                    f"sink {sink.label!r}: {error.args[0]}", remedy=error.remedy
+                ) from None
 
     # --- views ---
 
@@ -114,7 +120,7 @@ class Runner:
     def _of_broker(self, source: SourceSpec) -> dict[str, Any]:
         """Options for ``format("braid")``."""
         streams = self.definition.is_stream(source)
-        options: dict[str, Any] = {**self._address(), **_named(source)}
+        options: dict[str, Any] = {**self._address(source.options), **_named(source)}
         if streams:
             options["startingOffsets"] = "earliest"
         if source.is_topic:
@@ -134,11 +140,15 @@ class Runner:
             self._versions[path] = found
         return {"version": self._versions[path]}
 
-    def _address(self) -> dict[str, Any]:
+    def _address(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the broker, as far as ``options`` do not say it."""
         given = self.broker
-        who = {"token": given.token} if given.token else {"user": given.user}
-        secret = {} if given.token else {"password": given.password}
-        return {"url": given.url, "namespace": given.namespace, **who, **secret}
+        place = {"url": given.url, "namespace": given.namespace}
+        if names_a_login(options):
+            return place
+        if given.token:
+            return {**place, "token": given.token}
+        return {**place, "user": given.user, "password": given.password}
 
     def _step(self, step: StepSpec, views: "dict[str, DataFrame]") -> "DataFrame":
         function = None if step.sql else find_function(step.python, self.base)
@@ -252,7 +262,7 @@ class Runner:
 
     def sink_options(self, sink: SinkSpec) -> dict[str, Any]:
         if sink.topic:
-            return {**self._address(), "topic": sink.topic, **sink.options}
+            return {**self._address(sink.options), "topic": sink.topic, **sink.options}
         if sink.lake:
             version = self._version(sink.lake, sink.options) if sink.mode == "overwrite" else {}
             return {"path": sink.lake, **version, **sink.options}

@@ -8,7 +8,8 @@ committed, and answers a repetition with that.
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import msgspec
 import pyarrow as pa
@@ -29,6 +30,10 @@ from braidmq.pipeline.transactions import Heartbeat, Stage, Step, Transactions, 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 """Local properties of a task. Spark has them for itself: tests/pipeline pins them."""
+
+
+INSTANCE_CHARACTERS_MAX = 255
+"""What the broker takes."""
 
 
 @dataclass
@@ -106,8 +111,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self._step = (
-            Step(options.application, options.epoch, options.batch or 0)
-            if options.application
+            Step(options.application, options.epoch, options.batch)
+            if options.batch is not None
             else None
         )
         self._transaction = _name(self._step) if self._step else f"spark-{uuid.uuid4().hex}"
@@ -116,7 +121,14 @@ class BatchWriter(DataSourceArrowWriter):
         sink = Sink(self.options)
         if self.options.delivery == AT_LEAST_ONCE:
             return sink.publish(iterator)
-        return sink.stage(iterator, self._transaction, self._step)
+        step = replace(self._step, instance=self._instance()) if self._step else None
+        return sink.stage(iterator, self._transaction, step)
+
+    def _instance(self) -> str:
+        """Who counts. The topic is part of it: a number that is used up there says nothing of what
+        is written to another."""
+        who = f"{self.options.instance or query_of_task()}>{self.options.topic}"
+        return who if len(who) <= INSTANCE_CHARACTERS_MAX else sha256(who.encode()).hexdigest()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         Sink(self.options).commit(messages)
@@ -135,14 +147,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return sink.publish(iterator)
         context = TaskContext.get()
         assert context is not None
-        batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
+        batch, query = context.getLocalProperty(BATCH_ID), query_of_task()
         assert batch is not None
-        step = self._step(query or "", int(batch))
+        assert query, "every query would count as one"
+        step = self._step(query, int(batch))
         return sink.stage(iterator, _name(step), step)
 
     def _step(self, query: str, batch: int) -> Step:
         application = self.options.application or f"spark-{query}"
-        return Step(application, self.options.epoch, batch, query)
+        return Step(application, self.options.epoch, batch, self.options.instance or query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         Sink(self.options).commit(messages)
@@ -151,6 +164,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = query_id(self.options.checkpoint)
         known = bool(query or self.options.application)
         Sink(self.options).abort(messages, _name(self._step(query, batchId)) if known else "")
+
+
+def query_of_task() -> str:
+    """Which query this task writes a batch of, foreachBatch included; empty: it is a plain job."""
+    context = TaskContext.get()
+    return "" if context is None else context.getLocalProperty(QUERY_ID) or ""
 
 
 def query_id(checkpoint: str) -> str:

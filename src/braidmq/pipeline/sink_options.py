@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 from braidmq.model.limits import MIB
 from braidmq.pipeline.errors import BadOption
@@ -23,7 +24,9 @@ REQUEST_BYTES_MAX = 12 * MIB
 
 TRANSACTION_S_MAX = 24 * 60 * 60
 
-OF_TRANSACTIONS = frozenset({"application", "epoch", "batch", "transaction_s", "session_s"})
+OF_TRANSACTIONS = frozenset(
+    {"application", "epoch", "batch", "instance", "transaction_s", "session_s"}
+)
 
 RECORD_BYTES_MAX = 16 * MIB
 """Of one request, and so of one message."""
@@ -37,6 +40,7 @@ class SinkOptions(BrokerOptions):
     application: str = ""
     epoch: int = 0
     batch: int | None = None
+    instance: str = ""
     transaction_s: int = TRANSACTION_S_MAX
     session_s: int = 15
     checkpoint: str = ""
@@ -46,8 +50,6 @@ class SinkOptions(BrokerOptions):
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises BadOption, naming the option as users write it."""
     options = SinkOptions(**read_options(given, _READERS))
-    if options.batch is not None and not options.application:
-        raise BadOption("batchId and applicationId must be given together", remedy="Give both")
     if options.delivery == AT_LEAST_ONCE:
         names = {attribute: name for name, (attribute, _) in _READERS.items()}
         for each in fields(SinkOptions):
@@ -66,11 +68,39 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return options
 
 
-def refuse_batch_number(batch: int | None) -> None:
-    """Of a stream. Raises BadOption."""
-    if batch is not None:
+class Counted(Protocol):
+    """Options by which batches are counted."""
+
+    @property
+    def application(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def instance(self) -> str: ...
+
+
+def check_counting(options: Counted, *, streams: bool) -> None:
+    """Raises BadOption for what would have no effect, and where a batch would be taken for
+    another."""
+    if streams and options.batch is not None:
         raise BadOption(
             "batchId is for df.write: a stream counts its batches itself", remedy="Take it out"
+        )
+    given = {
+        "batchId": options.batch is not None,
+        "applicationEpoch": options.epoch,
+        "applicationInstance": options.instance,
+    }
+    alone = next((name for name, is_there in given.items() if is_there), "")
+    if alone and not options.application:
+        raise BadOption(f"{alone} is nothing without applicationId", remedy="Give both, or none")
+    if options.application and not streams and options.batch is None:
+        raise BadOption(
+            "batchId is needed beside applicationId: each run would be the same batch, and only"
+            " the first be written",
+            remedy="Count the runs of the job, or take applicationId out",
         )
 
 
@@ -94,6 +124,7 @@ _READERS: Readers = {
     "applicationId": ("application", text),
     "applicationEpoch": ("epoch", number),
     "batchId": ("batch", number),
+    "applicationInstance": ("instance", text),
     "transactionSeconds": ("transaction_s", positive),
     "sessionSeconds": ("session_s", positive),
     "checkpointLocation": ("checkpoint", text),

@@ -77,7 +77,7 @@ from braidmq.pipeline.planning import (
 )
 from braidmq.pipeline.reading import SplitReader
 from braidmq.pipeline.sink import BatchWriter, StreamWriter
-from braidmq.pipeline.sink_options import SinkOptions, parse_sink_options, refuse_batch_number
+from braidmq.pipeline.sink_options import SinkOptions, check_counting, parse_sink_options
 from braidmq.pipeline.typed import TypedRows
 
 logger = logging.getLogger(__name__)
@@ -165,12 +165,15 @@ class BraidDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise BadOption("a topic can only be appended to", remedy='Use .mode("append")')
-        return BatchWriter(self._sink_options(schema))
+        return BatchWriter(self._counting(schema, streams=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(self._counting(schema, streams=True))
+
+    def _counting(self, schema: StructType, *, streams: bool) -> SinkOptions:
         options = self._sink_options(schema)
-        refuse_batch_number(options.batch)
-        return StreamWriter(options)
+        check_counting(options, streams=streams)
+        return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:
         options = parse_sink_options(self._given)

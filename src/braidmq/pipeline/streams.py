@@ -159,9 +159,9 @@ class Streams:
                 f"sink {flow.name!r} does not read from a stream: put it in a pipeline of its own"
             )
         try:
-            writer = self._writer(flow, frame)
-            writer = writer.queryName(f"{self._definition.name}: {flow.name}")
             checkpoint = f"{self._definition.checkpoint_dir}/{flow.name}"
+            writer = self._writer(flow, frame, checkpoint)
+            writer = writer.queryName(f"{self._definition.name}: {flow.name}")
             writer = writer.option("checkpointLocation", checkpoint)
             writer = writer.outputMode(flow.sinks[0].output_mode)
             every = self._definition.interval
@@ -172,12 +172,12 @@ class Streams:
         except Exception as error:
             raise BadPipeline(f"sink {flow.name!r}: {said_by(error)}") from error
 
-    def _writer(self, flow: Flow, frame: "DataFrame") -> Any:
+    def _writer(self, flow: Flow, frame: "DataFrame", checkpoint: str) -> Any:
         runner = self._runner
         sink = flow.sinks[0]
         # Spark writes no updates to a data source in Python; a batch of them it does.
         if sink.query or sink.python or (sink.topic and sink.output_mode == "update"):
-            return frame.writeStream.foreachBatch(BatchSinks.of(runner, flow.sinks))
+            return frame.writeStream.foreachBatch(BatchSinks.of(runner, flow.sinks, checkpoint))
         chosen = runner.chosen(sink, frame)
         if sink.lake:
             from braidmq.pipeline import lake

@@ -36,7 +36,7 @@ class Step:
     epoch: int
     sequence: int
     instance: str = ""
-    """The query that counts: one with a new checkpoint is another."""
+    """Who counts: a query with a new checkpoint is another, and so is a batch for another topic."""
 
 
 class _Published(msgspec.Struct):
@@ -82,8 +82,8 @@ class Transactions:
         except BraidError as error:
             if error.code == OTHER_INSTANCE and step is not None:
                 raise StaleCheckpoint(
-                    f"epoch {step.epoch} of application {step.application!r} is another query's:"
-                    f" this one, {step.instance}, begins at batch {step.sequence} ({error})"
+                    f"epoch {step.epoch} of application {step.application!r} is another's: this"
+                    f" one, {step.instance}, begins at batch {step.sequence} ({error})"
                 ) from None
             if error.code != COMMITTED:
                 raise

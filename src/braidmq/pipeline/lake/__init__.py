@@ -1,6 +1,7 @@
 """A lake of Parquet files with a Delta log, as DataFrames."""
 
 from braidmq.pipeline.lake.frames import (
+    check,
     copy,
     copy_stream,
     identity,
@@ -13,6 +14,7 @@ from braidmq.pipeline.lake.frames import (
 )
 
 __all__ = [
+    "check",
     "copy",
     "copy_stream",
     "identity",

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
-from deltalake import Transaction
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
@@ -29,7 +28,7 @@ from braidmq.pipeline.lake.options import LakeOptions, check_reading, parse_lake
 from braidmq.pipeline.lake.syncing import sync_files
 from braidmq.pipeline.ranges import ranges
 from braidmq.pipeline.sink import QUERY_ID
-from braidmq.pipeline.sink_options import refuse_batch_number
+from braidmq.pipeline.sink_options import check_counting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +83,13 @@ def write(frame: "DataFrame", path: str, mode: str = "append", **options: Any) -
     parsed = parse_lake_options(given)
     if not sees_files(frame.sparkSession, parsed.path):
         return _write_through_python(frame, given, mode)
-    return _write(parsed, frame.schema, _step(parsed), mode, partial(_by_spark, frame))
+    step = _step(frame.sparkSession, parsed)
+    return _write(parsed, frame.schema, step, mode, partial(_by_spark, frame))
+
+
+def check(schema: StructType, mode: str = "append", **options: Any) -> None:
+    """Whether columns of that schema can be written. Raises WrongSchema, LakeUnsupported."""
+    source.prepared(parse_lake_options(_texts(options)), schema, mode)
 
 
 def copy(
@@ -101,7 +106,7 @@ def copy(
     texts = _texts(messages)
     frame = ranges(spark, texts, streams=False)
     stage = partial(copying.staged, frame, copying.Messages.of(texts, schema))
-    return _write(parsed, schema, _step(parsed), mode, stage)
+    return _write(parsed, schema, _step(spark, parsed), mode, stage)
 
 
 def stream(frame: "DataFrame", path: str, **options: Any) -> Any:
@@ -252,8 +257,16 @@ Stage = Callable[[LakeOptions, StructType, Path], list[table.DataFile]]
 """Writes files of a schema below a directory; their paths are as they will be below the table."""
 
 
-def _step(options: LakeOptions) -> Transaction:
-    return Transaction(options.owner or f"spark-{uuid.uuid4().hex}", options.batch or 0)
+def _step(spark: "SparkSession", options: LakeOptions) -> table.Step:
+    check_counting(options, streams=False)
+    if not options.application:
+        return table.Step(f"spark-{uuid.uuid4().hex}", 0)
+    return table.Step(options.owner, options.batch or 0, options.instance or _query(spark))
+
+
+def _query(spark: "SparkSession") -> str:
+    """Whose batch this thread writes; empty: no query's."""
+    return str(spark.sparkContext.getLocalProperty(QUERY_ID) or "")
 
 
 def _streamed(
@@ -264,20 +277,25 @@ def _streamed(
     told: Callable[[int, int], object] = lambda batch, rows: None,
 ) -> Any:
     """``schema``: of what a batch's ``stage`` writes."""
-    refuse_batch_number(options.batch)
+    check_counting(options, streams=True)
     source.prepared(options, schema, "append")
 
     def add(batch: "DataFrame", number: int) -> None:
         # Named as format("braid_lake") names it, so that a stream can change from one to the other.
-        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        step = Transaction(options.owner or f"spark-{query}", number)
+        query = _query(batch.sparkSession)
+        assert query, "every query would count as one"
+        step = (
+            table.Step(options.owner, number, options.instance or query)
+            if options.application
+            else table.Step(f"spark-{query}", number)
+        )
         told(number, _write(options, schema, step, "append", stage(batch)))
 
     return frame.writeStream.foreachBatch(add)
 
 
 def _write(
-    given: LakeOptions, schema: StructType, step: Transaction, mode: str, stage: Stage
+    given: LakeOptions, schema: StructType, step: table.Step, mode: str, stage: Stage
 ) -> int:
     options, stored = source.prepared(given, schema, mode)
     if table.is_there(options, table.find_table(options), step):

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from braidmq.pipeline.definition import STORAGE
 from braidmq.pipeline.errors import BadOption
 from braidmq.pipeline.options import Readers, boolean, positive, read_options, text
 from braidmq.pipeline.sink_options import number
-
-STORAGE = "storage."
-"""Before each option of the object store: ``storage.aws_region``."""
 
 WITHIN = re.compile(r"(.+):(-?\d+):(-?\d+)")
 
@@ -38,6 +36,7 @@ class LakeOptions:
     application: str = ""
     epoch: int = 0
     batch: int | None = None
+    instance: str = ""
     version: int | None = None
     """Of the table: what is read, and what an overwriting replaces."""
     timestamp: datetime | None = None
@@ -100,6 +99,7 @@ _READERS: Readers = {
     "applicationId": ("application", text),
     "applicationEpoch": ("epoch", number),
     "batchId": ("batch", number),
+    "applicationInstance": ("instance", text),
     "version": ("version", _version),
     "timestamp": ("timestamp", _moment),
     "range": ("within", _within),
@@ -141,7 +141,10 @@ def _refuse(options: LakeOptions, unused: Set[str], what: str) -> None:
 
 
 OF_WRITING = frozenset(
-    {"application", "epoch", "batch", "partition_by", "merge_schema", "checkpoint_every"}
+    {
+        *("application", "epoch", "batch", "instance"),
+        *("partition_by", "merge_schema", "checkpoint_every"),
+    }
 )
 
 

@@ -12,9 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import Transaction
 from deltalake.exceptions import DeltaError
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -27,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.pipeline.errors import BadOption
+from braidmq.pipeline.errors import BadOption, LakeUnreachable, LakeVacuumed
 from braidmq.pipeline.lake import files, rules, table
 from braidmq.pipeline.lake.options import (
     LakeOptions,
@@ -36,8 +34,8 @@ from braidmq.pipeline.lake.options import (
     check_writing,
     parse_lake_options,
 )
-from braidmq.pipeline.sink import BATCH_ID, QUERY_ID
-from braidmq.pipeline.sink_options import refuse_batch_number
+from braidmq.pipeline.sink import query_of_task
+from braidmq.pipeline.sink_options import check_counting
 
 READ_ROWS = 65_536
 """A batch of Arrow on its way to Spark, about 16 MiB of small messages."""
@@ -61,11 +59,12 @@ class LakeDataSource(DataSource):
         return LakeReader(check_reading(self._options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        check_counting(self._options, streams=False)
         options, stored = prepared(self._options, schema, "overwrite" if overwrite else "append")
         return LakeWriter(options, stored, "overwrite" if overwrite else "append")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        refuse_batch_number(self._options.batch)
+        check_counting(self._options, streams=True)
         return LakeStreamWriter(*prepared(self._options, schema, "append"))
 
 
@@ -107,11 +106,20 @@ class LakeReader(DataSourceReader):
             return
         file: table.ActiveFile = partition.value
         wanted = files.arrow_schema(self._schema)
-        with files.opened(self.options, file.path) as opened:
+        with self._opened(file.path) as opened:
             parquet = pq.ParquetFile(opened)
             columns = [each for each in wanted.names if each in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(READ_ROWS, columns=columns):
                 yield _chosen(_completed(batch, wanted, file.values), self.options.within)
+
+    def _opened(self, path: str) -> Any:
+        try:
+            return files.opened(self.options, path)
+        except FileNotFoundError:
+            said = "latest" if self.options.version is None else self.options.version
+            raise LakeVacuumed(
+                f"version {said} of {self.options.path} has files that are gone, such as {path}"
+            ) from None
 
 
 def _completed(
@@ -144,6 +152,7 @@ class Written(WriterCommitMessage):
 
     files: list[table.DataFile]
     application: str = ""
+    instance: str = ""
 
 
 class _Writing:
@@ -155,21 +164,24 @@ class _Writing:
         self._mode = mode
 
     def _write(self, batches: Iterator[pa.RecordBatch], application: str) -> Written:
-        return Written(files.Files(self.options, self._schema).write(batches), application)
+        # A name that nobody chose is one query's, or one job's.
+        counts = self.options.instance or query_of_task()
+        instance = counts if self.options.application else ""
+        written = files.Files(self.options, self._schema).write(batches)
+        return Written(written, application, instance)
 
-    def _commit(self, messages: Sequence[Any], application: str, batch: int) -> None:
-        step = Transaction(application, batch)
+    def _commit(self, messages: Sequence[Any], step: table.Step) -> None:
         commit(self.options, self._schema, _files(messages), step, self._mode)
 
-    def _abort(self, messages: Sequence[Any], application: str, batch: int) -> None:
-        abort(self.options, _files(messages), Transaction(application, batch))
+    def _abort(self, messages: Sequence[Any], step: table.Step) -> None:
+        abort(self.options, _files(messages), step)
 
 
 def commit(
     options: LakeOptions,
     schema: StructType,
     written: Sequence[table.DataFile],
-    step: Transaction,
+    step: table.Step,
     mode: str,
 ) -> None:
     if mode == "append" and not written:
@@ -178,20 +190,25 @@ def commit(
         files.remove(options, written)
 
 
-def abort(options: LakeOptions, written: Sequence[table.DataFile], step: Transaction) -> None:
+def abort(options: LakeOptions, written: Sequence[table.DataFile], step: table.Step) -> None:
     """Spark also calls this when a commit took effect and its answer was lost: files go only when
     the log says that there was none. What is left over otherwise is for a vacuum."""
     try:
         there = table.find_table(options)
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, LakeUnreachable):
         return
-    if there is None or there.transaction_version(step.app_id) != step.version:
+    if there is None or not step.may_be_in(there):
         known = {each.path for each in table.active_files(there)} if there is not None else set()
         files.remove(options, [each for each in written if each.path not in known])
 
 
 def _files(messages: Sequence[Any]) -> list[table.DataFile]:
     return [file for each in messages if isinstance(each, Written) for file in each.files]
+
+
+def _told(messages: Sequence[Any]) -> Written:
+    """What the tasks know and their driver does not."""
+    return next((each for each in messages if isinstance(each, Written)), Written([]))
 
 
 class LakeWriter(_Writing, DataSourceArrowWriter):
@@ -203,10 +220,13 @@ class LakeWriter(_Writing, DataSourceArrowWriter):
         return self._write(iterator, self._application)
 
     def commit(self, messages: Any) -> None:
-        self._commit(messages, self._application, self.options.batch or 0)
+        self._commit(messages, self._step(messages))
 
     def abort(self, messages: Any) -> None:
-        self._abort(messages, self._application, self.options.batch or 0)
+        self._abort(messages, self._step(messages))
+
+    def _step(self, messages: Sequence[Any]) -> table.Step:
+        return table.Step(self._application, self.options.batch or 0, _told(messages).instance)
 
 
 class LakeStreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -214,19 +234,17 @@ class LakeStreamWriter(_Writing, DataSourceStreamArrowWriter):
         super().__init__(options, schema, "append")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        context = TaskContext.get()
-        assert context is not None
-        assert context.getLocalProperty(BATCH_ID) is not None
-        query = context.getLocalProperty(QUERY_ID)
+        query = query_of_task()
+        assert query, "every query would count as one"
         return self._write(iterator, self.options.owner or f"spark-{query}")
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
-        self._commit(messages, _application_of(messages), batchId)
+        self._commit(messages, _step(messages, batchId))
 
     def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803
-        self._abort(messages, _application_of(messages), batchId)
+        self._abort(messages, _step(messages, batchId))
 
 
-def _application_of(messages: Sequence[Any]) -> str:
-    found = [each.application for each in messages if isinstance(each, Written)]
-    return found[0] if found else ""
+def _step(messages: Sequence[Any], batch: int) -> table.Step:
+    told = _told(messages)
+    return table.Step(told.application, batch, told.instance)

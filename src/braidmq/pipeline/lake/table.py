@@ -2,10 +2,12 @@
 
 import json
 import posixpath
+import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,7 +19,14 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.types import StructField, StructType
 
 from braidmq.model.errors import NotFound
-from braidmq.pipeline.errors import LakeChanged, LakeUnsupported, StaleCheckpoint, WrongSchema
+from braidmq.pipeline.errors import (
+    BadOption,
+    LakeChanged,
+    LakeUnreachable,
+    LakeUnsupported,
+    StaleCheckpoint,
+    WrongSchema,
+)
 from braidmq.pipeline.lake.options import LakeOptions, Within
 from braidmq.pipeline.lake.rules import added
 from braidmq.pipeline.lake.syncing import sync_log
@@ -43,6 +52,15 @@ WRITER_FEATURES = READER_FEATURES | {
 }
 """An append is its own change feed; rules for values are looked for in the table itself."""
 
+IMPATIENT = {
+    "max_retries": "2",
+    "retry_timeout": "10s",
+    "connect_timeout": "5s",
+    "timeout": "10s",
+}
+"""Of an object store that a person waits for."""
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RULES_OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
@@ -87,10 +105,32 @@ def open_table(options: LakeOptions) -> DeltaTable:
 
 
 def find_table(options: LakeOptions) -> DeltaTable | None:
+    """Raises LakeUnreachable for one in an object store."""
     try:
         return DeltaTable(options.path, storage_options=options.storage or None)
-    except TableNotFoundError:
+    except TableNotFoundError as error:
+        if str(error).startswith("Unknown scheme"):
+            raise BadOption(f"path: there is no object store of the kind {options.path}") from None
         return None
+    except OSError as error:
+        if options.is_local:
+            raise
+        raise LakeUnreachable(f"{options.path} can't be reached: {plain(error)}") from None
+
+
+def plain(error: BaseException) -> str:
+    """What deltalake says, on one line and without colours."""
+    return " ".join(COLOURS.sub("", str(error)).replace("↳", "").split())[:500]
+
+
+def look(options: LakeOptions, *, wanted: bool) -> None:
+    """Whether an object store answers, and soon. Raises LakeUnreachable; NotFound if the lake is
+    ``wanted`` and not there."""
+    storage = IMPATIENT | options.storage
+    if wanted:
+        open_table(replace(options, storage=storage))
+    else:
+        find_table(replace(options, storage=storage))
 
 
 def schema_of(table: DeltaTable) -> StructType:
@@ -172,6 +212,41 @@ def check_writable(table: DeltaTable) -> None:
 
 # --- committing ---
 
+INSTANCE = "#instance"
+"""After an application's name: a second transaction of each commit, whose number says who counts.
+Delta keeps a number for a name, and no text."""
+
+
+class Step(NamedTuple):
+    """A number that an application commits once to a table, however often it tries."""
+
+    application: str
+    number: int
+    instance: str = ""
+    """Who counts: a query with a new checkpoint is another. Empty: a user who does it by hand."""
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        found = [Transaction(self.application, self.number)]
+        if self.instance:
+            found.append(Transaction(self.application + INSTANCE, _as_number(self.instance)))
+        return found
+
+    def may_be_in(self, table: DeltaTable) -> bool:
+        """Whether it took effect, as far as the log says."""
+        return self.is_of(table) and bool(
+            table.transaction_version(self.application) == self.number
+        )
+
+    def is_of(self, table: DeltaTable) -> bool:
+        """Whether those that the table has of the application are of the same who counts."""
+        counts = table.transaction_version(self.application + INSTANCE)
+        return not self.instance or counts is None or counts == _as_number(self.instance)
+
+
+def _as_number(instance: str) -> int:
+    return int.from_bytes(sha256(instance.encode()).digest()[:7])
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -194,7 +269,7 @@ class Commit:
     schema: StructType
     """Of the files and their partitions."""
     files: Sequence[DataFile]
-    step: Transaction
+    step: Step
     mode: str = "append"
 
     def apply(self) -> bool:
@@ -257,7 +332,7 @@ class Commit:
         )
 
     def _properties(self) -> CommitProperties:
-        return CommitProperties(app_transactions=[self.step])
+        return CommitProperties(app_transactions=self.step.transactions)
 
 
 def check_fits(table: DeltaTable, options: LakeOptions, given: StructType) -> list[StructField]:
@@ -283,18 +358,25 @@ def _check_nulls(table: DeltaTable, files: Sequence[DataFile]) -> None:
             raise WrongSchema(f"column {column.name!r} may not be null, and some rows have none")
 
 
-def is_there(options: LakeOptions, table: DeltaTable | None, step: Transaction) -> bool:
+def is_there(options: LakeOptions, table: DeltaTable | None, step: Step) -> bool:
     """Whether this batch was committed; then it is on disk when this returns, too: who committed
     it may have ended before it was. Raises StaleCheckpoint."""
-    last = None if table is None else table.transaction_version(step.app_id)
-    if last is not None and last > step.version:
+    if table is None:
+        return False
+    last = table.transaction_version(step.application)
+    if not step.is_of(table):
         raise StaleCheckpoint(
-            f"application {step.app_id!r} has committed batch {last} to this lake already, and"
-            f" this query begins again at batch {step.version}"
+            f"batches of application {step.application!r} in this lake are counted by another"
+            f" query, and not by {step.instance}, which is at batch {step.number}"
         )
-    if last == step.version:
+    if last is not None and last > step.number:
+        raise StaleCheckpoint(
+            f"application {step.application!r} has committed batch {last} to this lake already,"
+            f" and this query begins again at batch {step.number}"
+        )
+    if last == step.number:
         sync_log(options)
-    return last == step.version
+    return bool(last == step.number)
 
 
 def action(file: DataFile) -> Any:
