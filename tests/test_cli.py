@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from datetime import date
 
 import pytest
@@ -58,7 +59,7 @@ def test_help_shows_every_flag_with_its_default() -> None:
 
 def test_flags_reach_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Config] = []
-    monkeypatch.setattr(server, "serve", served.append)
+    monkeypatch.setattr(server, "serve", lambda load: served.append(load()))
     flags = ["--data-dir", "/srv/b", "--host", "::1", "--http-port", "1", "--amqp-port", "2"]
     assert run("serve", *flags, "--mqtt-port", "3", "--ws-port", "0", "--dev") == 0
     (config,) = served
@@ -82,7 +83,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     error: BraidError,
     code: int,
 ) -> None:
-    def fail(_: Config) -> None:
+    def fail(_: Callable[[], Config]) -> None:
         raise error
 
     monkeypatch.setattr(server, "serve", fail)

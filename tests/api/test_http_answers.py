@@ -22,6 +22,7 @@ KEEPS_NOTHING = {
     "beginTrace": "nor is what is traced",
     "endTrace": "nor is what is traced",
     "setLogLevel": "the level is of this run",
+    "reloadConfiguration": "it is in files that others keep",
     "heartbeat": "who is alive is not kept, and a new generation waits as for sync",
     "sync": "a generation waits where it is made: in joinGroup",
     "poll": "deliveries are told ahead of the disk, as in every protocol",

@@ -779,8 +779,14 @@ def is_denied(operation: Operation, response: httpx.Response) -> bool:
     return code in hidden
 
 
-ALLOWED_WITHOUT_SUCCESS = {"read_segment": 404, "retry_quarantined": 409, "skip_quarantined": 409}
-"""Whoever may gets this: there is no such segment, and nothing is damaged."""
+ALLOWED_WITHOUT_SUCCESS = {
+    "read_segment": 404,
+    "retry_quarantined": 409,
+    "skip_quarantined": 409,
+    "reload_configuration": 404,
+}
+"""Whoever may gets this: there is no such segment, nothing is damaged, and this node has no file
+to read."""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[each.name for each in KINDS])

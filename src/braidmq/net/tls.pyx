@@ -208,7 +208,7 @@ cdef class TlsLink(TcpLink):
             self.abort()
             return 0
         if self.is_ended:
-            INCOMING.read()  # what is behind a goodbye is nobody's, and least of all the next link's
+            INCOMING.read()  # behind a goodbye: nobody gets it, and least of all the next link
         self.answer()
         self.received_bytes += got
         if got and not self.is_over:
