@@ -23,7 +23,7 @@ from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.batch import FLAG_TIMED, Record, RecordBatch
 from braidmq.record.key_hash import partition_for
-from braidmq.record.offset_set import OffsetSet
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import PartitionLog, Run
 
 UNLIMITED = 1 << 62
@@ -268,6 +268,7 @@ class TopicPartition:
         "has_dates",
         "head_timer",
         "kept",
+        "later",
         "log",
         "look_ms",
         "look_offset",
@@ -296,6 +297,8 @@ class TopicPartition:
         """The timer for the topic's TTL; 0: not set."""
         self.kept: Kept | None = None
         """Where the topic keeps what is acknowledged."""
+        self.later: OffsetBits | None = None
+        """Records that wait for their time, while nobody subscribes (``engine.later``)."""
         self.open_transactions: dict[int, int] | None = None
         """Transactions with records here that are not decided, by number, with the first offset of
         each: the lowest first, because offsets rise. None on most partitions."""
