@@ -103,10 +103,11 @@ def test_delays_by_topic(api: Api) -> None:
             api.ok("PUT", f"/v1/topics/{name}/subscriptions/{subscription}", {}, **where)
         messages = {"messages": [{"value": "x", "delay_ms": 3_600_000}] * count}
         api.ok("POST", f"/v1/topics/{name}/messages/batch", messages, **where)
-    for number in range(2):  # with a limit somebody counts in a subscriber's place
-        api.ok("PUT", "/v1/topics/c", {"settings": {"max_messages": 9}}, **where)
+    # Nobody subscribes; with a limit somebody counts in a subscriber's place.
+    for name, settings in (("c", {"max_messages": 9}), ("d", {})):
+        api.ok("PUT", f"/v1/topics/{name}", {"settings": {"partitions": 1} | settings}, **where)
         message = {"value": "x", "delay_ms": 3_600_000}
-        api.ok("POST", f"/v1/topics/{'cd'[number]}/messages", message, **where)
+        api.ok("POST", f"/v1/topics/{name}/messages", message, **where)
     found = api.ok("GET", "/v1/delay/stats", **where)
     assert found["pending"] == 6
     none = {"delivered": 0, "cancelled": 0, "expired": 0}
