@@ -71,7 +71,13 @@ class DelayStats(msgspec.Struct, frozen=True):
     of others since the node started."""
 
     namespace: str
-    pending: Annotated[int, Meta(description="Of each topic those of its fullest subscription")]
+    pending: Annotated[
+        int,
+        Meta(
+            description="Of each partition those of the subscription that waits for most; where nobody"
+            " subscribes, those of its log"
+        ),
+    ]
     delivered: Annotated[int, Meta(description="Their time came, since the node started")]
     cancelled: int
     expired: Annotated[int, Meta(description="Before their time had come")]
