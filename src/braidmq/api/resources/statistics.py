@@ -74,8 +74,8 @@ class DelayStats(msgspec.Struct, frozen=True):
     pending: Annotated[
         int,
         Meta(
-            description="Of each partition those of the subscription that waits for most; where nobody"
-            " subscribes, those of its log"
+            description="Of each partition those of the subscription that waits for most; where"
+            " nobody subscribes, those of its log"
         ),
     ]
     delivered: Annotated[int, Meta(description="Their time came, since the node started")]
