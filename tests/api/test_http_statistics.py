@@ -103,12 +103,21 @@ def test_delays_by_topic(api: Api) -> None:
             api.ok("PUT", f"/v1/topics/{name}/subscriptions/{subscription}", {}, **where)
         messages = {"messages": [{"value": "x", "delay_ms": 3_600_000}] * count}
         api.ok("POST", f"/v1/topics/{name}/messages/batch", messages, **where)
+    # Nobody subscribes; with a limit somebody counts in a subscriber's place.
+    for name, settings in (("c", {"max_messages": 9}), ("d", {})):
+        api.ok("PUT", f"/v1/topics/{name}", {"settings": {"partitions": 1} | settings}, **where)
+        message = {"value": "x", "delay_ms": 3_600_000}
+        api.ok("POST", f"/v1/topics/{name}/messages", message, **where)
     found = api.ok("GET", "/v1/delay/stats", **where)
-    assert found["pending"] == 4
+    assert found["pending"] == 6
     none = {"delivered": 0, "cancelled": 0, "expired": 0}
-    waiting = [{"topic": "b", "pending": 3}, {"topic": "a", "pending": 1}]
+    waiting = [
+        {"topic": name, "pending": count} for name, count in zip("bacd", (3, 1, 1, 1), strict=True)
+    ]
     assert found["topics"] == [each | none for each in waiting]
-    assert found["timers"] >= 4
+    text = httpx.get(f"{api.node.http_url}/metrics").text
+    assert 'braid_delayed_messages{namespace="later"} 10.0' in text  # two subscriptions, and two
+    assert found["timers"] >= 6
     assert found["next_timer_ms"] > 1_700_000_000_000
 
 

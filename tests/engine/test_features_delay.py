@@ -8,6 +8,8 @@ from engine_worlds import DAY, HOUR, MINUTE, NOW, NS, SECOND, World, roomy, valu
 from braidmq.engine import delay_ends
 from braidmq.engine.delay_ends import KEPT_MAX, DelayEnd
 from braidmq.engine.errors import NotDelayed
+from braidmq.engine.later import waiting_in
+from braidmq.engine.transactions.publishing import Origin
 from braidmq.record.batch import DATED_DUE
 
 TICK_MS = 10
@@ -275,6 +277,95 @@ def test_a_date_that_the_clock_moved_is_counted_once(subscribed: bool, step: int
     assert ends(world)["delivered"] == 1
     ((_, _, due, _),) = ended(world, DelayEnd.DELIVERED)
     assert due == NOW + HOUR
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("until_acked", [False, True])
+def test_what_nobody_subscribes_to_is_counted_as_it_is_listed(seed: int, until_acked: bool) -> None:
+    """Against a list: published, committed and aborted, cancelled, compacted, purged, restarted,
+    the clock set, and now and then somebody subscribes for a while."""
+    world, rng = World(), random.Random(seed)
+    topic = world.topic(
+        partitions=2,
+        retention={"until_acked": until_acked},
+        compaction={"enabled": seed % 2 == 1 and not until_acked},
+    )
+    # By partition and offset: when it is due, by the wall clock.
+    model: dict[tuple[int, int], int] = {}
+    gone: dict[tuple[int, int], int] = {}  # their time came, but their date may come again
+    lead_ms = cancelled = 0
+
+    def published(due: int, how: str) -> None:
+        number = rng.randrange(2)
+        offset = world.find().partitions[number].log.next_offset
+        fields = {"due_at_ms": due, "dated": DATED_DUE, "key": b"%d" % rng.randrange(40)}
+        if how == "plain":
+            world.publish(world.find(), b"x", partition=number, **fields)
+        else:
+            work = world.engine.transactions
+            transaction, _ = work.begin(NS, f"x{offset}-{number}", now_ms=world.now_ms)
+            world.engine.publishing.publish(
+                world.find(),
+                world.batch(b"x", **fields),
+                now_ms=world.now_ms,
+                partition=number,
+                origin=Origin(work.branch(transaction)),
+            )
+            end = work.commit if how == "committed" else work.abort
+            end(transaction, now_ms=world.now_ms)
+        if how != "aborted":
+            model[number, offset] = due
+
+    for _ in range(300):
+        topic = world.find()
+        wall_ms = world.now_ms + lead_ms
+        waiting = [
+            (each.partition, each.offset)
+            for each in world.engine.delayed.find(topic, world.now_ms, limit=1000)
+        ]
+        match rng.randrange(14):
+            case 0 | 1 | 2 | 3 | 4 | 5:
+                due = wall_ms + rng.choice((0, SECOND, MINUTE, HOUR, DAY))
+                published(due, rng.choice(("plain", "plain", "committed", "aborted")))
+            case 6 | 7:
+                world.advance(rng.choice((SECOND, 10 * SECOND, MINUTE)))
+            case 8 if waiting:
+                number, offset = rng.choice(waiting)
+                world.engine.delayed.cancel(topic, number, offset, world.now_ms)
+                model.pop((number, offset), None)
+                gone.pop((number, offset), None)
+                cancelled += 1
+            case 9:
+                world.checkpoint()
+                world.reopen(after_ms=rng.choice((0, MINUTE)))
+                lead_ms = cancelled = 0
+                model |= {each: due for each, due in gone.items() if due > world.now_ms}
+            case 10:
+                found = world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
+                published(wall_ms + HOUR, "plain")
+                world.engine.subscriptions.delete(found)
+                model |= {each: due for each, due in gone.items() if due > wall_ms}
+            case 11 if rng.random() < 0.3:
+                world.engine.retention.purge(topic)
+                model.clear()
+                gone.clear()
+            case 12:
+                lead_ms = rng.choice((-MINUTE, 0, MINUTE))
+                world.engine.message_times.clock_set(lead_ms, world.now_ms)
+                world.advance(TICK_MS)
+            case _:
+                continue
+        for key in [each for each, due in model.items() if due <= world.now_ms + lead_ms]:
+            gone[key] = model.pop(key)
+        topic = world.find()
+        listed = world.engine.delayed.find(topic, world.now_ms, limit=1000)
+        found = [(each.partition, each.offset) for each in listed]
+        if seed % 2 and not until_acked:  # what is compacted, this model does not know
+            assert model.keys() >= set(found)
+        else:
+            assert found == sorted(model)
+        assert world.engine.delayed.count(topic) == waiting_in(topic) == len(found)
+        assert ends(world)["cancelled"] == cancelled
 
 
 def test_the_last_that_ended_are_kept() -> None:

@@ -207,6 +207,76 @@ def test_keys_are_served_a_window_a_turn() -> None:
     assert (keyed.slot_of, keyed.pending, keyed.owner) == ({}, {}, {})
 
 
+LARGE = 100_000
+
+
+IN_A_MEGABYTE = 12
+
+
+@pytest.mark.parametrize("priority", ["none", "strict"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_in_key_order_about_a_megabyte_is_read_in_one_go(priority: str, flushed: bool) -> None:
+    """However large the messages of a window are; so it is after a restart, when the keys of what
+    waits for its retry have to be known first."""
+    world = World()
+    topic = world.topic(priority=priority, retry={"attempts": 9, "base_ms": 10, "max_ms": 10})
+    consumer = world.consumer(topic, mode=Mode.KEY_ORDERED, credits=roomy())
+    count = 60
+    for number in range(count):
+        world.publish(topic, b"%06d" % number * (LARGE // 6), key=b"k%d" % number)
+    if flushed:
+        world.checkpoint()
+
+    def dispatched() -> list[bytes]:
+        found = []
+        for _ in range(count):  # one that only reads hands out nothing
+            got = values(world.dispatch())
+            assert len(got) <= IN_A_MEGABYTE
+            found += got
+        return found
+
+    assert len(dispatched()) == count
+    view = topic.partitions[0].views[0]
+    world.engine.settling.nack(consumer, view, 0, count, now_ms=world.now_ms)
+    assert view.state.waiting == count
+    world.reopen()
+    topic = world.find()
+    world.publish(topic, b"overtakes", key=b"k7")
+    consumer = world.consumer(topic, mode=Mode.KEY_ORDERED, credits=roomy())
+    known = 0
+    while known < count:
+        assert world.dispatch() == []
+        keyed = topic.subscriptions["s"].keys
+        assert keyed is not None
+        assert known < len(keyed.slot_of) <= known + IN_A_MEGABYTE
+        known = len(keyed.slot_of)
+    assert world.dispatch() == []
+    world.advance(20)
+    found = dispatched()
+    assert len(found) == count + 1
+    assert found.index(b"%06d" % 7 * (LARGE // 6)) < found.index(b"overtakes")
+
+
+def test_keys_that_cannot_go_are_looked_at_a_window_at_a_time() -> None:
+    """Of many messages that came back, all of one key, the rest waits for the first."""
+    world = World()
+    topic = world.topic()
+    gone = world.consumer(topic, mode=Mode.KEY_ORDERED, credits=roomy())
+    count = 20 * KEY_WINDOW
+    batch = RecordBatch()
+    keys: list[bytes | None] = [b"k%d" % (number % 900) for number in range(count)]
+    batch.extend_values(bodies(count), world.now_ms, keys=keys)
+    world.engine.publishing.publish(topic, batch, now_ms=world.now_ms)
+    while world.engine.has_more:
+        world.dispatch()
+    world.consumer(topic, mode=Mode.KEY_ORDERED, credits=roomy(1))
+    world.engine.consumers.detach(gone, now_ms=world.now_ms)
+    world.dispatch()
+    keyed = topic.subscriptions["s"].keys
+    assert keyed is not None
+    assert len(keyed.known_in(0)) <= 2 * KEY_WINDOW
+
+
 def test_many_consumers_with_little_room_take_turns() -> None:
     """Each round asks all of them; those of the highest priority come first all the same."""
     world = World()

@@ -25,6 +25,7 @@ import braidmq
 from braidmq.testing.live import LiveNode
 
 PATIENCE_MS = 20_000
+ENCODED_KEY = "partition-key-base64"
 PAYLOAD_FORMAT_INVALID = 0x99
 GUEST = ("guest", "guest")
 
@@ -45,7 +46,8 @@ class Message:
     user_id: str | None = None
     priority: int = 0
     ttl_ms: int = 0
-    key: str | None = None
+    key: str | bytes | None = None
+    """Bytes where it is no text."""
     # What only a publisher says: readers see it by when the message comes.
     delay_ms: int = 0
     deliver_at_ms: int = 0
@@ -153,7 +155,11 @@ class Http(ByName):
         body: dict[str, Any] = {"value_base64": base64.b64encode(message.value).decode()}
         body |= {name: getattr(message, name) for name in NAMED}
         body |= {"priority": message.priority, "delay_ms": message.delay_ms or None}
-        body |= {"ttl_ms": message.ttl_ms or None, "key": message.key}
+        body |= {"ttl_ms": message.ttl_ms or None}
+        if isinstance(message.key, bytes):
+            body["key_base64"] = base64.b64encode(message.key).decode()
+        else:
+            body["key"] = message.key
         body |= {"deliver_at": message.deliver_at_ms or None}
         body |= {"headers": message.headers, "partition": message.partition}
         given = {name: value for name, value in body.items() if value is not None}
@@ -177,7 +183,7 @@ class Http(ByName):
             headers=headers,
             priority=got.get("priority", 0),
             ttl_ms=got["expires_at_ms"] - visible_ms if "expires_at_ms" in got else 0,
-            key=got.get("key"),
+            key=base64.b64decode(got["key_base64"]) if "key_base64" in got else got.get("key"),
             redelivered=got["redelivered"],
             delivery_count=got["delivery_count"],
             first_seen_ms=seen_ms,
@@ -346,7 +352,7 @@ class Client(ByName):
             headers=headers,
             priority=got.priority or 0,
             ttl_ms=got.ttl_ms or 0,
-            key=None if got.key is None else got.key.decode(),
+            key=None if got.key is None else text_if_it_is(got.key),
             redelivered=got.redelivered,
             delivery_count=got.delivery_count,
             first_seen_ms=got.first_seen_ms,
@@ -431,7 +437,10 @@ class MqttClient:
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         user = list(message.headers.items())
         given = {name.replace("_", "-"): getattr(message, name) for name in TEXTS}
-        given |= {"partition-key": message.key, "priority": message.priority or None}
+        encoded = isinstance(message.key, bytes)
+        key = base64.b64encode(message.key).decode() if encoded else message.key
+        given |= {"partition-key-base64" if encoded else "partition-key": key}
+        given |= {"priority": message.priority or None}
         given |= {"delay-ms": message.delay_ms or None, "to-partition": message.partition}
         given |= {"deliver-at": message.deliver_at_ms or None}
         user += [(name, str(value)) for name, value in given.items() if value is not None]
@@ -497,6 +506,7 @@ class MqttClient:
             # It counts down, in whole seconds.
             "ttl_ms": -(-getattr(said, "MessageExpiryInterval", 0) // 60) * 60_000,
             "key": user.pop("partition-key", None),
+            **({"key": base64.b64decode(user.pop(ENCODED_KEY))} if ENCODED_KEY in user else {}),
             "priority": int(user.pop("priority", 0)),
         }
         return found | {name: user.pop(name.replace("_", "-"), None) for name in TEXTS}, user
@@ -615,6 +625,13 @@ def read_facts(got: paho.MQTTMessage, found: dict[str, Any], user: dict[str, str
         offset=int(offset),
         headers={name: value for name, value in user.items() if not name.startswith("x-del")},
     )
+
+
+def text_if_it_is(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _text(data: bytes | None) -> str | None:

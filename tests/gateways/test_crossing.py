@@ -50,6 +50,7 @@ FIELDS: dict[str, Message] = {
     "headers": Message(headers={"colour": "blue", "Größe": "XL", "empty": ""}),
     "priority": Message(priority=7),
     "key": Message(key="customer-5"),
+    "key that is no text": Message(key=b"\xff\x00customer"),
     "ttl": Message(ttl_ms=HOUR_MS),
     **{name: said(name, "some-text") for name in NAMED if name != "user_id"},
     "user_id": Message(user_id="guest"),

@@ -7,6 +7,7 @@ dead letters, marks of transactions. No limits are checked: that is publishing's
 from collections.abc import Sequence
 
 from braidmq.engine.hooks import Hooks
+from braidmq.engine.later import note_later
 from braidmq.engine.partitioner import split
 from braidmq.engine.reading import Reading
 from braidmq.engine.record_times import RecordClock, shifted
@@ -192,6 +193,7 @@ class Appending:
             if start <= offset < stop:
                 if due > now_ms:
                     wheel.schedule(due, TimerKind.DUE, target.log.id, offset, due)
+                    note_later(target, offset)
                 if expires:
                     wheel.schedule(expires, TimerKind.EXPIRY, target.log.id, offset)
                 if dated:

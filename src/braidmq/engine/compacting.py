@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from braidmq.engine.compaction import mark_superseded, note_latest
 from braidmq.engine.hooks import Hooks
+from braidmq.engine.later import forget_later
 from braidmq.engine.reading import Reading
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
@@ -129,6 +130,8 @@ class Compacting:
             before.count(start, stop) for start, stop in marked.ranges()
         )
         self._marked[log.id] = marked
+        for start, stop in marked.ranges():
+            forget_later(partition, start, stop)
         self._state.store.rewrite(log, marked)
         self._state.store.want_checkpoint()
 

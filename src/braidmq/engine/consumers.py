@@ -103,6 +103,4 @@ class Consumers:
     def release(self, credit: Credit, count: int) -> None:
         """Room in a credit that its owner had held back."""
         credit.used -= count
-        awaited, credit.awaited = credit.awaited, {}
-        for subscription in awaited:
-            self._state.mark_dirty(subscription)
+        self._state.has_room(credit)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from braidmq.engine.delay_ends import DelayEnd, DelayEnds
 from braidmq.engine.errors import NotDelayed
+from braidmq.engine.later import forget_later, later_in, waiting_at
 from braidmq.engine.settlement import Settlement
-from braidmq.engine.state import CANCELLED, EngineState
+from braidmq.engine.state import EngineState
 from braidmq.engine.states import Event, State
 from braidmq.engine.topics import PartitionView, Topic, TopicPartition
-from braidmq.record.batch import FLAG_TIMED, Record
+from braidmq.record.batch import Record
 from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
@@ -53,39 +54,24 @@ class DelayedMessages:
         return found
 
     def _pending(self, partition: TopicPartition) -> list[tuple[int, int]]:
-        """Where to look for delayed messages: those of any subscription, or without one the log."""
+        """Where to look for them: those of any subscription, or without one those of the log."""
+        if not partition.views:
+            return later_in(partition).ranges()
         if len(partition.views) == 1:
             return partition.views[0].state.in_state(State.DELAYED)
         found = OffsetBits()
         for view in partition.views:
             for start, stop in view.state.in_state(State.DELAYED):
                 found.add(start, stop)
-        if not partition.views:
-            found.add(partition.log.start_offset, partition.stable_offset)
-            cancelled = self._state.cancelled(partition)
-            if cancelled is not None:
-                for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]:
-                    found.discard(start, stop)
         return found.ranges()
 
     def count(self, topic: Topic) -> int:
-        now_ms = self._state.wheel.now_ms
-        return sum(self._count_pending(partition, now_ms) for partition in topic.partitions)
-
-    def _count_pending(self, partition: TopicPartition, now_ms: int) -> int:
-        """The subscriptions know. Without one the log is read, but only what has times of its own
-        is looked at."""
-        if len(partition.views) == 1:
-            return partition.views[0].state.delayed
-        ranges = self._pending(partition)
-        if partition.views:
-            return sum(stop - start for start, stop in ranges)
+        """Of several subscriptions' a message counts once, which takes a look at each."""
         return sum(
-            self._is_due_after(now_ms, partition, run, index)
-            for start, stop in ranges
-            for run in partition.runs(start, stop)
-            if run.batch.summary & FLAG_TIMED
-            for index in range(run.first, run.stop)
+            sum(stop - start for start, stop in self._pending(each))
+            if len(each.views) > 1
+            else waiting_at(each)
+            for each in topic.partitions
         )
 
     def _is_due_after(self, time_ms: int, partition: TopicPartition, run: Run, index: int) -> bool:
@@ -103,6 +89,7 @@ class DelayedMessages:
             )
         due_ms = next(at[1] for at in partition.timed_between(offset, offset + 1))
         self._state.cancel(partition, [(offset, offset + 1)])
+        forget_later(partition, offset, offset + 1)
         for view in partition.views:
             self._cancel_in(view, offset)
         self._ends.note(partition, offset, due_ms, DelayEnd.CANCELLED, now_ms)
@@ -113,11 +100,7 @@ class DelayedMessages:
         if partition.views:
             found = (view.state.look(offset) for view in partition.views)
             return any(each is not None and each[0] == State.DELAYED for each in found)
-        cancelled = self._state.store.acknowledged.get((CANCELLED, partition.log.id), ())
-        return offset not in cancelled and any(
-            self._is_due_after(self._state.wheel.now_ms, partition, run, run.first)
-            for run in partition.runs(offset, offset + 1)
-        )
+        return offset in later_in(partition)
 
     def _cancel_in(self, view: PartitionView, offset: int) -> int:
         ranges, count, _ = view.state.apply(Event.CANCEL, offset, offset + 1)

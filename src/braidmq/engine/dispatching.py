@@ -5,14 +5,14 @@ credit allows. Several consumers take turns; the more there is to hand out, the 
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final, TypeVar
 
 from braidmq.engine.barriers import lift_barriers
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.key_queues import KeyQueues
+from braidmq.engine.key_reading import KEY_WINDOW, Allowance, KeyReader, note_waiting
 from braidmq.engine.lanes import LaneScheduler
-from braidmq.engine.partitioner import NO_SLOT, key_slots
+from braidmq.engine.partitioner import NO_SLOT
 from braidmq.engine.removal import Removal
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
@@ -20,6 +20,7 @@ from braidmq.engine.states import State
 from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.record.batch import FLAG_TIMED
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
 RUN_BYTES_MAX: Final = 1 << 20
@@ -40,9 +41,6 @@ TURNS = 8
 
 ATTEMPTS_MAX: Final = 0xFFFF
 """Where counting deliveries ends: the kernel and the journal keep 16 bits of it."""
-
-KEY_WINDOW = 1024
-"""How far key-ordered delivery looks ahead for free keys; with priorities, in each lane."""
 
 KEYS_READ_MAX = 16_384
 """Messages whose keys are read in one go, where key order and priorities are both kept: after a
@@ -65,6 +63,8 @@ class Dispatching:
         self._settlement = settlement
         self._removal = removal
         self._again: list[Subscription] = []
+        self._served = 0
+        """Counts who was served, to know who waits longest."""
 
     def dispatch(self, now_ms: int) -> list[Delivery]:
         """What can be pushed now; a large backlog takes several calls (``Engine.has_more``)."""
@@ -101,6 +101,9 @@ class Dispatching:
         PartitionQuarantined where nothing can be had any more."""
         out: list[Delivery] = []
         self._pull(consumer, limit, now_ms, bytes_max, out)
+        if out:
+            self._served += 1
+            consumer.served = self._served
         topic = consumer.subscription.topic
         if not out and topic.is_quarantined:
             raise topic.quarantine_error()
@@ -128,8 +131,7 @@ class Dispatching:
             return
         mode = subscription.mode
         if mode is KEY_ORDERED:
-            self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit)
-            if self._has_unread_keys(subscription):
+            if self._serve_by_key(subscription, now_ms, out, only=consumer, limit=limit):
                 self._state.mark_dirty(subscription)
             return
         strict = mode is SINGLE_ACTIVE and subscription.topic.policy.ordering == "strict"
@@ -149,6 +151,13 @@ class Dispatching:
     # --- who is next ---
 
     def _serve(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
+        seen = len(out)
+        self._serve_all(subscription, now_ms, out)
+        if len(out) > seen:
+            self._served += 1
+            subscription.served = self._served
+
+    def _serve_all(self, subscription: Subscription, now_ms: int, out: list[Delivery]) -> None:
         if subscription.barriers is not None:
             lift_barriers(subscription)
         if subscription.mode is KEY_ORDERED:
@@ -156,8 +165,8 @@ class Dispatching:
             # One look reaches no further than the window; expired messages fill it too.
             while before != subscription.ready:
                 before = subscription.ready
-                self._serve_by_key(subscription, now_ms, out)
-                if len(out) - seen >= KEY_WINDOW or self._has_unread_keys(subscription):
+                more = self._serve_by_key(subscription, now_ms, out)
+                if len(out) - seen >= KEY_WINDOW or more:
                     self._again.append(subscription)
                     return
             return
@@ -232,8 +241,9 @@ class Dispatching:
     def _views_for(self, subscription: Subscription, consumer: Consumer) -> list[PartitionView]:
         views = subscription.views
         if subscription.mode is ASSIGNED:
-            mine = subscription.assignment
-            return [view for view in views if mine.get(view.partition.number) is consumer]
+            owners = subscription.assignment
+            mine = [view for view in views if owners.get(view.partition.number) is consumer]
+            return _beginning_at(mine, consumer.next_partition) if len(mine) > 1 else mine
         if len(views) == 1:
             return views
         # Partitions take turns too, or the last would wait for the first to be empty.
@@ -295,6 +305,7 @@ class Dispatching:
             if given and view.lanes is not None:
                 view.lanes.served_from(lane, given, now_ms)
             if given:
+                consumer.next_partition = view.partition.number + 1
                 return given
             # All of them were expired or had no record any more: there may be others.
         return 0
@@ -429,87 +440,115 @@ class Dispatching:
         out: list[Delivery],
         only: Consumer | None = None,
         limit: int = KEY_WINDOW,
-    ) -> None:
-        if subscription.keys is None:
-            subscription.keys = KeySlots()
+    ) -> bool:
+        """Returns whether there is more to do although nothing was handed out: the look read as
+        much as it may."""
+        keys = subscription.keys
+        if keys is None:
+            keys = subscription.keys = KeySlots()
             for view in subscription.views:
-                if view.log.damage is None:
-                    self._note_waiting_keys(view, subscription.keys)
+                if view.state.waiting:
+                    keys.unnoted[view.partition.number] = view.state.in_state(State.WAITING)
+        if keys.unnoted and not self._note_waiting(subscription, keys):
+            return True
         candidates = [only] if only is not None else list(subscription.consumers)
         able = [each for each in candidates if self._has_room(each)]
         if not able:
-            return
-        for view in _rotated(subscription.views, subscription.rotor):
+            return False
+        allowance = Allowance()
+        for view in _beginning_at(subscription.views, subscription.next_partition):
             if view.log.damage is not None:
                 continue
+            seen = len(out)
+            limit = self._serve_look(KeyLook(view, keys, only, allowance), now_ms, out, limit)
+            if len(out) > seen:
+                subscription.next_partition = view.partition.number + 1
+        return allowance.exceeded or any(
+            view.state.key_queues is not None
+            and view.state.key_queues.unread.size > 0
+            and view.log.damage is None
+            for view in subscription.views
+        )
+
+    def _serve_look(self, look: "KeyLook", now_ms: int, out: list[Delivery], limit: int) -> int:
+        """Returns what is left of ``limit``."""
+        try:
+            if look.view.lanes is not None:
+                return self._serve_lanes_by_key(look, look.view.lanes, now_ms, out, limit)
+            self._materialise(look.view, look.allowance)
+            return self._serve_view_by_key(look, now_ms, out, limit)
+        except PartitionQuarantined:
+            return limit
+
+    def _note_waiting(self, subscription: Subscription, keys: KeySlots) -> bool:
+        allowance = Allowance()
+        for view in subscription.views:
             try:
-                if view.lanes is not None:
-                    look = KeyLook(view, subscription.keys, only)
-                    limit = self._serve_lanes_by_key(look, view.lanes, now_ms, out, limit)
-                    continue
-                self._materialise(view)
-                limit = self._serve_view_by_key(view, subscription.keys, now_ms, out, only, limit)
+                if view.log.damage is None and not note_waiting(view, keys, allowance):
+                    return False
             except PartitionQuarantined:
                 continue
+        return True
 
-    def _note_waiting_keys(self, view: PartitionView, keys: KeySlots) -> None:
-        """After a restart: what waits for its retry holds back its key as it did before."""
-        for start, stop in view.state.in_state(State.WAITING):
-            try:
-                for run in view.partition.runs(start, stop):
-                    self._note_keys(view, keys, run)
-            except PartitionQuarantined:
-                return
-
-    def _note_keys(self, view: PartitionView, keys: KeySlots, run: Run) -> None:
-        slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
-        for index, slot in zip(range(run.first, run.stop), slots, strict=True):
-            if slot != NO_SLOT:
-                keys.noted(view.partition.number, run.batch.offset_at(index), slot)
-
-    def _materialise(self, view: PartitionView) -> None:
+    def _materialise(self, view: PartitionView, allowance: Allowance) -> None:
+        """What is fresh gets entries of its own, as far as the window goes. That is an allowance
+        for itself: what is read here has still to be looked at."""
+        own = Allowance()
         while view.state.fresh and view.state.ready - view.state.fresh < KEY_WINDOW:
+            if not own.grants():
+                allowance.exceeded = True
+                return
             found = view.state.next_run(0, KEY_WINDOW)
             if found is None or found[0] < view.state.cursor:
                 # Explicit ones come first: go behind them to what is fresh.
                 found = (view.state.cursor, min(view.state.end, view.state.ceiling), 0)
-            runs = list(view.partition.runs(found[0], found[1]))
+            runs = view.log.read(found[0], own.left, found[1])
             if not runs:
                 self._settlement.skip(view, view.state.cursor, found[1])
                 return
-            for run in runs[:1]:
-                first_offset = run.batch.offset_at(run.first)
-                if first_offset > view.state.cursor:
-                    self._settlement.skip(view, view.state.cursor, first_offset)
+            run = runs[0]
+            first_offset = run.batch.offset_at(run.first)
+            if first_offset > view.state.cursor:
+                self._settlement.skip(view, view.state.cursor, min(first_offset, found[1]))
+            end = min(run.stop, run.batch.find(found[1]), run.first + KEY_WINDOW)
+            if end > run.first:
+                run = Run(run.batch, run.first, end)
+                own.take(run)
                 for part in self._unbroken(view, run):
                     view.state.materialise(part.batch, part.first, part.stop)
 
     def _serve_view_by_key(
-        self,
-        view: PartitionView,
-        keys: KeySlots,
-        now_ms: int,
-        out: list[Delivery],
-        only: Consumer | None,
-        limit: int,
+        self, look: "KeyLook", now_ms: int, out: list[Delivery], limit: int
     ) -> int:
         """Returns what is left of ``limit``."""
-        blocked, ceiling = self._waiting_slots(view, keys), view.state.ceiling
+        view, keys = look.view, look.keys
+        look.blocked = self._waiting_slots(view, keys)
         # Lanes that a topic had once may have left something.
-        lanes = [lane.ranges(0, ceiling) for lane in view.state.lanes if lane is not None]
-        for start, stop in lanes[0] if len(lanes) == 1 else sorted(chain(*lanes)):
-            for run in list(view.partition.runs(start, stop)):
-                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
-                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
-                    if limit <= 0:
-                        return 0
-                    if slot in blocked:
-                        continue
-                    consumer = self._owner(view.subscription, keys, slot, only)
-                    if consumer is None:
-                        blocked.add(slot)  # what follows in this slot must not overtake it
-                        continue
-                    limit -= self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
+        lanes = [lane for lane in view.state.lanes if lane is not None]
+        passed = 0
+        for start, stop in _ready_runs(lanes, view.state.ceiling):
+            for offset, slot in look.reader.slots(start, stop):
+                if limit <= 0:
+                    return 0
+                if passed >= KEY_WINDOW:
+                    return limit
+                passed += 1
+                if slot in look.blocked:
+                    continue
+                consumer = self._owner(view.subscription, keys, slot, look.only)
+                if consumer is None:
+                    look.blocked.add(slot)  # what follows in this slot must not overtake it
+                    continue
+                run = look.reader.record_at(offset)
+                if run is None:
+                    if look.allowance.exceeded:
+                        return limit
+                    continue
+                given = self._give_keyed(view, keys, consumer, slot, run, now_ms, out)
+                limit -= given
+                passed -= 1
+            if look.allowance.exceeded:
+                return limit
         return limit
 
     def _waiting_slots(self, view: PartitionView, keys: KeySlots) -> set[int]:
@@ -517,6 +556,13 @@ class Dispatching:
         if not view.state.waiting:
             return set()
         number = view.partition.number
+        if view.state.waiting < len(keys.slot_of):
+            return {
+                keys.slot_of[number, offset]
+                for start, stop in view.state.in_state(State.WAITING)
+                for offset in range(start, stop)
+                if (number, offset) in keys.slot_of
+            }
         return {
             slot
             for (partition, offset), slot in keys.slot_of.items()
@@ -548,11 +594,10 @@ class Dispatching:
     def _still_has(
         self, subscription: Subscription, keys: KeySlots, slot: int, consumer: Consumer
     ) -> bool:
-        for (number, offset), each in keys.slot_of.items():
-            if each == slot:
-                found = subscription.views[number].state.look(offset)
-                if found is not None and (found[0], found[2]) == (State.IN_FLIGHT, consumer.id):
-                    return True
+        for number, offset in keys.pending.get(slot, ()):
+            found = subscription.views[number].state.look(offset)
+            if found is not None and (found[0], found[2]) == (State.IN_FLIGHT, consumer.id):
+                return True
         return False
 
     def _give_keyed(
@@ -562,30 +607,21 @@ class Dispatching:
         consumer: Consumer,
         slot: int,
         run: Run,
-        index: int,
         now_ms: int,
         out: list[Delivery],
     ) -> int:
-        offset = run.batch.offset_at(index)
+        """``run``: of one message."""
+        offset = run.batch.offset_at(run.first)
         found = view.state.look(offset)
         assert found is not None
         given = 0
-        for live in self._living(view, Run(run.batch, index, index + 1), now_ms):
+        for live in self._living(view, run, now_ms):
             if slot != NO_SLOT:  # without a key there is no order to keep
                 keys.delivered(view.partition.number, offset, slot, consumer)
             given += self._give(view, consumer, live, found[1], now_ms, out)
         return given
 
     # --- key order with priorities ---
-
-    def _has_unread_keys(self, subscription: Subscription) -> bool:
-        """Whether there is more to do although nothing was handed out."""
-        return any(
-            view.state.key_queues is not None
-            and view.state.key_queues.unread.size > 0
-            and view.log.damage is None
-            for view in subscription.views
-        )
 
     def _serve_lanes_by_key(
         self,
@@ -598,7 +634,7 @@ class Dispatching:
         """Lanes by their weights; of each the first messages of their keys, by offset. Returns
         what is left of ``limit``."""
         view = look.view
-        self._read_keys(view, look.queues)
+        self._read_keys(view, look.queues, look.allowance)
         look.blocked = self._waiting_slots(view, look.keys)
         # Of a lane that is passed over because nobody has room the turn would be lost.
         while limit > 0 and self._can_take(look):
@@ -619,18 +655,33 @@ class Dispatching:
             return self._has_room(look.only)
         return any(self._has_room(each) for each in look.view.subscription.consumers)
 
-    def _read_keys(self, view: PartitionView, queues: KeyQueues) -> None:
-        left = KEYS_READ_MAX
+    def _read_keys(self, view: PartitionView, queues: KeyQueues, look_allowance: Allowance) -> None:
+        """Each message's once; an allowance for itself, as for ``_materialise``."""
+        left, allowance = KEYS_READ_MAX, Allowance()
         while left > 0:
             found = queues.unread.run(0, left)
             if found is None:
                 return
+            if not allowance.grants():
+                look_allowance.exceeded = True
+                return
             start, stop = found
-            for run in view.partition.runs(start, stop):
-                view.state.read_keys(run.batch, run.first, run.stop)
-            for low, high in queues.unread.ranges(start, stop):
+            at = start
+            for run in view.log.read(start, allowance.left, stop):
+                end = min(run.stop, run.batch.find(stop))
+                if end <= run.first:
+                    break
+                read = Run(run.batch, run.first, end)
+                allowance.take(read)
+                view.state.read_keys(run.batch, run.first, end)
+                at = run.batch.offset_at(end - 1) + 1
+                if allowance.left <= 0:
+                    break
+            if at == start:
+                at = stop  # no record stands there
+            for low, high in queues.unread.ranges(start, at):
                 self._settlement.skip(view, low, high)
-            left -= stop - start
+            left -= at - start
 
     def _serve_lane_by_key(
         self, look: "KeyLook", lane: int, turn: int, now_ms: int, out: list[Delivery]
@@ -641,22 +692,28 @@ class Dispatching:
             found = look.queues.run(lane, look.places.get(lane, 0), turn - given)
             if found is None or found[0] >= view.state.ceiling:
                 break
-            for run in list(view.partition.runs(found[0], min(found[1], view.state.ceiling))):
-                slots = key_slots(run.batch, run.first, run.stop, KeySlots.SLOTS)
-                for index, slot in zip(range(run.first, run.stop), slots, strict=True):
-                    look.places[lane] = run.batch.offset_at(index) + 1
-                    if slot in look.blocked:
-                        look.passed(lane)
-                        continue
-                    consumer = self._owner(view.subscription, keys, slot, look.only)
-                    if consumer is None:
-                        if not self._can_take(look):
-                            return given
-                        look.blocked.add(slot)
-                        look.passed(lane)
-                        continue
-                    given += self._give_keyed(view, keys, consumer, slot, run, index, now_ms, out)
-                    look.reached_next()
+            at = found[0]
+            for offset, slot in look.reader.slots(at, min(found[1], view.state.ceiling)):
+                look.places[lane] = at = offset + 1
+                if slot in look.blocked:
+                    look.passed(lane)
+                    continue
+                consumer = self._owner(view.subscription, keys, slot, look.only)
+                if consumer is None:
+                    if not self._can_take(look):
+                        return given
+                    look.blocked.add(slot)
+                    look.passed(lane)
+                    continue
+                run = look.reader.record_at(offset)
+                if run is None:
+                    if look.allowance.exceeded:
+                        return given
+                    continue
+                given += self._give_keyed(view, keys, consumer, slot, run, now_ms, out)
+                look.reached_next()
+            if look.allowance.exceeded or at == found[0]:
+                break
         return given
 
     # --- coming and going ---
@@ -676,22 +733,45 @@ class Dispatching:
 
 
 class KeyLook:
-    """One look through the lanes of a partition whose keys are in order: how far it has come."""
+    """One look through a partition whose keys are in order: how far it has come."""
 
-    __slots__ = ("blocked", "exhausted", "keys", "looks", "only", "places", "queues", "view")
+    __slots__ = (
+        "_queues",
+        "allowance",
+        "blocked",
+        "exhausted",
+        "keys",
+        "looks",
+        "only",
+        "places",
+        "reader",
+        "view",
+    )
 
-    def __init__(self, view: PartitionView, keys: KeySlots, only: Consumer | None) -> None:
+    def __init__(
+        self, view: PartitionView, keys: KeySlots, only: Consumer | None, allowance: Allowance
+    ) -> None:
         self.view = view
         self.keys = keys
         self.only = only
         """The consumer that asks, if one does."""
-        self.queues = view.state.queue_keys()
+        self.allowance = allowance
+        self.reader = KeyReader(view, keys, allowance)
+        self._queues: KeyQueues | None = None
         self.blocked: set[int] = set()
         """Slots of keys whose next message can't go now, and so none of them."""
         self.exhausted: set[int] = set()
         """Lanes that have nothing more that can go now."""
         self.places: dict[int, int] = {}
         self.looks: dict[int, int] = {}
+
+    @property
+    def queues(self) -> KeyQueues:
+        """Only where the partition has priorities: making them takes a walk through what is
+        ready."""
+        if self._queues is None:
+            self._queues = self.view.state.queue_keys()
+        return self._queues
 
     def left_of(self, lane: int) -> int:
         """How many more messages of a lane are looked at in vain."""
@@ -708,6 +788,28 @@ class KeyLook:
             lane, offset = found
             self.places[lane] = min(self.places.get(lane, 0), offset)
             self.exhausted.discard(lane)
+
+
+def _ready_runs(lanes: list[OffsetBits], ceiling: int) -> Iterator[tuple[int, int]]:
+    """What is ready below an offset, in any lane, by offset."""
+    at = 0
+    while True:
+        found = [run for lane in lanes if (run := lane.run(at, KEY_WINDOW)) is not None]
+        if not found:
+            return
+        start, at = min(found)
+        if start >= ceiling:
+            return
+        yield start, min(at, ceiling)
+
+
+def _beginning_at(views: list[PartitionView], number: int) -> list[PartitionView]:
+    """From the first on whose partition has that number or a higher one, and then the others: who
+    was served last is last."""
+    for index, view in enumerate(views):
+        if view.partition.number >= number:
+            return views[index:] + views[:index] if index else views
+    return views
 
 
 def _rotated(items: list[T], turn: int) -> list[T]:

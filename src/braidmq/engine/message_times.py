@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from braidmq.engine.delay_ends import DelayEnd, DelayEnds
+from braidmq.engine.later import forget_later, later_in
 from braidmq.engine.reading import TIME_MAX_MS
 from braidmq.engine.record_times import RecordClock
 from braidmq.engine.removal import Removal
@@ -54,19 +55,19 @@ class MessageTimes:
             self._state.wheel.schedule(now_ms, TimerKind.EXPIRY, owner, offset)
 
     def _is_for_readers(self, partition: TopicPartition, offset: int, due_ms: int) -> bool:
-        """Whether a record that nobody subscribes to is due by this timer: it was not cancelled,
-        and if the clock was set its date is still the one the timer was set for."""
-        cancelled = self._state.cancelled(partition)
-        if cancelled is not None and offset in cancelled:
+        """Whether a record that nobody subscribes to is due by this timer, and waits no more: it
+        was not cancelled, and if the clock was set its date is still the one the timer was set
+        for."""
+        if offset not in later_in(partition):
             return False
-        if not partition.log.start_offset <= offset < partition.stable_offset:
-            return False
-        if not partition.has_dates or len(self._state.clocks) == 1:
-            return True
-        try:
-            return any(at[1] == due_ms for at in partition.timed_between(offset, offset + 1))
-        except PartitionQuarantined:
-            return False
+        if partition.has_dates and len(self._state.clocks) > 1:
+            try:
+                found = partition.timed_between(offset, offset + 1)
+                if all(at[1] != due_ms for at in found):
+                    return False
+            except PartitionQuarantined:
+                return False
+        return forget_later(partition, offset, offset + 1)
 
     def _expiry(self, owner: int, offset: int, _: int, now_ms: int) -> None:
         """A record with times of its own may have expired. What its topic's TTL makes of it is

@@ -1,5 +1,6 @@
 """Counting the messages of a subscription again: after a restart, a rewind, a quarantine."""
 
+from braidmq.engine.later import note_later
 from braidmq.engine.settlement import leave_out
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import State
@@ -166,12 +167,34 @@ class Rebuilding:
 
     def _schedule_timed(self, partition: TopicPartition, at: int, end: int, now_ms: int) -> None:
         log, wheel = partition.log, self._state.wheel
+        cancelled = self._state.cancelled(partition)
         for offset, due, expires, dated in partition.timed_between(at, end):
             if dated:
                 partition.has_dates = True
             if due > now_ms:
                 wheel.schedule(due, TimerKind.DUE, log.id, offset, due)
+                if cancelled is None or offset not in cancelled:
+                    note_later(partition, offset)
             elif due and partition.topic.policy.ttl_ms:
                 wheel.schedule(now_ms, TimerKind.EXPIRY, log.id, offset)
             if expires:
                 wheel.schedule(expires, TimerKind.EXPIRY, log.id, offset)
+
+    def left(self, partition: TopicPartition, now_ms: int) -> None:
+        """The last view is gone: what waits for its time is what the log has."""
+        try:
+            self._left(partition, now_ms)
+        except PartitionQuarantined:
+            return
+
+    def _left(self, partition: TopicPartition, now_ms: int) -> None:
+        start, end = partition.log.start_offset, partition.stable_offset
+        timed_from = self._timed_from.get(partition.log.id, 0)
+        if start < timed_from:
+            self._timed_from[partition.log.id] = start
+            self._schedule_timed(partition, start, timed_from, now_ms)
+        cancelled = self._state.cancelled(partition)
+        for offset, due, expires, _ in partition.timed_between(max(start, timed_from), end):
+            is_gone = 0 < expires <= now_ms or (cancelled is not None and offset in cancelled)
+            if due > now_ms and not is_gone:
+                note_later(partition, offset)

@@ -98,9 +98,7 @@ class Settlement:
             self._state.quiet[consumer.subscription] = None
         for credit in consumer.credits:
             if credit.awaited:
-                awaited, credit.awaited = credit.awaited, {}
-                for subscription in awaited:
-                    self._state.mark_dirty(subscription)
+                self._state.has_room(credit)
 
 
 def forget_keys(view: PartitionView, ranges: Ranges) -> None:

@@ -17,6 +17,7 @@ from braidmq.engine.settings import RetentionSettings
 from braidmq.engine.timer_wheel import TimerWheel
 from braidmq.engine.topics import (
     Consumer,
+    Credit,
     PartitionView,
     Subscription,
     Topic,
@@ -229,6 +230,14 @@ class EngineState:
         who had something in an earlier life."""
         return {0, *(each.id for each in self.consumers.values() if each.outlives)}
 
+    def has_room(self, credit: Credit) -> None:
+        """Whoever found none in it looks again. Who was served longest ago looks first, also before
+        those that have something new: a busy queue would take all the room of a quiet one."""
+        awaited, credit.awaited = credit.awaited, {}
+        for subscription in sorted(awaited, key=_served) if len(awaited) > 1 else awaited:
+            self.dirty.pop(subscription, None)
+            self.mark_dirty(subscription)
+
     def mark_dirty(self, subscription: Subscription) -> None:
         """It may have something to deliver."""
         if subscription.consumers:
@@ -236,3 +245,7 @@ class EngineState:
         if subscription.watched:
             subscription.watched = False
             self.effects.append(SubscriptionReady(subscription))
+
+
+def _served(subscription: Subscription) -> int:
+    return subscription.served

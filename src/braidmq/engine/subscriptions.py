@@ -126,6 +126,7 @@ class Subscriptions:
         self._state.views[view.id] = view
         subscription.views.append(view)
         partition.views.append(view)
+        partition.later = None
         if partition.topic.keeps_acked:
             self.set_wanted(partition)
         elif partition.topic.until_acked and subscription.id != CANCELLED:
@@ -178,7 +179,11 @@ class Subscriptions:
             view.partition.views.remove(view)
             self.set_wanted(view.partition)
             self._settlement.release(view.partition)
-        self.set_stand_in(subscription.topic, self._state.wheel.now_ms)
+        now_ms = self._state.wheel.now_ms
+        self.set_stand_in(subscription.topic, now_ms)
+        for partition in subscription.topic.partitions:
+            if not partition.views:
+                self._rebuilding.left(partition, now_ms)
 
     # --- topics that nobody subscribes to ---
 

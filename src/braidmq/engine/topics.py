@@ -23,7 +23,7 @@ from braidmq.model.errors import PartitionQuarantined
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.batch import FLAG_TIMED, Record, RecordBatch
 from braidmq.record.key_hash import partition_for
-from braidmq.record.offset_set import OffsetSet
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage.partition_log import PartitionLog, Run
 
 UNLIMITED = 1 << 62
@@ -272,6 +272,7 @@ class TopicPartition:
         "has_dates",
         "head_timer",
         "kept",
+        "later",
         "log",
         "look_ms",
         "look_offset",
@@ -300,6 +301,8 @@ class TopicPartition:
         """The timer for the topic's TTL; 0: not set."""
         self.kept: Kept | None = None
         """Where the topic keeps what is acknowledged."""
+        self.later: OffsetBits | None = None
+        """Records that wait for their time, while nobody subscribes (``engine.later``)."""
         self.open_transactions: dict[int, int] | None = None
         """Transactions with records here that are not decided, by number, with the first offset of
         each: the lowest first, because offsets rise. None on most partitions."""
@@ -447,10 +450,12 @@ class Consumer:
         "credits",
         "id",
         "in_flight",
+        "next_partition",
         "passive",
         "paused",
         "priority",
         "receiver",
+        "served",
         "subscription",
         "visibility_ms",
     )
@@ -478,6 +483,10 @@ class Consumer:
         """It asks for messages; none are pushed to it."""
         self.paused = False
         self.in_flight = 0
+        self.next_partition = 0
+        """Where the next turn begins, of those that are assigned to it."""
+        self.served = 0
+        """When it last got something that it asked for: of several the lowest waits longest."""
 
     @property
     def outlives(self) -> bool:
@@ -564,10 +573,12 @@ class Subscription:
         "mode",
         "nacked",
         "name",
+        "next_partition",
         "redelivered",
         "rejected",
         "revoking",
         "rotor",
+        "served",
         "timed_out",
         "topic",
         "uncommitted",
@@ -613,6 +624,10 @@ class Subscription:
         self.watched = False
         """Whether somebody who pulls wants to know when there may be something for it."""
         self.rotor = 0
+        self.next_partition = 0
+        """Where the next turn begins, in key order."""
+        self.served = 0
+        """When its consumers last got something: of several the lowest waits longest."""
         self.delivered = 0
         self.redelivered = 0
         self.acked = 0
@@ -676,13 +691,29 @@ class KeySlots:
     its messages is unsettled after being delivered."""
 
     SLOTS: ClassVar[int] = 1024
-    __slots__ = ("owner", "pending", "slot_of")
+    KNOWN_MAX: ClassVar[int] = 4096
+    """Messages of a partition whose slots are known before they are delivered: some windows."""
+    __slots__ = ("known", "owner", "pending", "slot_of", "unnoted")
 
     def __init__(self) -> None:
         self.owner: dict[int, Consumer] = {}
-        self.pending: dict[int, int] = {}
+        self.pending: dict[int, dict[tuple[int, int], None]] = {}
+        """By slot, what is in ``slot_of``."""
         self.slot_of: dict[tuple[int, int], int] = {}
         """(partition, offset) of messages that were delivered and are not settled."""
+        self.known: dict[int, dict[int, int]] = {}
+        """By partition and offset, slots that were read; an offset never means another message."""
+        self.unnoted: dict[int, list[tuple[int, int]]] = {}
+        """By partition, offsets that waited for their retry at a restart: their keys have still
+        to be read, and until then nothing is handed out."""
+
+    def known_in(self, partition: int) -> dict[int, int]:
+        found = self.known.get(partition)
+        if found is None:
+            found = self.known[partition] = {}
+        elif len(found) > self.KNOWN_MAX:
+            found.clear()
+        return found
 
     def delivered(self, partition: int, offset: int, slot: int, consumer: Consumer) -> None:
         self.owner[slot] = consumer
@@ -691,19 +722,21 @@ class KeySlots:
     def noted(self, partition: int, offset: int, slot: int) -> None:
         if (partition, offset) not in self.slot_of:
             self.slot_of[partition, offset] = slot
-            self.pending[slot] = self.pending.get(slot, 0) + 1
+            self.pending.setdefault(slot, {})[partition, offset] = None
 
     def settled(self, partition: int, offset: int) -> None:
         slot = self.slot_of.pop((partition, offset), None)
         if slot is None:
             return
-        self.pending[slot] -= 1
+        del self.pending[slot][partition, offset]
         if not self.pending[slot]:
             del self.pending[slot]
             self.owner.pop(slot, None)
 
     def forget(self, partition: int) -> None:
         """Nothing of a partition counts as delivered any more."""
+        self.known.pop(partition, None)
+        self.unnoted.pop(partition, None)
         for number, offset in [each for each in self.slot_of if each[0] == partition]:
             self.settled(number, offset)
 

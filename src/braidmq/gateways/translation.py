@@ -4,6 +4,7 @@ A message keeps its properties as they came (its envelope). They are translated 
 over another protocol than it came, and only then is any of this run.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ def amqp_from_native(headers: list[tuple[str, bytes]], record: Record | None) ->
     if record is not None:
         named |= _said_of(record)
         if record.key is not None:
-            table["x-key"] = record.key.decode("utf-8", "replace")
+            table["x-key"] = record.key.decode() if _is_text(record.key) else record.key
     return Properties(**named, headers=table or None, delivery_mode=2)
 
 
@@ -234,15 +235,25 @@ def _fields_of(record: Record) -> list[tuple[str, str]]:
     """What the fields of a record are as user properties."""
     found = []
     if record.key is not None:
-        found.append((PARTITION_KEY, _mqtt_text(record.key)))
+        found.append(_said_key(record.key))
     if record.priority:
         found.append((PRIORITY, str(record.priority)))
     return found
 
 
+def _said_key(key: bytes) -> tuple[str, str]:
+    """User properties are text: a key that is none, or that MQTT takes for none, goes encoded."""
+    text = _mqtt_text(key)
+    if text.encode() == key:
+        return PARTITION_KEY, text
+    return PARTITION_KEY_BASE64, b64encode(key).decode()
+
+
 # --- durable queues of MQTT: user properties that are fields of a record ---
 
 PARTITION_KEY = "partition-key"
+PARTITION_KEY_BASE64 = "partition-key-base64"
+"""A key that is no text."""
 PRIORITY = "priority"
 DELAY_MS = "delay-ms"
 DELIVER_AT = "deliver-at"
@@ -265,19 +276,29 @@ def queue_record(record: Record, user: str) -> Record:
     if given.get(USER_ID, user) != user:
         raise BadRequest(f"user-id is {given[USER_ID]!r}, but {user!r} publishes")
     record = due_record(record, due_in(properties.user_properties, record.timestamp_ms))
-    rest = tuple(
-        each
-        for each in properties.user_properties
-        if each[0] not in (PARTITION_KEY, TO_PARTITION, PRIORITY, DELAY_MS, DELIVER_AT)
-    )
+    rest = tuple(each for each in properties.user_properties if each[0] not in _FIELDS)
     properties = msgspec.structs.replace(properties, user_properties=rest)
     head = bytes((flags,)) + write_string(topic.decode())
-    key = given.get(PARTITION_KEY)
     return record._replace(
-        key=None if key is None else key.encode(),
+        key=_key_in(given),
         priority=number_in(given, PRIORITY, 255),
         envelope=head + encode_mqtt_properties(properties, Kind.PUBLISH),
     )
+
+
+_FIELDS = (PARTITION_KEY, PARTITION_KEY_BASE64, TO_PARTITION, PRIORITY, DELAY_MS, DELIVER_AT)
+
+
+def _key_in(given: Mapping[str, str]) -> bytes | None:
+    text, encoded = given.get(PARTITION_KEY), given.get(PARTITION_KEY_BASE64)
+    if encoded is None:
+        return None if text is None else text.encode()
+    if text is not None:
+        raise BadRequest(f"give {PARTITION_KEY} or {PARTITION_KEY_BASE64}, not both")
+    try:
+        return b64decode(encoded, validate=True)
+    except ValueError:
+        raise BadRequest(f"{PARTITION_KEY_BASE64} is {encoded[:64]!r}, not base64") from None
 
 
 def queue_partition(record: Record) -> int | None:

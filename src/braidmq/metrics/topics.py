@@ -11,6 +11,7 @@ from itertools import islice
 from braidmq.engine.ages import in_flight_age_ms, ready_age_ms
 from braidmq.engine.keeping import kept_of
 from braidmq.engine.lanes import lanes_of
+from braidmq.engine.later import waiting_in
 from braidmq.engine.topics import PartitionView, Subscription, Topic
 
 TOPICS_PER_PIECE = 200
@@ -132,6 +133,8 @@ class TopicSeries:
                 value = sum(each[index] for each in kept)
                 name = TOPIC_FAMILIES[1 + index][0]
                 self._topic_lines[1 + index].append(f"{name}{labels}}} {value}\n")
+        if not topic.subscriptions:
+            held.delayed += waiting_in(topic)
         for subscription in topic.subscriptions.values():
             counted = self._count(subscription, held)
             self.subscriptions[topic.namespace] += 1

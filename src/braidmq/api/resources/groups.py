@@ -539,7 +539,8 @@ class Groups:
     def _take(self, consumers: list[Consumer], body: PollBody) -> list[Message]:
         engine = self._context.engine()
         messages: list[Message] = []
-        for consumer in consumers:
+        # Topics take turns: who has most would leave no room for the others.
+        for consumer in sorted(consumers, key=lambda each: each.served):
             if len(messages) >= body.limit:
                 break
             consumer.visibility_ms = visibility_of(consumer.subscription, body.visibility_ms)

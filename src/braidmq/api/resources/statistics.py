@@ -18,6 +18,7 @@ from braidmq.api.endpoints import Call, operation
 from braidmq.api.paging import LIST_MAX, Page, cursor_of, place_in
 from braidmq.engine.delay_ends import DelayEnd
 from braidmq.engine.lanes import LaneScheduler, lanes_of
+from braidmq.engine.later import waiting_in
 from braidmq.engine.topics import PartitionView, Topic
 from braidmq.engine.totals import SUBSCRIPTION_COUNTS
 from braidmq.model.errors import NotFound
@@ -70,7 +71,13 @@ class DelayStats(msgspec.Struct, frozen=True):
     of others since the node started."""
 
     namespace: str
-    pending: Annotated[int, Meta(description="Of each topic those of its fullest subscription")]
+    pending: Annotated[
+        int,
+        Meta(
+            description="Of each partition those of the subscription that waits for most; where"
+            " nobody subscribes, those of its log"
+        ),
+    ]
     delivered: Annotated[int, Meta(description="Their time came, since the node started")]
     cancelled: int
     expired: Annotated[int, Meta(description="Before their time had come")]
@@ -172,13 +179,7 @@ class Statistics:
         topics: list[TopicDelays] = []
         ends = self._context.engine().delay_ends
         async for topic in self._readable(call):
-            found = max(
-                (
-                    sum(view.state.delayed for view in each.views)
-                    for each in topic.subscriptions.values()
-                ),
-                default=0,
-            )
+            found = waiting_in(topic)
             ended = ends.counts(topic)
             if found or ended:
                 counts = (ended[each] for each in DelayEnd)
