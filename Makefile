@@ -140,8 +140,9 @@ damage: setup
 foreign: setup
 	$(BIN)/python -m bench.foreign --rounds $(or $(TIMES),3)
 	$(BIN)/python -m bench.foreign_python
-	CELERY_VERSIONS=all SURVIVED_KILLS=10 $(BIN)/python -m pytest -q tests/clients/go tests/clients/node/test_amqplib.py \
-	  tests/clients/amqp/test_celery_delays.py tests/clients/amqp/test_surviving_kills.py
+	CELERY_VERSIONS=all SURVIVED_KILLS=10 BRAIDMQ_CLIENT_KILLS=10 $(BIN)/python -m pytest -q tests/clients/go \
+	  tests/clients/node/test_amqplib.py tests/clients/amqp/test_celery_delays.py tests/clients/amqp/test_surviving_kills.py \
+	  tests/client/test_reconnect.py
 
 # After a change to the HTTP API.
 openapi: setup

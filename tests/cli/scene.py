@@ -164,7 +164,9 @@ def _build_shop(shop: Api) -> None:
 
 
 def _open_transaction(api: Api, name: str) -> None:
-    api.post("transactions", body={"name": name, "timeout_ms": 600_000})
+    # Nobody says a word in it, on however slow a machine.
+    body = {"name": name, "timeout_ms": 600_000, "session_ms": 600_000}
+    api.post("transactions", body=body)
     api._call(
         "POST",
         ("topics", "payments", "messages"),

@@ -75,7 +75,7 @@ class Golden:
             if row.also is not None:
                 self._at_widths("works too", name, row, row.also)
             if row.json:
-                self._once("JSON", name, row, f"{row.works} --json")
+                self._at_widths("JSON", name, row, f"{row.works} --json")
         self._once("wrong", name, row, row.wrong)
         if row.unknown is not None:
             self._once("unknown", name, row, row.unknown)

@@ -32,10 +32,11 @@ class Restartable:
 
 
 KILLS = int(os.environ.get("BRAIDMQ_CLIENT_KILLS", "3"))
-"""Ten, by hand."""
+"""Ten in ``make foreign``."""
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(60 + 30 * KILLS)
 async def test_kills_under_load(data_dir):
     """Killed in the midst of it all: what was confirmed comes, to the same objects; and the queue
     that went with each connection is there again."""

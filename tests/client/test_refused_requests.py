@@ -108,10 +108,22 @@ async def test_an_error_to_keep_that_is_too_long_leaves_the_connection(broker, q
     await broker.publish(queue, b"x")
     async with broker.consume(queue) as consumer:
         message = await anext(consumer)
-        await message.reject("e" * 300_000)
+        await message.reject(error="e" * 300_000)
         await broker.publish(queue, b"y")
         await (await anext(consumer)).ack()
     assert broker._link._connection is connection
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 1.5, True, "1s", 1 << 64])
+async def test_an_answer_that_is_none_leaves_the_message_unanswered(broker, queue, delay_ms):
+    await broker.publish(queue, b"x")
+    async with broker.consume(queue) as consumer:
+        message = await anext(consumer)
+        for error in ("", "why"):
+            with pytest.raises(braidmq.BadRequest, match="delay_ms"):
+                await message.nack(delay_ms=delay_ms, error=error)
+        await message.ack()
+    assert (await broker.declare_queue(queue)).message_count == 0
 
 
 async def test_only_who_is_at_fault_is_refused(broker, name):

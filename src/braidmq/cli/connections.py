@@ -63,7 +63,7 @@ def history(
             }
             for row in rows
         ]
-    out.show(rows, PAST_COLUMNS, ("peer", "user", "lasted", "client"))
+    out.show(rows, PAST_COLUMNS, ("peer", "protocol", "user", "lasted", "client"))
 
 
 @app.command()

@@ -280,7 +280,7 @@ def _widths(
     texts = [name for name in shown if name in breakable]
     # Half of the longest name: of what the others say one has to know whose it is.
     least = {shown[0]: -(-inside[shown[0]] // 2)}
-    for cap in range(max(found.values()), TEXT_COLUMNS_MIN - 1, -1):
+    for cap in range(max(*found.values(), TEXT_COLUMNS_MIN), TEXT_COLUMNS_MIN - 1, -1):
         capped = found | {
             name: min(found[name], max(cap, least.get(name, 0), _longest_word(_title(name))))
             for name in texts

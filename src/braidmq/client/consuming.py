@@ -153,6 +153,9 @@ class ChannelAnswers:
         return DONE
 
     def nack(self, first: int, last: int, delay_ms: int | None, error: str) -> Awaitable[None]:
+        if delay_ms is not None and (type(delay_ms) is not int or not 0 <= delay_ms < 1 << 63):
+            # Before it counts as answered: the next answer is to be taken.
+            raise BadRequest(f"delay_ms is {delay_ms!r}, not a number of milliseconds")
         if self._channel is None:
             return DONE
         if error:
