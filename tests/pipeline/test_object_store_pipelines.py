@@ -80,16 +80,15 @@ def test_archive_upkeep_and_replay(
     more = ("--set", "batch_records=3")
     assert "finished: 10 rows" in braid("pipeline", "run", *archive, *more)
     assert "finished: 0 rows" in braid("pipeline", "run", *archive)
-    assert "wrong-schema" in braid(
-        "pipeline", "run", *archive, "--set", "partition_by=topic", failing=True
-    )
+    other = ("--set", "partition_by=topic")
+    assert "partitioned by date, topic" in braid("pipeline", "run", *archive, *other, failing=True)
     known = topics.api.get("/v1/pipelines").text
     assert topic in known
     assert "not to be shown" not in known
     assert str(count + 10) in braid("lake", "info", place)
     assert "became" in braid("lake", "optimize", place)
     gone = braid("lake", "vacuum", place, "--retention", "0", "--short", "--yes").splitlines()
-    assert len(gone) > 4
+    assert len(gone) > 1
     assert "finished: 0 rows" in braid("pipeline", "run", *archive)
     sizes = ("--set", "chunk_rows=8", "--set", f"topic={again}", "--set", f"lake={place}")
     assert f"finished: {count + 10} rows" in braid("pipeline", "run", "replay", *sizes)
