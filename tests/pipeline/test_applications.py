@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(400)
 def test_a_lake_keeps_whose_numbers_they_are(tmp_path: Path) -> None:
     def add(first: int, batch: int, instance: str, **more: str) -> None:
         given = {"applicationId": "app", "batchId": str(batch), "applicationInstance": instance}
+        given["checkpointInterval"] = "1"  # the log is summed up, and says it still
         write(tmp_path, numbers(first, 1), options={**given, **more})
 
     for _ in range(2):

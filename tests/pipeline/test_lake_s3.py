@@ -17,6 +17,7 @@ from object_store import object_store
 from braidmq.pipeline.errors import BadOption, LakeUnreachable, LakeVacuumed, WrongSchema
 from braidmq.pipeline.lake import upkeep
 from braidmq.pipeline.lake.options import parse_lake_options
+from braidmq.pipeline.lake.table import reaching
 from braidmq.testing.live import free_ports
 
 
@@ -87,5 +88,7 @@ def test_a_store_that_does_not_answer_is_said_without_its_secrets(storage: dict[
         assert "not to be shown" not in str(error.value)
         assert "\n" not in str(error.value)
         assert "\x1b" not in str(error.value)
-    with pytest.raises(BadOption, match="no object store of the kind"):
+    with pytest.raises(LakeUnreachable, match="red"), reaching(options):  # also in between
+        raise OSError("\x1b[31mred\x1b[0m")
+    with pytest.raises(BadOption, match="no object store of the kind s4"):
         upkeep.facts(parse_lake_options({"path": "s4://lakes/x"}))

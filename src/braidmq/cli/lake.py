@@ -120,7 +120,8 @@ def _options(path: str, storage: list[str] | None) -> "LakeOptions":
     from braidmq.pipeline.session import require_spark
 
     require_spark()
-    from braidmq.pipeline.lake.options import STORAGE, parse_lake_options
+    from braidmq.pipeline.definition import STORAGE
+    from braidmq.pipeline.lake.options import parse_lake_options
 
     given = {f"{STORAGE}{name}": value for name, value in pairs(storage or []).items()}
     # Meant from here: it is this process that looks, no executor elsewhere.

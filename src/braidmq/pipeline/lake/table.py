@@ -4,7 +4,8 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -106,19 +107,29 @@ def open_table(options: LakeOptions) -> DeltaTable:
 
 def find_table(options: LakeOptions) -> DeltaTable | None:
     """Raises LakeUnreachable for one in an object store."""
+    with reaching(options):
+        try:
+            return DeltaTable(options.path, storage_options=options.storage or None)
+        except TableNotFoundError as error:
+            if str(error).startswith("Unknown scheme"):
+                kind = options.path.partition("://")[0]
+                raise BadOption(f"path: there is no object store of the kind {kind}") from None
+            return None
+
+
+@contextmanager
+def reaching(options: LakeOptions) -> Iterator[None]:
+    """What deltalake does with an object store. Raises LakeUnreachable; whether what was asked for
+    has taken effect is not known then."""
     try:
-        return DeltaTable(options.path, storage_options=options.storage or None)
-    except TableNotFoundError as error:
-        if str(error).startswith("Unknown scheme"):
-            raise BadOption(f"path: there is no object store of the kind {options.path}") from None
-        return None
+        yield
     except OSError as error:
         if options.is_local:
             raise
-        raise LakeUnreachable(f"{options.path} can't be reached: {plain(error)}") from None
+        raise LakeUnreachable(f"{options.path} can't be reached: {_plain(error)}") from None
 
 
-def plain(error: BaseException) -> str:
+def _plain(error: BaseException) -> str:
     """What deltalake says, on one line and without colours."""
     return " ".join(COLOURS.sub("", str(error)).replace("↳", "").split())[:500]
 
@@ -283,10 +294,11 @@ class Commit:
                 return False
             before = -1 if table is None else table.version()
             try:
-                if table is None:
-                    self._create()
-                else:
-                    self._add(table)
+                with reaching(self.options):
+                    if table is None:
+                        self._create()
+                    else:
+                        self._add(table)
                 sync_log(self.options, before + 1)
                 return True
             except CommitFailedError as error:

@@ -47,7 +47,8 @@ def optimize(options: LakeOptions, file_bytes: int) -> Optimized:
     """Small files of a partition become larger ones, in one commit that changes no row."""
     opened = _writable(options)
     before, version = _paths(opened), opened.version()
-    done = opened.optimize.compact(target_size=file_bytes)
+    with table.reaching(options):
+        done = opened.optimize.compact(target_size=file_bytes)
     # Only a vacuum removes what they replace: until then a power cut loses no row.
     sync_files(options, sorted(_paths(opened) - before))
     sync_log(options, version + 1)
@@ -81,9 +82,10 @@ def vacuum(
             remedy="Readers and writers that run for longer would lose their files: make sure that"
             " there are none, and say so with --short",
         )
-    gone = opened.vacuum(
-        retention_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
-    )
+    with table.reaching(options):
+        gone = opened.vacuum(
+            retention_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+        )
     return sorted([*gone, *_old_staging(options, hours, dry_run)])
 
 
