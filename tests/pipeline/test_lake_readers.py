@@ -162,9 +162,20 @@ def test_all_readers_see_the_same_after_each_operation(
             for row, day in zip(found, days, strict=True)
         ]
 
-    def check(what: str, *only: Callable[..., Rows]) -> None:
+    def has_all(reader: Callable[..., Rows], version: int | None) -> bool:
+        """By itself Spark knows the columns that files have, and what directories say: deltalake
+        escapes letters in names of those it makes, which Spark reads as other letters."""
+        if reader != over_jvm.by_itself:
+            return True
+        shown = there if version is None else expected[version]
+        escaped = any("%C3%BC" in each for each in delta(path, version).file_uris())
+        return not escaped and (version is None or any(row[5] for row in shown))
+
+    def check(what: str) -> None:
         expected[DeltaTable(path).version()] = there
-        for reader in only or readers:
+        for reader in readers:
+            if not has_all(reader, None):
+                continue
             assert reader(path, None) == there, (what, reader.__name__)
 
     given = {"partitionBy": partitions, "checkpointInterval": "3"}
@@ -189,8 +200,8 @@ def test_all_readers_see_the_same_after_each_operation(
     check("it was overwritten")
     for version, then in expected.items():
         for reader in readers:
-            if reader == over_jvm.by_itself and not any(row[5] for row in then):
-                continue  # it knows the columns that files have, and these have no extra
+            if not has_all(reader, version):
+                continue
             assert reader(path, version) == then, (version, reader.__name__)
     assert upkeep.vacuum(options, 0, short=True)
     check("it was vacuumed")

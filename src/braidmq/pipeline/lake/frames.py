@@ -117,6 +117,10 @@ def stream(frame: "DataFrame", path: str, **options: Any) -> Any:
     given = _texts({"path": path, **options})
     parsed = parse_lake_options(given)
     if not sees_files(frame.sparkSession, parsed.path):
+        check_counting(parsed, streams=True)
+        if not parsed.is_local:
+            # Spark asks the sink with its first batch, and that may be long in coming.
+            source.prepared(parsed, frame.schema, "append")
         return frame.writeStream.format(FORMAT).options(**given)
 
     def stage(batch: "DataFrame") -> Stage:
@@ -202,12 +206,18 @@ def _planned(
 
 
 def _says_its_values(file: table.ActiveFile, partition_by: Sequence[str]) -> bool:
-    """Whether its directories are named as Hive has it, with the values that the log has."""
+    """Whether its directories are named as Hive has it, with the values that the log has, for
+    Spark: to it %C3%BC is two letters."""
     found = [part.partition("=") for part in file.path.split("/")[:-1]]
-    return [unquote(name) for name, _, _ in found] == list(partition_by) and all(
-        (None if text == files.NO_VALUE else unquote(text)) == _written(file.values[unquote(name)])
-        for name, _, text in found
+    named = [(_by_spark_read(name), text) for name, _, text in found]
+    return [name for name, _ in named] == list(partition_by) and all(
+        (None if text == files.NO_VALUE else _by_spark_read(text)) == _written(file.values[name])
+        for name, text in named
     )
+
+
+def _by_spark_read(text: str) -> str:
+    return unquote(text, encoding="latin-1")
 
 
 def _written(value: Any) -> str | None:
