@@ -44,6 +44,7 @@ from braidmq.record.copies import single
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
 from braidmq.runtime.sessions import PEER_GONE
 from braidmq.runtime.sliced_work import READ_S
+from braidmq.security.records import NOBODY, scopes_of
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
@@ -113,6 +114,12 @@ class AmqpConnection(PermissionChecks):
         self.vhost = "/"
         self.routes = Routes(self.node_loop.view.router(self.vhost))
         self.user = ""
+        self.login = NOBODY
+        """Who that is, and what a token lets it do."""
+        self.login_end = 0
+        """The timer of that."""
+        self.is_renewing = False
+        """A new secret is being looked at."""
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
@@ -161,6 +168,7 @@ class AmqpConnection(PermissionChecks):
         self._lost = True
         if self._handshake is not None:
             self._handshake.end()
+        self.node_loop.login_ends.cancel(self.login_end)
         self.node_loop.lingering.discard(self.transport)
         self.gateway.forget(self)
         self.node_loop.sessions.remove(self.session_id, self._end, self.node_loop.now_ms())
@@ -524,7 +532,7 @@ class AmqpConnection(PermissionChecks):
         """The handshake is done."""
         self.vhost = vhost
         self.routes = Routes(self.node_loop.view.router(vhost))
-        self.grants = self.accounts.grants(self.user, vhost)
+        self.grants = self.accounts.grants(self.user, vhost, scopes_of(self.login))
         self._handshake = None
         self.opened = True
         self.node_loop.sessions.add(self.session_id, AmqpSession(self))

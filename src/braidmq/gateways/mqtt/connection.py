@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from braidmq.engine.effects import Level
+from braidmq.engine.makers import SetBy
 from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
+from braidmq.gateways.mqtt.authentication import reauthenticate
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.fast_path import MqttFastPath
 from braidmq.gateways.mqtt.handshake import Handshake
@@ -34,8 +36,8 @@ from braidmq.record.buffer import Buffer
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.runtime.sessions import PEER_GONE, ChannelInfo, SessionInfo
 from braidmq.runtime.sliced_work import READ_S
-from braidmq.security.permissions import Grants
-from braidmq.security.records import ROOT_NAMESPACE
+from braidmq.security.permissions import Grants, maker_of
+from braidmq.security.records import NOBODY, ROOT_NAMESPACE
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
     ClientIdInvalid,
@@ -116,6 +118,12 @@ class MqttConnection:
         """Whether what waited for it says how often it was sent, where it was and since when."""
         self.namespace = ROOT_NAMESPACE
         self.user = ""
+        self.login = NOBODY
+        """Who that is, and what a token lets it do."""
+        self.login_end = 0
+        """The timer of that."""
+        self.has_method = self.is_renewing = False
+        """Whether an authentication method was agreed on, and whether it is at work again."""
         self.client_id = ""
         self.keep_alive_s = 0
         self.session: Session
@@ -189,6 +197,11 @@ class MqttConnection:
     @property
     def sent_bytes(self) -> int:
         return self.transport.sent_bytes
+
+    @property
+    def maker(self) -> SetBy:
+        """Whose rights count for what is made here that names other objects."""
+        return maker_of(self.login, self.grants)
 
     def queue_client(self) -> QueueClient:
         """Most connections have nothing to do with durable queues, and have none."""
@@ -412,7 +425,7 @@ class MqttConnection:
             case Disconnect():
                 self._disconnect(packet)
             case Auth():
-                raise ProtocolError("AUTH, and no authentication method was agreed on")
+                reauthenticate(self, packet)
             case _:
                 raise ProtocolError("a packet that only servers send")
 
@@ -556,6 +569,7 @@ class MqttConnection:
 
     def lost(self) -> None:
         """The transport is gone."""
+        self.node_loop.login_ends.cancel(self.login_end)
         if self._handshake is not None:
             self._handshake.end()
         self.node_loop.lingering.discard(self.transport)

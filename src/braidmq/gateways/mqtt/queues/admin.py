@@ -123,7 +123,7 @@ class Admin:
         engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         topic = engine.state.topics.get((connection.namespace, address.name))
         if topic is not None and topic.settings == settings and size == batch_size(topic):
-            engine.references.adopt(topic, connection.user)
+            engine.references.adopt(topic, connection.maker)
             return self._made(topic, config)
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
@@ -134,7 +134,7 @@ class Admin:
             now_ms=now_ms,
             kind="queue",
             attributes={"mqtt": {"batch_size": size}} if size else None,
-            set_by=connection.user,
+            set_by=connection.maker,
         )
         log_change("mqtt", "queue.create", topic.name)
         return self._made(topic, config)
@@ -155,7 +155,7 @@ class Admin:
                 topic,
                 merge(topic.settings, given),
                 now_ms=self._node_loop.now_ms(),
-                set_by=connection.user if names_target(given) else None,
+                set_by=connection.maker if names_target(given) else None,
             )
             if size is not None:
                 topic.attributes["mqtt"] = {"batch_size": size}
