@@ -122,6 +122,7 @@ class Node:
             listeners,
             certificates,
             self.reloading,
+            self.token_logins,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(

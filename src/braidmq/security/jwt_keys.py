@@ -47,7 +47,7 @@ class _Jwk(msgspec.Struct):
     use: str = "sig"
     alg: str = ""
     crv: str = ""
-    key_ops: list[str] = ["verify"]
+    key_ops: tuple[str, ...] = ("verify",)
 
 
 class _Jwks(msgspec.Struct):
