@@ -31,7 +31,9 @@ class Rights:
         return response.json() if response.content else None
 
     def user(self, configure: str = "", write: str = "", read: str = "") -> str:
-        name = f"user-{next(SERIAL)}"
+        return self.user_named(f"user-{next(SERIAL)}", configure, write, read)
+
+    def user_named(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
         self.ok("PUT", f"/v1/users/{name}", {"password": PASSWORD})
         self.grant(name, configure, write, read)
         return name
