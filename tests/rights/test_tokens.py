@@ -61,7 +61,7 @@ def user() -> str:
     return f"machine-{next(NAMES)}"
 
 
-@pytest.fixture(params=["jwt", "token", "jwt-of-elliptic-keys"])
+@pytest.fixture(params=["jwt", "token"])
 def secret(request: pytest.FixtureRequest, issuer: Issuer, rights: Rights, user: str) -> str:
     """Of ``user``, who may do everything but to names that begin with "other"."""
     if request.param == "token":
@@ -173,7 +173,7 @@ async def test_our_client(node: LiveNode, secret: str) -> None:
         async with braidmq.connect(url, http_url=http, **given) as broker:  # type: ignore[arg-type]
             await broker.declare_queue(queue)
             await broker.publish(queue, b"hello")
-            assert queue in {each["name"] for each in await broker.admin.topics()}
+            assert await broker.admin.list_topics(prefix=queue)
     async with braidmq.connect(f"{url}?token={quote(secret, safe='')}", http_url=http) as broker:
         await broker.publish(queue, b"hello")
     assert next(asked) >= 1
@@ -184,7 +184,8 @@ def test_the_user_of_the_token_and_no_other(node: LiveNode, rights: Rights, secr
         refused = client.connect(user_name="guest", password=secret.encode())
         assert refused.reason == Reason.BAD_USER_NAME_OR_PASSWORD
     with RawMqtt(node, Version.V3_1_1) as client:
-        assert client.connect("c", user_name="guest", password=secret.encode()).reason == 4
+        refused = client.connect("c", user_name="guest", password=secret.encode())
+        assert refused.reason == Reason.BAD_USER_NAME_OR_PASSWORD
 
 
 def test_methods_that_are_refused(node: LiveNode, secret: str) -> None:

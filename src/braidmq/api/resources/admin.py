@@ -29,7 +29,7 @@ from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.records import Namespace, NamespaceStorage, Permission, User
 from braidmq.security.rights import ADMINISTRATOR, USER, owner
-from braidmq.security.token_logins import require_own_login
+from braidmq.security.token_logins import require_account, require_own_login
 from braidmq.security.tokens import Token, Tokens
 
 Commit = Callable[[Lsn], Awaitable[None]]
@@ -343,6 +343,8 @@ class Admin:
         It may do what its user may do and its scopes allow, and ends with its user.
         """
         require_own_login(call.user)
+        if body.user is UNSET:
+            require_account(call.user, "whose token it could be")
         user = call.user.name if body.user is UNSET else body.user
         self._require_own(call, user)
         now_ms = self._clock.wall_ms()
