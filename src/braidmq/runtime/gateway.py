@@ -9,6 +9,9 @@ from braidmq.security.logins import Logins
 
 
 class Connection(Protocol):
+    login_end: int
+    """The timer of its token's end."""
+
     @property
     def received_bytes(self) -> int: ...
     @property
@@ -43,6 +46,7 @@ class Gateway(Generic[C]):
     def forget(self, connection: C) -> None:
         """A connection is over; what it carried still counts."""
         if connection in self.connections:
+            self.node_loop.login_ends.cancel(connection.login_end)
             self.connections.discard(connection)
             self.node_loop.admission.leave(connection)
             self._past_received_bytes += connection.received_bytes

@@ -114,12 +114,8 @@ class AmqpConnection(PermissionChecks):
         self.vhost = "/"
         self.routes = Routes(self.node_loop.view.router(self.vhost))
         self.user = ""
-        self.login = NOBODY
-        """Who that is, and what a token lets it do."""
-        self.login_end = 0
-        """The timer of that."""
-        self.is_renewing = False
-        """A new secret is being looked at."""
+        self.login, self.login_end, self.is_renewing = NOBODY, 0, False
+        """Who that is, the timer of its token's end, and whether a new one is looked at."""
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
@@ -138,20 +134,17 @@ class AmqpConnection(PermissionChecks):
         self.held_bytes = 0
         """What channels have to send behind replies that wait for the disk."""
         self.opened = False
-        self._closing = False
-        self._hung_up = False
+        self._closing = self._hung_up = False
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
         self.input = FrameEvents(self)
-        self._write_paused = False
-        self.is_socket_full = False
+        self._write_paused = self.is_socket_full = False
         self.holds = Hold(0)
         self.parking: Parking | None = None
         """While something waits in it."""
         self._awaiting: set[Publisher] = set()
-        self._lost = False
-        self._draining = self._deaf = False
+        self._lost = self._draining = self._deaf = False
         self._end = ""
         """Why it is over, once that is known."""
         self._trace: Trace | None = None
@@ -168,7 +161,6 @@ class AmqpConnection(PermissionChecks):
         self._lost = True
         if self._handshake is not None:
             self._handshake.end()
-        self.node_loop.login_ends.cancel(self.login_end)
         self.node_loop.lingering.discard(self.transport)
         self.gateway.forget(self)
         self.node_loop.sessions.remove(self.session_id, self._end, self.node_loop.now_ms())
