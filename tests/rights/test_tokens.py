@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from paho.mqtt.properties import Properties as PahoProperties
 from raw_client import RawClient
 from raw_mqtt import RawMqtt
 from rights_users import PASSWORD, Rights
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect as websocket
 
 import braidmq
 from braidmq.testing.issuer import AUDIENCE, ISSUER, Issuer, served
@@ -278,6 +281,38 @@ def test_revocation_ends_what_was_opened(node: LiveNode, rights: Rights, user: s
         assert listed[0]["last_used_ms"] is not None
         rights.ok("DELETE", f"/v1/users/{user}")
         assert other.expect(Disconnect).reason == Reason.ADMINISTRATIVE_ACTION
+
+
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+def test_the_stream_of_figures_ends(rights: Rights, issuer: Issuer, how: str) -> None:
+    revoked = rights.ok("POST", "/v1/tokens", {"scopes": ["tag:monitoring", "tag:administrator"]})
+    text = issuer.token("watcher", "tag:monitoring", lasts_s=4)
+    if how == "revoked":
+        text = revoked["token"]
+    url = rights.node.http_url.replace("http", "ws") + "/v1/stream/metrics?interval_ms=60000"
+    headers = {"authorization": f"Bearer {text}"}
+    with websocket(url, additional_headers=headers) as stream:
+        assert stream.recv(WAIT_S)
+        if how == "revoked":
+            rights.ok("DELETE", f"/v1/tokens/{revoked['info']['id']}")
+        with pytest.raises(ConnectionClosed):
+            stream.recv(WAIT_S / 2)
+
+
+def test_a_long_poll_ends_with_a_revoked_token(rights: Rights, user: str) -> None:
+    topic = f"topic-{next(NAMES)}"
+    rights.ok("PUT", f"/v1/topics/{topic}", {})
+    rights.ok("PUT", f"/v1/topics/{topic}/subscriptions/s", {})
+    rights.user_named(user, ".*", ".*", ".*")
+    issued = issue(rights, user)
+    path = f"/v1/topics/{topic}/subscriptions/s/receive"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bearer, rights, issued["token"], "POST", path, {"wait_ms": 30_000})
+        until_s = time.monotonic() + WAIT_S
+        while not rights.ok("GET", f"/v1/tokens?user={user}")[0]["last_used_ms"]:
+            assert time.monotonic() < until_s
+        rights.ok("DELETE", f"/v1/tokens/{issued['info']['id']}")
+        assert waiting.result(WAIT_S / 2).status_code == 401
 
 
 # --- renewal ---
