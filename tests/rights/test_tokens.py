@@ -494,3 +494,26 @@ def test_nothing_secret_is_on_disk_or_in_the_log(
         assert bearer(rights, each[:-5] + "00000", "GET", "/v1/topics").status_code == 401
     secret = text.rpartition("_")[2]
     assert not any(secret in line or jwt[-40:] in line for line in node.lines)
+
+
+def test_scopes_of_a_session_outlive_the_node(issuer: Issuer, tmp_path: Path) -> None:
+    """It is away when the node starts again, and gets what its token said that it may read."""
+    file = tmp_path / "braid.toml"
+    file.write_text(CONFIG.format(url=issuer.url, issuer=ISSUER, audience=AUDIENCE))
+    kept = Properties(session_expiry_interval=600)
+    given = {"user_name": "", "password": issuer.token("away", "read:*/# read:*/a").encode()}
+    with live_node(tmp_path / "data", config=file) as node:
+        with RawMqtt(node) as client:
+            client.connect("kept", properties=kept, **given)
+            assert client.subscribe("#", qos=1) == (1,)
+        assert node.stop() == 0
+    with live_node(tmp_path / "data", config=file) as node:
+        with RawMqtt(node) as other:
+            other.connect()
+            for topic in ("b", "a", "c"):
+                other.answer(other.publish(topic, topic.encode(), 1))
+        with RawMqtt(node) as client:
+            answer = client.connect("kept", properties=kept, clean_start=False, **given)
+            assert answer.session_present
+            assert client.message().topic == "a"
+            assert client.ping() == []
