@@ -41,6 +41,7 @@ from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
+from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
 
@@ -75,8 +76,9 @@ class Node:
         engine.references.enforce(self.accounts.allows)
         engine.schedules.enforce(self.accounts.allows)
         self.accounts.watch(self._on_account_change)
-        self.logins = Logins(self.accounts)
         self.tokens = Tokens(engine.store, self.accounts)
+        self.token_logins = TokenLogins(self.accounts, self.tokens, clock, config.jwt)
+        self.logins = Logins(self.accounts, self.token_logins)
         self._listeners: Sequence[Listener] = ()
         self._listening = False
 
@@ -120,6 +122,7 @@ class Node:
             listeners,
             certificates,
             self.reloading,
+            self.token_logins,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -160,6 +163,7 @@ class Node:
             "metrics": taking("metrics", metrics.replace),
             "alerts": taking("alerts", alerts.replace),
             "usage": taking("usage", node_loop.usage.replace),
+            "jwt": taking("jwt", self.token_logins.replace),
         }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
@@ -215,6 +219,7 @@ class Node:
         reloads = set[asyncio.Task[None]]()
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup, reloads)
         self._listeners = service.listeners
+        self.token_logins.start(loop)
         try:
             async for listener in service.start():
                 say(f"{listener.spec.name:<7} listening on {listener.spec.url}")
@@ -223,6 +228,7 @@ class Node:
             await stop.wait()
         finally:
             self._listening = False
+            self.token_logins.stop()
             deadline_s = self.reloading.running.node.shutdown_deadline_s
             over_s = loop.time() + deadline_s
             await service.stop(deadline_s)

@@ -20,6 +20,7 @@ from braidmq.net.web_origins import WebCallers
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.passwords import PasswordHash
+from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import MemoryDisk
 from braidmq.storage.settings import StorageSettings
@@ -74,7 +75,8 @@ def app(store: Store, accounts: Accounts, logins: Logins, commits: Commits) -> A
     tokens, clock = Tokens(store, accounts), FakeClock()
     admin = Admin(accounts, logins, tokens, commits, clock)
     # Nothing of an administrator's concerns the engine.
-    context = cast(ApiContext, SimpleNamespace(access=Access(accounts, logins, tokens, clock)))
+    access = Access(accounts, logins, TokenLogins(accounts, tokens, clock), clock)
+    context = cast(ApiContext, SimpleNamespace(access=access))
     guard = Guard(context, tokens, MetricsSettings())
     return App(guard, [admin], web=WebCallers(["node"]))
 

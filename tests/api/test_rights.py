@@ -29,11 +29,15 @@ from braidmq.record.batch import Record, RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.sessions import ChannelInfo, SessionInfo
 from braidmq.security.accounts import Accounts
+from braidmq.security.jwt_keys import keys_from
+from braidmq.security.jwt_settings import JwtSettings
 from braidmq.security.logins import Logins
 from braidmq.security.passwords import hash_password
 from braidmq.security.rights import Right, Verb, Who
+from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import MemoryDisk
+from braidmq.testing.issuer import AUDIENCE, ISSUER, Issuer
 
 PASSWORD = "secret"
 HASH = hash_password(PASSWORD)
@@ -54,6 +58,24 @@ class Kind:
     tags: tuple[str, ...] = ()
     owns: bool = False
     known: bool = True
+    token: str = ""
+    """Logs in with one: `jwt`, or `own` of an account that may do everything."""
+    lasts_s: int = 600
+
+    @property
+    def is_narrowed(self) -> bool:
+        """It logged in with a token that has scopes, and may not make others."""
+        return bool(self.token) and "administrator" not in self.tags
+
+    def scopes(self) -> list[str]:
+        namespace = "%2F" if self.enters else "elsewhere"
+        found = [f"{verb}:{namespace}/target*" for verb in sorted(self.verbs)]
+        found += [
+            f"{verb}:{namespace}/{name}*"
+            for verb in sorted(self.elsewhere)
+            for name in ("unrelated", "amq")
+        ]
+        return found + [f"tag:{each}" for each in self.tags]
 
 
 KINDS = (
@@ -71,8 +93,25 @@ KINDS = (
     Kind("owner", EVERY, EVERY, owns=True),
 )
 OWNER = KINDS[-1]
+TOKEN_KINDS = tuple(
+    Kind(f"{token}-{name}", token=token, **fields)
+    for token in ("jwt", "own")
+    for name, fields in dict[str, dict[str, Any]](
+        reader={"verbs": frozenset({Verb.READ})},
+        writer={"verbs": frozenset({Verb.WRITE})},
+        configurer={"verbs": frozenset({Verb.CONFIGURE})},
+        with_other_names={"elsewhere": EVERY},
+        with_every_name={"verbs": EVERY, "elsewhere": EVERY},
+        monitoring={"tags": ("monitoring",), "enters": False},
+        administrator={"verbs": EVERY, "elsewhere": EVERY, "tags": ("administrator",)},
+        of_another_namespace={"verbs": EVERY, "enters": False},
+        that_is_over={"verbs": EVERY, "elsewhere": EVERY, "known": False, "lasts_s": -60},
+    ).items()
+)
 READS_NAMED = {"describe_group", "delete_group", "heartbeat", "sync", "poll", "commit"}
 """What they read is known only once the group is found."""
+NEEDS_AN_ACCOUNT = {"put_schedule", "issue_token"}
+"""What goes on in its maker's name once the token is over."""
 NOT_EVEN_ADMINISTRATORS = {"keep_transaction"}
 
 
@@ -83,6 +122,10 @@ def expected(operation: Operation, kind: Kind) -> bool:
     if not kind.known or not is_who(right.who, kind):
         return False
     if right.namespace and not kind.enters:
+        return False
+    if kind.is_narrowed and operation.name == "issue_token":
+        return False
+    if kind.token == "jwt" and operation.name in NEEDS_AN_ACCOUNT:
         return False
     if operation.name in READS_NAMED and Verb.READ not in kind.verbs:
         return False
@@ -175,6 +218,8 @@ class World:
     engine: Engine
     broker: NodeLoop
     client: httpx.AsyncClient
+    tokens: dict[str, str]
+    """By kind of user."""
     numbers: Any = field(default_factory=count)
 
     def name(self) -> str:
@@ -190,12 +235,15 @@ class World:
         elif given.body is not None:
             content["json"] = given.body
         password = PASSWORD if kind.known else "wrong"
+        headers, auth = dict(given.headers), (kind.name, password)
+        if kind.token:
+            headers["authorization"] = f"Bearer {self.tokens[kind.name]}"
         return await self.client.request(
             method,
             path,
-            auth=None if kind.name == "anonymous" else (kind.name, password),
+            auth=None if kind.name == "anonymous" or kind.token else auth,
             params=given.query or None,
-            headers=given.headers,
+            headers=headers,
             **content,
         )
 
@@ -744,17 +792,40 @@ async def world() -> AsyncIterator[World]:
             accounts.set_permission(kind.name, "/", *patterns)
         else:
             accounts.set_permission(kind.name, "elsewhere", ".*", ".*", ".*")
-    logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
+    tokens = Tokens(engine.store, accounts)
+    token_logins = TokenLogins(accounts, tokens, SystemClock(), JWT)
+    token_logins.jwks.ring.took(keys_from(ISSUERS.jwks(), JWT.allowed))
+    logins = Logins(accounts, token_logins)
+    accounts.add_user("everything", HASH, ["administrator", "monitoring"])
+    for namespace in ("/", "elsewhere"):
+        accounts.set_permission("everything", namespace, ".*", ".*", ".*")
+    texts = {each.name: token_of(each, tokens) for each in TOKEN_KINDS}
     health = Health(lambda: None, lambda: None)
     web = WebCallers(["node"])
     metrics = Metrics(engine, {}, lambda: 0)
     app = make_api(broker, accounts, logins, tokens, health, metrics, web=web, mqtt=Mqtt())
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5555))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-        yield World(engine, broker, client)
+        yield World(engine, broker, client, texts)
     broker.stop()
     logins.close()
     engine.close()
+
+
+ISSUERS = Issuer()
+JWT = JwtSettings(jwks="given", issuer=ISSUER, audience=AUDIENCE, leeway_s=0)
+
+
+def token_of(kind: Kind, tokens: Tokens) -> str:
+    if kind.token == "jwt":
+        scope = " ".join(kind.scopes())
+        return ISSUERS.token(f"{kind.name}-user", scope, lasts_s=kind.lasts_s)
+    now_ms = SystemClock().wall_ms()
+    made_ms = now_ms if kind.known else now_ms - 1_000_000
+    expires_ms = made_ms + 600_000
+    info, text, _ = tokens.issue("everything", made_ms, expires_ms, scopes=kind.scopes())
+    tokens.used(info.id, now_ms)  # of which a note is taken
+    return text
 
 
 def pattern_of(kind: Kind, verb: Verb) -> str:
@@ -789,7 +860,7 @@ ALLOWED_WITHOUT_SUCCESS = {
 to read."""
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[each.name for each in KINDS])
+@pytest.mark.parametrize("kind", KINDS + TOKEN_KINDS, ids=lambda each: each.name)
 async def test_every_operation_as_every_kind_of_user(world: World, kind: Kind) -> None:
     assert MAKE.keys() == OPERATIONS.keys()
     wrong = []

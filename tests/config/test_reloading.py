@@ -26,6 +26,7 @@ from braidmq.gateways.mqtt.connection import MqttConnection
 from braidmq.model.errors import BadSetting
 from braidmq.net.settings import ListenerEntry, ListenerSettings
 from braidmq.net.tls_settings import CertificateEntry, ListenerTls, TlsSettings
+from braidmq.security.jwt_settings import JwtSettings
 from braidmq.storage.disk import MemoryDisk
 from braidmq.testing.certificates import Authority
 from braidmq.testing.hosted import SMALL, HostedNode, hosted_node
@@ -82,6 +83,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             entries=(ListenerEntry("secure", "amqp", tls_port, tls=ListenerTls()),),
         ),
         storage=SMALL,
+        jwt=JwtSettings(issuer="https://issuer.example.com", audience="braidmq"),
     )
     loaded: list[Config] = []
     level = logging.getLogger(logs.ROOT).level
@@ -320,6 +322,26 @@ CASES: dict[str, tuple[Any, Probe, Any]] = {
     "usage.days": (7, state(lambda node: node.node_loop.usage._settings.days), 7),
     "usage.rows_max": (700, state(lambda node: node.node_loop.usage._settings.rows_max), 700),
 }
+
+
+def of_jwt(name: str) -> Probe:
+    return lambda world: getattr(part(world, "jwt").settings, name)
+
+
+JWT: dict[str, Any] = {
+    "jwks": "/nowhere/jwks.json",
+    "ca": "/nowhere/ca.pem",
+    "issuer": "https://another.example.com",
+    "audience": "another",
+    "algorithms": "PS256",
+    "leeway_s": 7.0,
+    "users": "account",
+    "user_claim": "preferred_username",
+    "scope_claim": "roles",
+    "scope_prefix": "braidmq.",
+    "refresh_s": 77,
+}
+CASES |= {f"jwt.{name}": (value, of_jwt(name), value) for name, value in JWT.items()}
 
 OFFERED: dict[str, Any] = {
     "amqp.product": "BraidMQ",

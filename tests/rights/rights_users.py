@@ -10,6 +10,18 @@ from braidmq.testing.live import LiveNode
 
 PASSWORD = "secret"
 SERIAL = count(1)
+SECRETS: dict[str, str] = {}
+"""Of users who log in with a token."""
+
+
+def secret_of(user: str) -> str:
+    return SECRETS.get(user, PASSWORD)
+
+
+def glob_of(pattern: str) -> str:
+    """A pattern of an account as a scope says it; a dot is any character to both of them."""
+    head, tail = "" if pattern[0] == "^" else "*", "" if pattern[-1] == "$" else "*"
+    return head + pattern.strip("^$").replace(".", "*").replace("/", "%2F") + tail
 
 
 class Rights:
@@ -31,9 +43,20 @@ class Rights:
         return response.json() if response.content else None
 
     def user(self, configure: str = "", write: str = "", read: str = "") -> str:
-        name = f"user-{next(SERIAL)}"
+        return self.user_named(f"user-{next(SERIAL)}", configure, write, read)
+
+    def user_named(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
         self.ok("PUT", f"/v1/users/{name}", {"password": PASSWORD})
         self.grant(name, configure, write, read)
+        return name
+
+    def holder(self, configure: str = "", write: str = "", read: str = "") -> str:
+        """A user who may do everything, and logs in with a token that may do no more than this."""
+        name = self.user_named(f"user-{next(SERIAL)}", ".*", ".*", ".*")
+        scopes = ["read:%2F/nothing-at-all"]  # who has no scope for a namespace may not enter it
+        for verb, pattern in (("configure", configure), ("write", write), ("read", read)):
+            scopes += [f"{verb}:%2F/{glob_of(each)}" for each in pattern.split("|") if each]
+        SECRETS[name] = self.ok("POST", "/v1/tokens", {"user": name, "scopes": scopes})["token"]
         return name
 
     def grant(self, user: str, configure: str = "", write: str = "", read: str = "") -> None:
@@ -41,13 +64,13 @@ class Rights:
         self.ok("PUT", f"/v1/permissions/%2F/{user}", patterns)
 
     def as_user(self, user: str, method: str, path: str, body: Any = None) -> httpx.Response:
-        return self.http.request(method, path, json=body, auth=(user, PASSWORD))
+        return self.http.request(method, path, json=body, auth=(user, secret_of(user)))
 
     def amqp(self, user: str = "", **more: Any) -> RawClient:
         """With channel 1 open."""
         client = RawClient(self.node)
         if user:
-            client.login = f"\0{user}\0{PASSWORD}".encode()
+            client.login = f"\0{user}\0{secret_of(user)}".encode()
         return client.open(1, **more)
 
     def messages(self, topic: str) -> list[str]:

@@ -154,8 +154,10 @@ def patterns(granted: frozenset[tuple[Verb, bool]], name: str) -> list[str]:
     return ["|".join(names[each] for v, each in sorted(granted) if v is verb) for verb in Verb]
 
 
+@pytest.mark.parametrize("kind", ["user", "holder"])
 @pytest.mark.parametrize("label", REQUESTS)
-def test_a_row(rights: Rights, name: str, label: str) -> None:
+def test_a_row(rights: Rights, name: str, label: str, kind: str) -> None:
+    """As a user with a password, and as the holder of a token with scopes."""
     row, (setup, perform) = ROWS[label], REQUESTS[label]
     needs = set(wanted(row))
     just_enough = frozenset(needs)
@@ -164,7 +166,7 @@ def test_a_row(rights: Rights, name: str, label: str) -> None:
         each = f"{name}-{number}"
         with rights.amqp() as administrator:
             setup(administrator, each)
-        user = rights.user(*patterns(granted, each))
+        user = getattr(rights, kind)(*patterns(granted, each))
         with rights.amqp(user) as client:
             perform(client, each)
             assert refused(client) == (not needs <= granted), (label, granted)

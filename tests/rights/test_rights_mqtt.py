@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from raw_mqtt import RawMqtt
-from rights_users import PASSWORD, Rights
+from rights_users import Rights, secret_of
 
 from braidmq.gateways.mqtt.rights import TABLE
 from braidmq.security.rights import Verb
@@ -17,7 +17,7 @@ Try = Callable[[RawMqtt, str, str], bool]
 
 
 def connected(client: RawMqtt, user: str) -> None:
-    assert client.connect(user_name=user, password=PASSWORD.encode()).reason == 0
+    assert client.connect(user_name=user, password=secret_of(user).encode()).reason == 0
 
 
 def connect(client: RawMqtt, user: str, name: str) -> bool:
@@ -27,7 +27,7 @@ def connect(client: RawMqtt, user: str, name: str) -> bool:
 
 def connect_with_will(client: RawMqtt, user: str, name: str) -> bool:
     will = Will(name)
-    answer = client.connect(user_name=user, password=PASSWORD.encode(), will=will)
+    answer = client.connect(user_name=user, password=secret_of(user).encode(), will=will)
     return answer.reason != Reason.NOT_AUTHORIZED
 
 
@@ -112,8 +112,10 @@ def test_every_row_has_a_test() -> None:
     assert REQUESTS.keys() | ELSEWHERE == ROWS.keys()
 
 
+@pytest.mark.parametrize("kind", ["user", "holder"])
 @pytest.mark.parametrize("label", REQUESTS)
-def test_a_row(rights: Rights, name: str, label: str) -> None:
+def test_a_row(rights: Rights, name: str, label: str, kind: str) -> None:
+    """As a user with a password, and as the holder of a token with scopes."""
     right = ROWS[label]
     for number, granted in enumerate([(), *((verb,) for verb in Verb), tuple(Verb)]):
         each = f"{name}-{number}"
@@ -122,7 +124,7 @@ def test_a_row(rights: Rights, name: str, label: str) -> None:
         patterns = [f"{each}" if verb in granted else "" for verb in Verb]
         if "PUBLISH `$admin" in label:
             patterns[2] = "|".join(filter(None, (patterns[2], "^.admin/")))
-        user = rights.user(*patterns)
+        user = getattr(rights, kind)(*patterns)
         met = [need.verb in granted for need in right.needs]
         allowed = any(met) if right.any_of else all(met)
         with RawMqtt(rights.node) as client:

@@ -1,4 +1,4 @@
-"""Who sends a request: HTTP Basic, a token for machines, or the certificate of its client."""
+"""Who sends a request: HTTP Basic, a token (ours or a JWT), or the certificate of its client."""
 
 import base64
 import binascii
@@ -12,13 +12,12 @@ from braidmq.model.errors import AccessRefused, NotAuthenticated, NotFound
 from braidmq.security.accounts import GUEST, Accounts, is_loopback
 from braidmq.security.logins import Logins
 from braidmq.security.permissions import Grants
-from braidmq.security.records import ADMINISTRATOR, User
-from braidmq.security.tokens import Tokens
+from braidmq.security.records import ADMINISTRATOR, NOBODY, TokenUser, User, scopes_of
+from braidmq.security.token_logins import TokenLogins
 
 PROTOCOL = "http"
 CERTIFIED_USER = "certified_user"
 """In the state of a connection: whom the certificate stands for that its client showed."""
-NOBODY = User("")
 
 
 class Caller(NamedTuple):
@@ -30,7 +29,9 @@ class Caller(NamedTuple):
 
 
 class Access:
-    def __init__(self, accounts: Accounts, logins: Logins, tokens: Tokens, clock: Clock) -> None:
+    def __init__(
+        self, accounts: Accounts, logins: Logins, tokens: TokenLogins, clock: Clock
+    ) -> None:
         self.accounts = accounts
         self._logins = logins
         self._tokens = tokens
@@ -53,7 +54,7 @@ class Access:
         name = ""
         try:
             if scheme.lower() == "bearer":
-                return self._by_token(secret.strip(), self.is_local(request))
+                return await self._by_token(secret.strip(), self.is_local(request))
             name, password = basic_credentials(scheme, secret)
             return await self._by_password(name, password, self.is_local(request))
         except AccessRefused as error:
@@ -74,30 +75,38 @@ class Access:
             raise
         return self._current(user)
 
-    def _by_token(self, text: str, loopback: bool) -> Caller:
-        user = self._tokens.authenticate(text, self._clock.wall_ms(), loopback)
-
-        def is_current() -> bool:
-            return self._tokens.is_valid(text, self._clock.wall_ms())
-
-        return Caller(user, is_current)
+    async def _by_token(self, text: str, loopback: bool) -> Caller:
+        return self._current(await self._tokens.authenticate("", text, loopback))
 
     async def _by_password(self, name: str, password: bytes, loopback: bool) -> Caller:
         now_ms = self._clock.now_ms()
         return self._current(await self._logins.authenticate(name, password, now_ms, loopback))
 
     def _current(self, user: User) -> Caller:
+        if isinstance(user, TokenUser):
+            # A token may be a password, too: then it is still the token that counts.
+            return Caller(user, lambda: not self._tokens.has_ended(user))
         stamp = self.accounts.login_stamp(user.name)
         return Caller(user, lambda: self.accounts.login_stamp(user.name) == stamp)
 
+    def can_enter(self, user: User, namespace: str) -> bool:
+        return self.accounts.can_enter(user.name, namespace, scopes_of(user))
+
     def enter(self, user: User, namespace: str) -> Grants:
         """What a user may do in a namespace. Raises NotFound or AccessRefused."""
-        if not self.accounts.can_enter(user.name, namespace):
+        if not self.can_enter(user, namespace):
             # Only to administrators: to others it would tell which namespaces there are.
             if user.is_administrator and not self.accounts.has_namespace(namespace):
                 raise NotFound(f"there is no namespace {namespace!r}")
             raise AccessRefused(f"user {user.name!r} has no permission on namespace {namespace!r}")
-        return self.accounts.grants(user.name, namespace)
+        return self.accounts.grants(user.name, namespace, scopes_of(user))
+
+    def left_s(self, caller: Caller) -> float | None:
+        """Until the caller's token ends; None: it does not by itself."""
+        user = caller.user
+        if not isinstance(user, TokenUser) or user.expires_ms is None:
+            return None
+        return max(user.expires_ms - self._clock.wall_ms(), 0) / 1000
 
 
 def basic_credentials(scheme: str, secret: str) -> tuple[str, bytes]:

@@ -49,6 +49,7 @@ from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
+from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
 
 RESOURCES = (
@@ -104,7 +105,8 @@ def make_api(
     reloader: Reloader | None = None,
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
-    access = Access(accounts, logins, tokens, node_loop.clock)
+    token_logins = logins.tokens or TokenLogins(accounts, tokens, node_loop.clock)
+    access = Access(accounts, logins, token_logins, node_loop.clock)
     context = ApiContext(node_loop, access)
     waiting = Waiting(node_loop, (settings or HttpSettings()).poll_wait_ms)
     figures = Figures(context)
@@ -139,10 +141,11 @@ def make_api(
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
-    stream = MetricsStream(figures)
+    stream = MetricsStream(figures, access.left_s)
     guard = Guard(context, tokens, metrics, mqtt)
     app = App(guard, resources, stream, web, node_loop.input_budget)
     accounts.watch(Withdrawals(context, waiting).on_change)
+    accounts.watch(stream.recheck)
     app.on_stop += [waiting.stop, stream.stop]
     app.on_settings.append(waiting.replace)
     return app

@@ -29,9 +29,10 @@ from starlette.responses import Response
 from braidmq.api.access import Caller
 from braidmq.api.paging import NEXT_HEADER, Page
 from braidmq.api.problems import NO_STORE, PreconditionFailed
+from braidmq.engine.makers import SetBy
 from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
 from braidmq.model.limits import KIB, MIB
-from braidmq.security.permissions import Grants
+from braidmq.security.permissions import Grants, maker_of
 from braidmq.security.records import User
 from braidmq.security.rights import Right
 
@@ -68,6 +69,11 @@ class Call(NamedTuple):
     def grants(self) -> Grants:
         assert self.known_grants is not None, "its right names no namespace"
         return self.known_grants
+
+    @property
+    def maker(self) -> SetBy:
+        """Whose rights count for what the caller makes, where that names other objects."""
+        return maker_of(self.user, self.grants)
 
     def require_still(self, may: Callable[[], bool]) -> None:
         """For what takes long: log-in and right must hold until its end. Raises AccessRefused."""

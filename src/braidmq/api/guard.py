@@ -23,6 +23,7 @@ from braidmq.runtime.exclusive_queues import require_shared
 from braidmq.security.permissions import Grants
 from braidmq.security.records import MONITORING
 from braidmq.security.rights import Need, Right, Verb, Who
+from braidmq.security.token_logins import require_own_login
 from braidmq.security.tokens import Tokens
 
 Arguments = dict[str, Any]
@@ -124,6 +125,8 @@ class Guard:
         owned = self.owners[right.owner]
         found = owned.find(namespace, arguments)
         user = caller.user
+        if right.owner == "token":
+            require_own_login(user)
         if found is not None and found != user.name and not user.is_administrator:
             name = arguments.get(right.owner) or arguments.get("token_id", "")
             raise owned.refused(

@@ -199,6 +199,6 @@ def entered(context: ApiContext, call: Call, namespace: str | None) -> list[str]
     if namespace is not None:
         context.access.enter(call.user, namespace)
         return [namespace]
-    accounts = context.access.accounts
-    names = [each.name for each in accounts.namespaces()]
-    return [name for name in names if accounts.can_enter(call.user.name, name)]
+    access = context.access
+    names = [each.name for each in access.accounts.namespaces()]
+    return [name for name in names if access.can_enter(call.user, name)]

@@ -83,8 +83,10 @@ class Waiting:
         take: Take,
         wait_ms: int,
         stay: "Stay | None" = None,
+        left_s: float | None = None,
     ) -> list[Message]:
-        """What ``take`` finds, now or within ``wait_ms``."""
+        """What ``take`` finds, now or within ``wait_ms``. ``left_s``: until the caller's token
+        ends, which ``take`` refuses then."""
         found = take()
         if found or not wait_ms or self._stopping:
             return found
@@ -94,7 +96,12 @@ class Waiting:
             self._watch(place)
         gone = asyncio.ensure_future(_disconnected(request))
         try:
-            await self._until_either(poll, gone, wait_ms, stay)
+            wait_s = wait_ms / 1000
+            if left_s is None:
+                left_s = wait_s
+            await self._until_either(poll, gone, min(left_s, wait_s), stay)
+            if left_s < wait_s and not gone.done():
+                poll.try_again(last=True)
         finally:
             # Before anything else is awaited: what it took meanwhile nobody would answer with.
             for place in places:
@@ -105,11 +112,11 @@ class Waiting:
         return poll.future.result() if poll.future.done() else []
 
     async def _until_either(
-        self, poll: Poll, gone: "asyncio.Future[None]", wait_ms: int, stay: "Stay | None"
+        self, poll: Poll, gone: "asyncio.Future[None]", wait_s: float, stay: "Stay | None"
     ) -> None:
         loop = self._node_loop.loop
         either: set[asyncio.Future[Any]] = {poll.future, gone}
-        end_s = loop.time() + wait_ms / 1000
+        end_s = loop.time() + wait_s
         while (left_s := end_s - loop.time()) > 0:
             part_s = left_s if stay is None else min(left_s, stay.every_ms / 1000)
             done, _ = await asyncio.wait(

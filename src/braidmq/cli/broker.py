@@ -23,7 +23,9 @@ def open_broker(url: str, amqp_port: int, user: str, password: str, namespace: s
         raise NodeUnreachable(
             f"{url} is not the URL of a node", remedy=f"Give one such as {DEFAULT_URL}"
         )
-    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    # Without a user the password is a token, which says whose it is.
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
+    token = None if user else password
     at = f"[{host}]" if ":" in host else host
     scheme, query = "amqp", ""
     if parts.scheme == "https":
@@ -33,8 +35,9 @@ def open_broker(url: str, amqp_port: int, user: str, password: str, namespace: s
         query = f"?{urlencode(given)}"
         amqp_port = AMQPS_PORT if amqp_port == AMQP_PORT else amqp_port
     return connect_sync(
-        f"{scheme}://{login}@{at}:{amqp_port}/{quote(namespace, safe='')}{query}",
+        f"{scheme}://{login}{at}:{amqp_port}/{quote(namespace, safe='')}{query}",
         http_url=url,
         reconnect=False,
         name="braid",
+        token=token,
     )

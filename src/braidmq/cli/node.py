@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from braidmq.cli.api import DEFAULT_URL, GUEST, ROOT, Api, password_of
 from braidmq.cli.context_file import Context, read_contexts
-from braidmq.model.errors import BadSetting, SetupError
+from braidmq.model.errors import BadSetting
 
 if TYPE_CHECKING:
     import typer
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from braidmq.client import SyncBroker
 
 AMQP_PORT = 5672
-
-
-class NoTokens(SetupError):
-    code = "no-tokens"
-    remedy = "Give --user and --password"
 
 
 class Node(NamedTuple):
@@ -52,17 +47,17 @@ class Node(NamedTuple):
             return self
         return self._replace(password=password_of(self.user))
 
-    def user_and_password(self, command: str) -> tuple[str, str]:
-        """For what does not know tokens."""
+    def user_and_password(self) -> tuple[str, str]:
+        """For AMQP, where a token is the password of whoever it is one of."""
         if self.token is not None:
-            raise NoTokens(f"`braid {command}` speaks AMQP, where a token is no login")
+            return "", self.token
         return self.user, self.with_password().password or ""
 
     def broker(self, command: str) -> "SyncBroker":
         """Over AMQP, through the Python client. A lost connection is an error: a person watches."""
         from braidmq.cli.broker import open_broker
 
-        user, password = self.user_and_password(command)
+        user, password = self.user_and_password()
         return open_broker(self.url, self.amqp_port, user, password, self.namespace)
 
 

@@ -26,6 +26,12 @@ hold for administrators, too; they may change their own.
 can't be declared without one. `tests/api/test_rights.py` tries each as every kind of
 user, `tests/rights/` those of AMQP and MQTT.
 
+**Tokens** ([security.md](security.md#tokens)) have the rights of their user, narrowed by their
+scopes; a JWT whose user has no account here has those of its scopes alone. Such a user can't make
+schedules or tokens. Who logged in with a token that has scopes or an end can't make or revoke
+tokens; administrators may whose token says so. AMQP's `connection.update-secret` and MQTT's AUTH
+renew one's own log-in, and nothing else.
+
 Some rules hold everywhere:
 
 - **What names another object needs the right to it**: the target of dead letters, an alternate

@@ -1,4 +1,4 @@
-"""``braid tokens``: how programs log in over HTTP without a password."""
+"""``braid tokens``: how programs log in without a password."""
 
 from typing import Annotated
 
@@ -10,11 +10,10 @@ from braidmq.cli.confirm import Yes, confirm
 from braidmq.cli.units import duration_ms, time_text
 from braidmq.model.errors import NotFound
 
-app = Commands(
-    name="tokens", help="Tokens: programs log in over HTTP with them.", no_args_is_help=True
-)
+app = Commands(name="tokens", help="Tokens: programs log in with them.", no_args_is_help=True)
 
-COLUMNS = ("id", "user", "description", "created", "expires")
+COLUMNS = ("id", "user", "name", "scopes", "created", "expires", "last_used", "description")
+TIMES = ("created", "expires", "last_used")
 
 Owner = Annotated[
     str | None,
@@ -37,16 +36,29 @@ def list_tokens(
     rows = node.global_api().every("tokens", user=owner)
     if not out.is_data:
         rows = [
-            row | {"created": time_text(row["created_ms"]), "expires": time_text(row["expires_ms"])}
+            row
+            | {each: time_text(row[f"{each}_ms"]) for each in TIMES}
+            | {"scopes": "all" if row["scopes"] is None else " ".join(row["scopes"])}
             for row in rows
         ]
-    out.show(rows, COLUMNS, ("created", "expires"))
+    out.show(rows, COLUMNS, TIMES)
 
 
 @app.command()
 def create(
     node: AnyNode,
     out: Out,
+    name: Annotated[
+        str, typer.Option(help="What it is called; no two of a user have the same name.")
+    ] = "",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What it may of what its user may, such as read:%2F/orders* (%2F is the"
+            " namespace /); may be given several times.",
+            show_default="all that its user may",
+        ),
+    ] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     expires: Annotated[
         str | None, typer.Option(help="How long it is valid, such as 30d.", show_default="never")
@@ -55,9 +67,13 @@ def create(
 ) -> None:
     """Issue a token and print it. It is shown this once only.
 
-    Example: braid tokens create --description 'build server' --expires 30d
+    It is for Authorization: Bearer in HTTP, and a password in AMQP and MQTT.
+
+    Example: braid tokens create --name thermometer --scope 'write:%2F/sensors*' --expires 30d
     """
-    body: dict[str, object] = {"description": description}
+    body: dict[str, object] = {"name": name, "description": description}
+    if scope:
+        body["scopes"] = scope
     if expires is not None:
         body["expires_in_ms"] = duration_ms(expires)
     if owner is not None:
@@ -83,7 +99,7 @@ def revoke(
     ],
     yes: Yes = False,
 ) -> None:
-    """Revoke a token: it can no longer be used to log in.
+    """Revoke a token: it can no longer be used to log in, and what was opened with it is closed.
 
     Example: braid tokens revoke f86f044e60de9291 --yes
     """

@@ -50,6 +50,7 @@ from braidmq.client.metadata import BadMetadata
 from braidmq.client.producer import Producer
 from braidmq.client.reader import StoredMessage
 from braidmq.client.sync import SyncBroker, SyncConsumer, SyncProducer, SyncTransaction
+from braidmq.client.tokens import Token as _Token
 from braidmq.client.transaction import Transaction
 from braidmq.model.errors import (
     AccessRefused,
@@ -71,6 +72,7 @@ def connect(
     heartbeat_s: int = _HEARTBEAT_S,
     connect_timeout_s: float = _CONNECT_S,
     name: str = "",
+    token: _Token | None = None,
 ) -> Broker:
     """A broker at an address.
 
@@ -82,11 +84,13 @@ def connect(
     HTTP, for ``broker.admin`` and ``broker.read``, is at port 8080 of the same host unless
     ``http_url`` says otherwise. With ``reconnect`` a lost connection is restored, however long it
     takes: what is unconfirmed is sent again, and consumers begin anew. ``name`` is what an
-    operator sees of the connection. Raises BadAddress; the ``with`` raises ConnectFailed,
-    NotAuthenticated or AccessRefused.
+    operator sees of the connection. ``token``, or ``?token=`` in the URL, is a token instead of a
+    password: a text, or a function that gives one. That is asked again for each connection, and
+    before a JWT ends, which then is renewed while everything goes on. Raises BadAddress; the
+    ``with`` raises ConnectFailed, NotAuthenticated or AccessRefused.
     """
     return Broker(
-        _parse_address(url, http_url),
+        _parse_address(url, http_url, token),
         reconnect=reconnect,
         heartbeat_s=heartbeat_s,
         connect_timeout_s=connect_timeout_s,
@@ -102,6 +106,7 @@ def connect_sync(
     heartbeat_s: int = _HEARTBEAT_S,
     connect_timeout_s: float = _CONNECT_S,
     name: str = "",
+    token: _Token | None = None,
 ) -> SyncBroker:
     """As ``connect``, for programs without an event loop.
 
@@ -110,7 +115,7 @@ def connect_sync(
         broker.publish("orders", b"…")
     ```
     """
-    address = _parse_address(url, http_url)
+    address = _parse_address(url, http_url, token)
     return SyncBroker(
         lambda: Broker(
             address,

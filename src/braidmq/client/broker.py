@@ -23,6 +23,7 @@ from braidmq.client.options import one_of
 from braidmq.client.producer import Producer
 from braidmq.client.publishing import ProducerOptions, Publishing, Value
 from braidmq.client.reader import StoredMessage, read
+from braidmq.client.tokens import TokenSource
 from braidmq.client.transaction import PublishingPool, Transaction, TransactionOptions
 from braidmq.wire.amqp.methods import (
     ExchangeBind,
@@ -86,7 +87,10 @@ class Broker:
         connect_timeout_s: float = CONNECT_S_MAX,
         name: str = "",
     ) -> None:
-        self._http = HttpClient(address.http_url, address.user, address.password, address.tls)
+        token = None if address.token is None else TokenSource(address.token)
+        self._http = HttpClient(
+            address.http_url, address.user, address.password, address.tls, token
+        )
         self.admin = Admin(self._http, address)
         """The HTTP API: topics, groups, dead letters and all else there is to administer."""
         self._link = Link(
@@ -95,6 +99,7 @@ class Broker:
             heartbeat_s=heartbeat_s,
             connect_timeout_s=connect_timeout_s,
             name=name,
+            token=token,
         )
         self._pool = PublishingPool(self._link)
         self._sharing = asyncio.Lock()

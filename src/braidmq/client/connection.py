@@ -4,11 +4,13 @@ It is not restored: when it is lost, ``lost`` says why, and ``broker.py`` opens 
 """
 
 import asyncio
+import logging
 from collections import deque
 from typing import TypeVar, cast
 
 from braidmq.client.address import Address
 from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost, Suspected, from_reply
+from braidmq.client.tokens import TokenSource
 from braidmq.model.errors import AccessRefused, BadRequest, BraidError, NotAuthenticated
 from braidmq.wire.amqp.client import EVENT_CONFIRM, EVENT_DELIVERIES, DeliveryRun, scan
 from braidmq.wire.amqp.constants import PROTOCOL_HEADER, FrameKind, ReplyCode
@@ -33,6 +35,8 @@ from braidmq.wire.amqp.methods import (
     ConnectionStart,
     ConnectionTune,
     ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
     Method,
     decode,
     method_frame,
@@ -48,6 +52,11 @@ CLOSE_S_MAX = 5.0
 """How long a broker may take to answer connection.close: a clean end is worth no more."""
 
 HEARTBEATS_MISSED_MAX = 2
+
+RENEW_S_MIN = 1.0
+"""So long at least is between two questions for a token, whatever it says of its end."""
+
+logger = logging.getLogger(__name__)
 
 _MethodT = TypeVar("_MethodT", bound=Method)
 
@@ -225,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._control_waiter: asyncio.Future[None] | None = None
         self._heartbeat_s = 0.0
         self._beat: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._beat_due = 0.0
         self._received_at = self._sent_at = loop.time()
         self._opened = False
@@ -232,7 +242,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: Address, *, heartbeat_s: int, timeout_s: float, name: str = ""
+        cls,
+        address: Address,
+        *,
+        heartbeat_s: int,
+        timeout_s: float,
+        name: str = "",
+        token: TokenSource | None = None,
     ) -> "Connection":
         """Raises ConnectFailed, NotAuthenticated or AccessRefused."""
         loop = asyncio.get_running_loop()
@@ -243,7 +259,10 @@ class Connection(asyncio.BufferedProtocol):
                 await loop.create_connection(
                     lambda: connection, address.host, address.port, ssl=context
                 )
-                await connection._log_in(address, heartbeat_s, name)
+                secret = address.password if token is None else await token.get(fresh=True)
+                await connection._log_in(address, secret, heartbeat_s, name)
+                if token is not None and token.renews:
+                    connection._renewing = loop.create_task(connection._renew(token))
         except TimeoutError:
             connection.abort()
             raise ConnectFailed(f"{address} did not answer within {timeout_s:g} seconds") from None
@@ -255,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return connection
 
-    async def _log_in(self, address: Address, heartbeat_s: int, name: str) -> None:
+    async def _log_in(self, address: Address, secret: str, heartbeat_s: int, name: str) -> None:
         self.write(PROTOCOL_HEADER)
         server = (await self._expect(ConnectionStart)).server_properties
         capabilities = server.get("capabilities")
@@ -265,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
             self.can_tell_errors = bool(capabilities.get("braid.errors"))
             self.can_tell_places = bool(capabilities.get("braid.places"))
             self.can_transact = bool(capabilities.get("braid.transactions"))
-        self._say(start_ok("BraidMQ client", address.user, address.password, name))
+        self._say(start_ok("BraidMQ client", address.user, secret, name))
         try:
             offered = await self._expect(ConnectionTune)
         except AccessRefused as error:
@@ -281,6 +300,23 @@ class Connection(asyncio.BufferedProtocol):
         self._heartbeat_s = tuned.heartbeat
         if tuned.heartbeat:
             self._next_beat()
+
+    async def _renew(self, token: TokenSource) -> None:
+        """Before a token ends the broker is told of another one, and all goes on."""
+        while (left_s := token.left_s()) is not None:
+            await asyncio.sleep(max(left_s, RENEW_S_MIN))
+            try:
+                secret = await token.get()
+            except Exception as error:  # whatever a program's own function raises
+                logger.warning("no new token: the old one is used while it lasts: %s", error)
+                continue
+            if self.error is not None:
+                return
+            self._say(ConnectionUpdateSecret(secret.encode(), "the token ends"))
+            try:
+                await self._expect(ConnectionUpdateSecretOk)
+            except BraidError:
+                return  # the connection is over, and says why itself
 
     # --- channels ---
 
@@ -496,6 +532,8 @@ class Connection(asyncio.BufferedProtocol):
         """The one place where a connection ends; only the first reason counts."""
         if self._beat is not None:
             self._beat.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
         self._writable.set()

@@ -13,6 +13,7 @@ from braidmq import __version__
 from braidmq.client.errors import ConnectFailed, from_status
 from braidmq.client.http_wire import HttpWire, Reply
 from braidmq.client.tls import TlsOptions
+from braidmq.client.tokens import TokenSource
 from braidmq.model.errors import BraidError
 
 IDLE_MAX = 4
@@ -24,21 +25,29 @@ Query = Mapping[str, str | int | bool | None]
 
 
 class HttpClient:
-    def __init__(self, url: str, user: str, password: str, tls: TlsOptions | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        user: str,
+        password: str,
+        tls: TlsOptions | None = None,
+        token: TokenSource | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self._tls = (tls or TlsOptions()) if parts.scheme == "https" else None
         self._root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._host = parts.hostname or ""
         self._port = parts.port or (80 if self._tls is None else 443)
         self._base = parts.path.rstrip("/")
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._token = token
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = [
             ("host", parts.netloc.rpartition("@")[2]),
             ("user-agent", f"braidmq/{__version__}"),
             ("accept", "application/json"),
         ]
-        if user:
-            self._headers.append(("authorization", f"Basic {token}"))
+        if user and token is None:
+            self._headers.append(("authorization", f"Basic {basic}"))
         self._idle: list[HttpWire] = []
 
     async def call(
@@ -68,6 +77,8 @@ class HttpClient:
     ) -> Reply:
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [*self._headers, ("content-length", str(len(data)))]
+        if self._token is not None:
+            headers.append(("authorization", f"Bearer {await self._token.get()}"))
         if data:
             headers.append(("content-type", "application/json"))
         request = h11.Request(method=method, target=self._target(path, query), headers=headers)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from braidmq.client.address import Address
 from braidmq.client.connection import Channel, ChannelOwner, Connection
 from braidmq.client.errors import Closed, ConnectFailed, ConnectionLost, Suspected
+from braidmq.client.tokens import TokenSource
 from braidmq.client.topology import Topology
 from braidmq.model.errors import BraidError
 from braidmq.wire.amqp.methods import Method
@@ -58,6 +59,7 @@ class Link:
         heartbeat_s: int,
         connect_timeout_s: float,
         name: str,
+        token: TokenSource | None = None,
     ) -> None:
         self.topology = Topology()
         self._address = address
@@ -65,6 +67,7 @@ class Link:
         self._heartbeat_s = heartbeat_s
         self._connect_timeout_s = connect_timeout_s
         self._name = name
+        self._token = token
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
         self._alone = asyncio.Lock()
@@ -238,6 +241,7 @@ class Link:
             heartbeat_s=self._heartbeat_s,
             timeout_s=self._connect_timeout_s,
             name=self._name,
+            token=self._token,
         )
 
     async def _supervise(self, connection: Connection) -> None:

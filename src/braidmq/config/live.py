@@ -71,6 +71,10 @@ PART_OF: Final[Mapping[str, str]] = {
         "metrics": _keys("metrics", "public", "local", "topics_max", "lanes_max"),
         "alerts": _keys("alerts", "window_s", "timeout_s", "hosts"),
         "usage": _keys("usage", "days", "rows_max"),
+        "jwt": (
+            *_keys("jwt", "jwks", "ca", "issuer", "audience", "algorithms", "leeway_s"),
+            *_keys("jwt", "users", "user_claim", "scope_claim", "scope_prefix", "refresh_s"),
+        ),
     }.items()
     for key in keys
 }

@@ -17,6 +17,7 @@ from braidmq.metrics.settings import MetricsSettings
 from braidmq.net.settings import ListenerSettings
 from braidmq.net.tls_settings import TlsSettings
 from braidmq.runtime.usage import UsageSettings
+from braidmq.security.jwt_settings import JwtSettings
 from braidmq.storage.settings import StorageSettings
 
 VARIABLE_PREFIX = "BRAID_"
@@ -86,6 +87,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()
     usage: UsageSettings = UsageSettings()
+    jwt: JwtSettings = JwtSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -9,6 +9,7 @@ from braidmq.engine.barriers import raise_barriers
 from braidmq.engine.effects import TopicDeleted
 from braidmq.engine.errors import StorageIsFixed, TopicExists
 from braidmq.engine.hooks import Hooks
+from braidmq.engine.makers import SetBy, name_of
 from braidmq.engine.policy import (
     IllegalPolicy,
     Template,
@@ -74,7 +75,7 @@ class TopicAdministration:
         durable: bool = True,
         kind: TopicKind = "topic",
         attributes: dict[str, Any] | None = None,
-        set_by: str = "",
+        set_by: SetBy = "",
     ) -> Topic:
         """``set_by``: whose rights count for what the settings name; raises AccessRefused."""
         settings = settings or {}
@@ -83,7 +84,7 @@ class TopicAdministration:
         policy = self.policy(namespace, name, settings, kind)
         if set_by and names_target(settings):
             self._references.require_target(set_by, namespace, name, policy)
-            attributes = {**(attributes or {}), SET_BY: set_by}
+            attributes = {**(attributes or {}), SET_BY: name_of(set_by)}
         topic = Topic(
             self._state.next_id("topic"),
             namespace,
@@ -141,7 +142,7 @@ class TopicAdministration:
         return partition
 
     def alter(
-        self, topic: Topic, settings: dict[str, Any], *, now_ms: int, set_by: str | None = None
+        self, topic: Topic, settings: dict[str, Any], *, now_ms: int, set_by: SetBy | None = None
     ) -> None:
         """Replace a topic's own settings. Partitions are taken away only by who says how many
         there are to be. ``set_by``: who named where dead letters go, if that is what changes."""
@@ -159,7 +160,7 @@ class TopicAdministration:
         if set_by is not None:
             if set_by:
                 self._references.require_target(set_by, topic.namespace, topic.name, policy)
-            topic.attributes[SET_BY] = set_by
+            topic.attributes[SET_BY] = name_of(set_by)
         topic.settings = settings
         self.apply_policy(topic, policy, now_ms)
 

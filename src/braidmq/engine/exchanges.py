@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from braidmq.engine.hooks import Hooks
+from braidmq.engine.makers import SetBy, lets, name_of
 from braidmq.engine.policy import choose_template
 from braidmq.engine.routing.bindings import Binding, Destination, exchange, topic
 from braidmq.engine.routing.effects import (
@@ -97,7 +98,7 @@ class Exchanges:
         return info.alternate_exchange is not None and alternate is None
 
     def declare(
-        self, namespace: str, name: str, kind: str, *, set_by: str = "", **properties: Any
+        self, namespace: str, name: str, kind: str, *, set_by: SetBy = "", **properties: Any
     ) -> None:
         """``set_by``: whose rights count for the alternate; raises AccessRefused."""
         router = self.router(namespace)
@@ -105,19 +106,19 @@ class Exchanges:
         is_new = not router.has(name)
         if is_new and alternate is not None:
             self._require(set_by, namespace, name, alternate)
-        self._keep(namespace, router.declare(name, kind, set_by=set_by, **properties))
+        self._keep(namespace, router.declare(name, kind, set_by=name_of(set_by), **properties))
         info = router.exchange(name)
         if not is_new and self.is_denied(namespace, info):
             self.adopt(namespace, info, set_by)
         else:
             self._set_alternate(namespace, router, info)
 
-    def adopt(self, namespace: str, info: ExchangeInfo, user: str) -> None:
+    def adopt(self, namespace: str, info: ExchangeInfo, maker: SetBy) -> None:
         """Somebody declares again what is disabled: it holds, if they may."""
         alternate, router = info.alternate_exchange, self.router(namespace)
-        if alternate is None or not self._may_refer(user, namespace, info.name, alternate):
+        if alternate is None or not self._may_refer(maker, namespace, info.name, alternate):
             return
-        info = replace(info, set_by=user)
+        info = replace(info, set_by=name_of(maker))
         router.replace_info(info)
         if info.durable:
             self._state.store.change([_exchange_change(namespace, info)])
@@ -135,20 +136,21 @@ class Exchanges:
         arguments: dict[str, Any] | None = None,
         *,
         durable: bool = True,
-        bound_by: str = "",
+        bound_by: SetBy = "",
     ) -> None:
         """``durable`` says whether the destination survives a restart; so must both ends.
         ``bound_by``: whose rights count; raises AccessRefused."""
         self._require(bound_by, namespace, source, destination.name)
         router = self.router(namespace)
-        effects = router.bind(source, destination, key, arguments or {}, bound_by)
+        maker = name_of(bound_by)
+        effects = router.bind(source, destination, key, arguments or {}, maker)
         self._keep(namespace, effects, durable=durable)
         binding = Binding(source, destination, key, arguments or {})
         if effects:
-            self._note_maker(namespace, binding, bound_by)
+            self._note_maker(namespace, binding, maker)
         if not effects and router.is_suspended(binding):
-            router.hold(binding, bound_by, suspended=False)
-            self._note_maker(namespace, binding, bound_by)
+            router.hold(binding, maker, suspended=False)
+            self._note_maker(namespace, binding, maker)
             self._keep_binding(namespace, binding)
 
     def unbind(
@@ -164,18 +166,17 @@ class Exchanges:
 
     # --- rights ---
 
-    def _may_refer(self, user: str, namespace: str, source: str, target: str) -> bool:
+    def _may_refer(self, maker: SetBy, namespace: str, source: str, target: str) -> bool:
         """What has no user is the broker's own."""
-        return not user or (
-            self.allowed(user, namespace, "read", source)
-            and self.allowed(user, namespace, "write", target)
-        )
+        user, needs = name_of(maker), (("read", source), ("write", target))
+        may = not user or all(self.allowed(user, namespace, *each) for each in needs)
+        return may and all(lets(maker, *each) for each in needs)
 
-    def _require(self, user: str, namespace: str, source: str, target: str) -> None:
-        if not self._may_refer(user, namespace, source, target):
+    def _require(self, maker: SetBy, namespace: str, source: str, target: str) -> None:
+        if not self._may_refer(maker, namespace, source, target):
             raise AccessRefused(
-                f"user {user!r} may not route messages from {source!r} to {target!r} in namespace"
-                f" {namespace!r}: that needs read on the first and write on the second"
+                f"user {name_of(maker)!r} may not route messages from {source!r} to {target!r} in"
+                f" namespace {namespace!r}: that needs read on the first and write on the second"
             )
 
     def _note_maker(self, namespace: str, binding: Binding, user: str) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from braidmq.engine.exchanges import Exchanges
+from braidmq.engine.makers import SetBy, lets, name_of
 from braidmq.engine.policy import DeadLetter, Template, TopicPolicy, choose_template
 from braidmq.engine.state import EngineState
 from braidmq.engine.topics import Topic
@@ -71,17 +72,23 @@ class References:
 
     # --- when it is set ---
 
-    def require(self, user: str, namespace: str, needs: Iterable[Need]) -> None:
+    def require(self, maker: SetBy, namespace: str, needs: Iterable[Need]) -> None:
         """Raises AccessRefused."""
+        user = name_of(maker)
         for verb, name in needs:
-            if not self._allowed(user, namespace, verb, name):
+            if not self._lets(maker, namespace, verb, name):
                 raise AccessRefused(
                     f"user {user!r} may not {verb} {name or 'amq.default'!r} in namespace"
                     f" {namespace!r}, which these settings name"
                 )
 
-    def require_target(self, user: str, namespace: str, topic: str, policy: TopicPolicy) -> None:
-        self.require(user, namespace, self._needs(namespace, topic, policy.dead_letter))
+    def _lets(self, maker: SetBy, namespace: str, verb: str, name: str) -> bool:
+        user = name_of(maker)
+        may = not user or self._allowed(user, namespace, verb, name)
+        return may and lets(maker, verb, name)
+
+    def require_target(self, maker: SetBy, namespace: str, topic: str, policy: TopicPolicy) -> None:
+        self.require(maker, namespace, self._needs(namespace, topic, policy.dead_letter))
 
     def require_template(self, namespace: str, template: Template) -> None:
         """What it names outright; for the topics it changes there is ``require_target``."""
@@ -93,13 +100,13 @@ class References:
             if isinstance(target, str) and "{topic}" not in target:
                 self.require(user, namespace, [("write", target)])
 
-    def adopt(self, topic: Topic, user: str) -> None:
+    def adopt(self, topic: Topic, maker: SetBy) -> None:
         """Somebody sets again what is disabled: it holds, if they may."""
         if topic.dead_letter is topic.policy.dead_letter:
             return
         needs = self._needs(topic.namespace, topic.name, topic.policy.dead_letter)
-        if all(self._allowed(user, topic.namespace, *each) for each in needs):
-            topic.attributes[SET_BY] = user
+        if all(self._lets(maker, topic.namespace, *each) for each in needs):
+            topic.attributes[SET_BY] = name_of(maker)
             self._state.save_topic(topic)
             self.judge(topic)
 

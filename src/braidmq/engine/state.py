@@ -76,6 +76,8 @@ class TimerKind(IntEnum):
     """partition; what it keeps of acknowledged messages may have had its time"""
     SCHEDULE = 14
     """schedule; its run that was planned for a may be due"""
+    LOGIN = 15
+    """a log-in of number a may be over"""
 
 
 class EngineState:

@@ -23,10 +23,12 @@ from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.tls import TlsCollector
+from braidmq.metrics.tokens import TokenCollector
 from braidmq.metrics.topics import TopicSeries
 from braidmq.net.listeners import Listener
 from braidmq.net.tls_certificates import Certificates
 from braidmq.runtime.pipeline_runs import PipelineRun
+from braidmq.security.token_logins import TokenLogins
 from braidmq.storage import aside
 
 QUARANTINED_MAX = 20
@@ -104,6 +106,7 @@ class Metrics:
         listeners: Sequence[Listener] = (),
         certificates: Certificates | None = None,
         reloads: ReloadCounts | None = None,
+        tokens: TokenLogins | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
@@ -111,6 +114,7 @@ class Metrics:
         self._listeners = listeners
         self._certificates = certificates
         self._reloads = reloads
+        self._tokens = tokens
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self.replace(settings or MetricsSettings())
@@ -152,6 +156,8 @@ class Metrics:
         registry.register(AlertCollector(self._alerts))
         if self._reloads is not None:
             registry.register(ReloadCollector(self._reloads))
+        if self._tokens is not None:
+            registry.register(TokenCollector(self._tokens))
         yield generate_latest(registry)
         yield generate_latest(self._process)
         yield from series.texts()

@@ -5,9 +5,13 @@ from typing import Generic, Protocol, TypeVar
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.pauses import BEAT_S
 from braidmq.security.accounts import Accounts
+from braidmq.security.logins import Logins
 
 
 class Connection(Protocol):
+    login_end: int
+    """The timer of its token's end."""
+
     @property
     def received_bytes(self) -> int: ...
     @property
@@ -18,9 +22,10 @@ C = TypeVar("C", bound=Connection)
 
 
 class Gateway(Generic[C]):
-    def __init__(self, node_loop: NodeLoop, accounts: Accounts) -> None:
+    def __init__(self, node_loop: NodeLoop, accounts: Accounts, logins: Logins) -> None:
         self.node_loop = node_loop
         self.accounts = accounts
+        self.logins = logins
         self.connections: set[C] = set()
         self.connections_opened = self.publishers_slowed = 0
         self._past_received_bytes = self._past_sent_bytes = 0
@@ -41,10 +46,16 @@ class Gateway(Generic[C]):
     def forget(self, connection: C) -> None:
         """A connection is over; what it carried still counts."""
         if connection in self.connections:
+            self.node_loop.login_ends.cancel(connection.login_end)
             self.connections.discard(connection)
             self.node_loop.admission.leave(connection)
             self._past_received_bytes += connection.received_bytes
             self._past_sent_bytes += connection.sent_bytes
+
+    def note_end(self, why: str) -> None:
+        """A token's end was that of a connection."""
+        if self.logins.tokens is not None:
+            self.logins.tokens.ended[why] += 1
 
     # --- what metrics read ---
 

@@ -28,6 +28,7 @@ from braidmq.net.tcp import Poller
 from braidmq.net.unsent_output import Unsent
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.engine_view import EngineView
+from braidmq.runtime.login_ends import LoginEnds
 from braidmq.runtime.memory_trim import MemoryTrim
 from braidmq.runtime.pauses import Pauses
 from braidmq.runtime.pipeline_runs import Pipelines
@@ -132,6 +133,7 @@ class NodeLoop:
         self._lazy: asyncio.TimerHandle | None = None
         self._lazy_lsn = 0
         self._disk_free_bytes = engine.store.disk.free_bytes("")
+        self.login_ends = LoginEnds(self, engine, clock)
         self._pauses = Pauses(loop, self.schedule_turn)
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)

@@ -40,14 +40,17 @@ from braidmq.security.records import (
     NamespaceStorage,
     Permission,
     PermissionRecord,
+    TokenUser,
     User,
     UserRecord,
     check_limit,
     check_namespace_name,
     check_tags,
     check_user_name,
+    scopes_of,
 )
 from braidmq.security.rights import Verb
+from braidmq.security.scopes import Scopes
 from braidmq.storage.catalogue import Change
 from braidmq.storage.store import Store
 
@@ -135,7 +138,9 @@ class Accounts:
         self._store = store
         self._verified = Verified()
         self._unmatchable = unmatchable_hash()
-        self._grants: WeakValueDictionary[tuple[str, str], Grants] = WeakValueDictionary()
+        self._grants: WeakValueDictionary[tuple[str, str, Scopes | None], Grants] = (
+            WeakValueDictionary()
+        )
         self._watchers: list[Callable[[AccountChange], None]] = []
         self._derived: list[Callable[[], None]] = []
         self._stamps: dict[str, int] = {}
@@ -212,6 +217,27 @@ class Accounts:
         self._require_place(name, loopback)
         return _user(name, record)
 
+    def by_token(
+        self,
+        name: str,
+        loopback: bool,
+        *,
+        scopes: Scopes | None = None,
+        expires_ms: int | None = None,
+        token_id: str = "",
+    ) -> TokenUser:
+        """Who showed a token of ``name``. Raises as ``finish`` does, and NotFound."""
+        record = self._user_record(name)
+        self._require_place(name, loopback)
+        tags = frozenset(record.tags)
+        return TokenUser(
+            name,
+            tags if scopes is None else tags & scopes.tags,
+            scopes=scopes,
+            expires_ms=expires_ms,
+            token_id=token_id,
+        )
+
     def _require_place(self, name: str, loopback: bool) -> None:
         if name in self.loopback_only and not loopback:
             raise AccessRefused(
@@ -221,20 +247,43 @@ class Accounts:
 
     # --- what one may do ---
 
-    def can_enter(self, user: str, namespace: str) -> bool:
-        """Whether the user has any permission there, if only to nothing, as in RabbitMQ."""
+    def can_enter(self, user: str, namespace: str, scopes: Scopes | None = None) -> bool:
+        """Whether the user has any permission there, if only to nothing, as in RabbitMQ; with a
+        token, as far as its scopes go."""
         if self.dev:
             return namespace in self._namespaces
-        return (namespace, user) in self._permissions
+        if scopes is None:
+            return (namespace, user) in self._permissions
+        known = self._permissions if scopes.has_account else self._namespaces
+        key = (namespace, user) if scopes.has_account else namespace
+        return key in known and scopes.may_enter(namespace)
 
-    def grants(self, user: str, namespace: str) -> Grants:
-        """What ``user`` may do in ``namespace``. All who ask while one is held share it."""
-        grants = self._grants.get((user, namespace))
+    def require_entry(self, user: User, namespace: str) -> None:
+        """Raises AccessRefused."""
+        if not self.can_enter(user.name, namespace, scopes_of(user)):
+            raise AccessRefused(f"user {user.name!r} has no permission on namespace {namespace!r}")
+
+    def refresh(self) -> None:
+        """Somebody who is connected has other rights from now on: a renewed token gave them."""
+        self.generation += 1
+        for forget in self._derived:
+            forget()
+
+    def grants(self, user: str, namespace: str, scopes: Scopes | None = None) -> Grants:
+        """What ``user`` may do in ``namespace``, with a token that says no more than ``scopes``.
+        All who ask while one is held share it."""
+        key = (user, namespace, scopes)
+        grants = self._grants.get(key)
         if grants is None:
             grants = Grants(
-                user, namespace, lambda: self.generation, self._patterns, self._is_administrator
+                user,
+                namespace,
+                lambda: self.generation,
+                self._patterns,
+                self._is_administrator,
+                scopes,
             )
-            self._grants[user, namespace] = grants
+            self._grants[key] = grants
         return grants
 
     def _is_administrator(self, user: str) -> bool:
@@ -453,9 +502,7 @@ class Accounts:
 
     def _change(self, changes: list[Change]) -> Lsn:
         lsn = self._store.change(changes)
-        self.generation += 1
-        for forget in self._derived:
-            forget()
+        self.refresh()
         return lsn
 
     def tell(self, change: AccountChange) -> None:

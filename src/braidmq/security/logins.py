@@ -8,6 +8,7 @@ from braidmq.model.errors import BraidError, Kind
 from braidmq.security.accounts import Accounts, Attempt
 from braidmq.security.passwords import Password, PasswordHash, hash_password
 from braidmq.security.records import User
+from braidmq.security.token_logins import TokenLogins
 
 THREADS = 2
 """A stranger's guesses keep this many cores busy at most, and 19 MiB of memory for each."""
@@ -23,8 +24,11 @@ class TooManyLogins(BraidError):
 
 
 class Logins:
-    def __init__(self, accounts: Accounts) -> None:
+    """``tokens``: those that are taken for passwords; without it none are."""
+
+    def __init__(self, accounts: Accounts, tokens: TokenLogins | None = None) -> None:
         self._accounts = accounts
+        self.tokens = tokens
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="braid-login")
         self._running: dict[bytes, asyncio.Future[bool]] = {}
 
@@ -32,6 +36,8 @@ class Logins:
         self, name: str, password: Password, now_ms: int, loopback: bool
     ) -> User:
         """Raises as ``Accounts.finish`` does, and TooManyLogins."""
+        if self.tokens is not None and self.tokens.is_token(password):
+            return await self.tokens.authenticate(name, password, loopback)
         attempt = self._accounts.begin(name, password, now_ms, loopback)
         if attempt.outcome is None:
             attempt.outcome = await self._verify(attempt)
@@ -40,8 +46,14 @@ class Logins:
     def recognise(self, name: str, password: Password, now_ms: int, loopback: bool) -> User | None:
         """Who was verified a short while ago, without a thread; None says that ``authenticate``
         has to find out. Raises as that does."""
+        if self.tokens is not None and self.tokens.is_token(password):
+            return self.tokens.recognise(name, password, loopback)
         attempt = self._accounts.begin(name, password, now_ms, loopback)
         return None if attempt.outcome is None else self._accounts.finish(attempt, now_ms)
+
+    def has_ended(self, user: User) -> str:
+        """Why who logged in with a token would not be let in any more; empty if it would."""
+        return "" if self.tokens is None else self.tokens.has_ended(user)
 
     def certified(self, name: str, loopback: bool) -> User:
         """Who showed a certificate that stands for ``name``. Raises as ``authenticate`` does."""

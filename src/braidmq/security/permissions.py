@@ -8,11 +8,19 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 
+from braidmq.engine.makers import Maker, SetBy
 from braidmq.model.errors import AccessRefused
 from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.model.patterns import BadPattern, Pattern, compiled
-from braidmq.security.records import PermissionRecord
+from braidmq.security.records import (
+    ADMINISTRATOR,
+    PermissionRecord,
+    User,
+    kept_name,
+    scopes_of,
+)
 from braidmq.security.rights import Verb
+from braidmq.security.scopes import Scopes
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +65,7 @@ class Grants:
         "_look_up",
         "_patterns",
         "_read",
+        "_scopes",
         "_seen",
         "_write",
         "namespace",
@@ -70,8 +79,12 @@ class Grants:
         generation: Callable[[], int],
         look_up: Callable[[str, str], PermissionRecord],
         is_administrator: Callable[[str], bool],
+        scopes: Scopes | None = None,
     ) -> None:
+        """``scopes``: what a token says of it. They narrow what is looked up, or are all there is
+        where their user has no account."""
         self.user = user
+        self._scopes = scopes
         self.namespace = namespace
         self._generation = generation
         self._look_up = look_up
@@ -82,35 +95,48 @@ class Grants:
         self._write: Answers = {}
         self._read: Answers = {}
 
+    @property
+    def scopes(self) -> Scopes | None:
+        """Of the token they come from."""
+        return self._scopes
+
     def may_configure(self, name: str) -> bool:
         self._refresh()
         answer = self._configure.get(name)
-        return (
-            self._ask(self._patterns.configure, name, self._configure) if answer is None else answer
-        )
+        return self._ask(Verb.CONFIGURE, name, self._configure) if answer is None else answer
 
     def may_write(self, name: str) -> bool:
         self._refresh()
         answer = self._write.get(name)
-        return self._ask(self._patterns.write, name, self._write) if answer is None else answer
+        return self._ask(Verb.WRITE, name, self._write) if answer is None else answer
 
     def may_read(self, name: str) -> bool:
         self._refresh()
         answer = self._read.get(name)
-        return self._ask(self._patterns.read, name, self._read) if answer is None else answer
+        return self._ask(Verb.READ, name, self._read) if answer is None else answer
 
-    def _ask(self, pattern: str, name: str, answers: Answers) -> bool:
+    def _ask(self, verb: Verb, name: str, answers: Answers) -> bool:
         if len(answers) >= NAMES_MAX:
             answers.clear()
+        pattern: str = getattr(self._patterns, verb)
         answer = bool(pattern) and _grants(pattern, name or DEFAULT_EXCHANGE)
+        if answer and self._scopes is not None:
+            answer = self._scopes.may(verb, self.namespace, name or DEFAULT_EXCHANGE)
         if name.startswith(PRIVATE_PREFIX):
             # Sessions' queues and the like are no client's, whatever its patterns say. An
             # administrator may look and clear up, and not forge.
-            is_kept_out = answers is self._write or not self._is_administrator(self.user)
+            is_kept_out = answers is self._write or not self._is_ruler()
             answer = answer and not is_kept_out
         if len(name) <= NAME_CHARACTERS_MAX:
             answers[name] = answer
         return answer
+
+    def _is_ruler(self) -> bool:
+        scopes = self._scopes
+        if scopes is None:
+            return self._is_administrator(self.user)
+        is_said = ADMINISTRATOR in scopes.tags
+        return is_said and (not scopes.has_account or self._is_administrator(self.user))
 
     def may(self, verb: Verb, name: str) -> bool:
         if verb is Verb.CONFIGURE:
@@ -120,6 +146,8 @@ class Grants:
     def may_some(self, verb: Verb) -> bool:
         """Whether there is any name at all that it might be allowed on."""
         self._refresh()
+        if self._scopes is not None and not self._scopes.may_some(verb, self.namespace):
+            return False
         return bool(getattr(self._patterns, verb))
 
     def sees(self, name: str) -> bool:
@@ -168,7 +196,8 @@ class Grants:
         if generation == self._seen:
             return
         self._seen = generation
-        self._patterns = self._look_up(self.user, self.namespace)
+        has_account = self._scopes is None or self._scopes.has_account
+        self._patterns = self._look_up(self.user, self.namespace) if has_account else EVERYTHING
         for answers in (self._configure, self._write, self._read):
             answers.clear()
 
@@ -177,6 +206,13 @@ class Grants:
             f"user {self.user!r} may not {verb} {name or DEFAULT_EXCHANGE!r}"
             f" in namespace {self.namespace!r}"
         )
+
+
+def maker_of(user: User, grants: Grants) -> SetBy:
+    """Whose rights count for what somebody makes that names other objects."""
+    if scopes_of(user) is None:
+        return user.name
+    return Maker(kept_name(user), lambda verb, name: grants.may(Verb(verb), name))
 
 
 def _grants(pattern: str, name: str) -> bool:

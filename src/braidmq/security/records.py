@@ -5,6 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from braidmq.model.errors import BadRequest
+from braidmq.security.scopes import Scopes
 
 USERS: Final = "users"
 """Catalogue table: user name → UserRecord."""
@@ -65,6 +66,36 @@ class User(msgspec.Struct, frozen=True):
     @property
     def may_monitor(self) -> bool:
         return self.is_administrator or MONITORING in self.tags
+
+
+NOBODY = User("")
+
+
+class TokenUser(User, frozen=True, kw_only=True):
+    """Who logged in with a token, and what that lets it do."""
+
+    scopes: Scopes | None = None
+    """None: whatever its user may."""
+    expires_ms: int | None = None
+    """By the wall clock."""
+    token_id: str = ""
+    """Of a token that we issued, and may revoke."""
+
+    @property
+    def has_account(self) -> bool:
+        return self.scopes is None or self.scopes.has_account
+
+
+def scopes_of(user: User) -> Scopes | None:
+    """What narrows the rights of who logged in; None: nothing does."""
+    return user.scopes if isinstance(user, TokenUser) else None
+
+
+def kept_name(user: User) -> str:
+    """With whose name that is kept which names other objects, and by whose rights it holds later.
+    Empty for who has no account: there is nobody whose rights could be asked then."""
+    has_account = not isinstance(user, TokenUser) or user.has_account
+    return user.name if has_account else ""
 
 
 NamespaceStorage = Literal["disk", "memory"]

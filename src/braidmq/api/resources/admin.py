@@ -29,6 +29,7 @@ from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.records import Namespace, NamespaceStorage, Permission, User
 from braidmq.security.rights import ADMINISTRATOR, USER, owner
+from braidmq.security.token_logins import require_account, require_own_login
 from braidmq.security.tokens import Token, Tokens
 
 Commit = Callable[[Lsn], Awaitable[None]]
@@ -95,6 +96,20 @@ class NewToken(Body, frozen=True):
         Annotated[Milliseconds, Meta(description="Else it lives until it is revoked")] | UnsetType
     ) = UNSET
     description: str = ""
+    name: Annotated[
+        str, Meta(description="By which people know it; no two of a user have the same")
+    ] = ""
+    scopes: (
+        Annotated[
+            list[str],
+            Meta(
+                description="What it may of what its user may: `read:NAMESPACE/NAME`, `write:…`,"
+                " `configure:…`, `tag:NAME`, with `*` for any characters and %2F for /. Without"
+                " them all of it"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class IssuedToken(msgspec.Struct, frozen=True):
@@ -316,19 +331,28 @@ class Admin:
         right=USER.noting(OWN_TOKENS),
         tag="users",
         statuses=(201,),
-        errors=(NotFound,),
-        examples=({"description": "build server", "expires_in_ms": 2_592_000_000},),
+        errors=(NotFound, BadRequest, Conflict),
+        examples=(
+            {"name": "build server", "expires_in_ms": 2_592_000_000},
+            {"name": "thermometer", "scopes": ["write:%2F/sensors*"]},
+        ),
     )
     async def issue_token(self, call: Call, body: NewToken) -> IssuedToken:
-        """Issue a token, for `Authorization: Bearer`.
+        """Issue a token, for `Authorization: Bearer`, and as password in AMQP and MQTT.
 
-        It may do what its user may do, and ends with it.
+        It may do what its user may do and its scopes allow, and ends with its user.
         """
+        require_own_login(call.user)
+        if body.user is UNSET:
+            require_account(call.user, "whose token it could be")
         user = call.user.name if body.user is UNSET else body.user
         self._require_own(call, user)
         now_ms = self._clock.wall_ms()
         expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
-        info, token, lsn = self._tokens.issue(user, now_ms, expires_ms, body.description)
+        scopes = None if isinstance(body.scopes, UnsetType) else body.scopes
+        info, token, lsn = self._tokens.issue(
+            user, now_ms, expires_ms, body.description, name=body.name, scopes=scopes
+        )
         await self._commit(lsn)
         return IssuedToken(token, info)
 
@@ -341,7 +365,7 @@ class Admin:
         errors=(NotFound,),
     )
     async def revoke_token(self, call: Call, token_id: str) -> None:
-        """Revoke a token."""
+        """Revoke a token: what was opened with it is closed."""
         await self._commit(self._tokens.revoke(token_id))
 
     def _require_own(self, call: Call, user: str) -> None:

@@ -201,7 +201,7 @@ class Exchanges:
             internal=body.internal,
             arguments=body.arguments,
             alternate_exchange=body.alternate_exchange,
-            set_by=call.user.name,
+            set_by=call.maker,
         )
         await self._context.done()
         made = exchanges.router(query.namespace).exchange(exchange)
@@ -279,7 +279,7 @@ class Exchanges:
             key,
             body.arguments,
             durable=durable,
-            bound_by=call.user.name,
+            bound_by=call.maker,
         )
         await self._context.done()
         made = Binding(real_name(body.source), destination_of(body), key, body.arguments)

@@ -521,6 +521,7 @@ class Groups:
                 partial(self._stay, query.namespace, group, member, body.generation),
                 session_ms // 3,
             ),
+            self._context.access.left_s(call.caller),
         )
         answer = self._heartbeat(query.namespace, group, member, body.generation, catch_up=True)
         return Polled(await self._told(group, answer), messages)

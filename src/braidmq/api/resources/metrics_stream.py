@@ -1,6 +1,7 @@
 """The WebSocket of live figures: an overview every so often, for as long as somebody listens."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from braidmq.api.access import Caller
 from braidmq.api.endpoints import query_from
 from braidmq.api.resources.node import Figures
 from braidmq.model.errors import BraidError, Kind
+from braidmq.security.accounts import AccountChange
 
 LISTENERS_MAX = 100
 """Each is sent something every so often."""
@@ -39,9 +41,11 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MetricsStream:
     PATH = ("v1", "stream", "metrics")
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, left_s: Callable[[Caller], float | None]) -> None:
+        """``left_s``: until a caller's token ends."""
         self._figures = figures
-        self._listeners: set[asyncio.Event] = set()
+        self._left_s = left_s
+        self._listeners: dict[asyncio.Event, Caller] = {}
         self._text = ""
         self._looked_s = -SHARED_S
 
@@ -52,24 +56,30 @@ class MetricsStream:
             raise TooManyListeners(f"{LISTENERS_MAX} clients are already listening")
         await socket.accept()
         over = asyncio.Event()
-        self._listeners.add(over)
+        self._listeners[over] = caller
         gone = asyncio.ensure_future(_gone(socket, over))
         try:
-            while (
-                not over.is_set()
-                and caller.is_current()
-                and self._figures.may_see(caller.user.name)
-            ):
+            while not over.is_set() and caller.is_current() and self._figures.may_see(caller.user):
                 async with asyncio.timeout(SEND_S_MAX):
                     await socket.send_text(self._look())
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), query.interval_ms / 1000)
+                    await asyncio.wait_for(over.wait(), self._wait_s(caller, query))
             await socket.close(GOING_AWAY)
         except (TimeoutError, WebSocketDisconnect, RuntimeError):
             pass  # Starlette says RuntimeError for a socket that was closed meanwhile
         finally:
             gone.cancel()
-            self._listeners.discard(over)
+            self._listeners.pop(over, None)
+
+    def _wait_s(self, caller: Caller, query: StreamQuery) -> float:
+        left_s, interval_s = self._left_s(caller), query.interval_ms / 1000
+        return interval_s if left_s is None else min(interval_s, left_s)
+
+    def recheck(self, _: AccountChange) -> None:
+        """Who would not be let in any more is not sent anything more."""
+        for over, caller in self._listeners.items():
+            if not caller.is_current():
+                over.set()
 
     def _look(self) -> str:
         """Whoever asks at about the same time gets the same."""

@@ -16,6 +16,7 @@ from braidmq.model.errors import NotFound
 from braidmq.net.listeners import Listener
 from braidmq.net.tls_handshakes import TlsPort
 from braidmq.runtime.sessions import ChannelInfo, Session, SessionInfo
+from braidmq.security.records import User, kept_name
 from braidmq.security.rights import MONITORING, listing, owner
 
 RATE_WINDOW_MS = 5_000
@@ -73,12 +74,12 @@ class Figures:
         self._last: tuple[int, Totals] = (self._started_ms, Totals())
         self._before: tuple[int, Totals] = self._last
 
-    def may_see(self, user: str) -> bool:
+    def may_see(self, user: User) -> bool:
         """Whether a user who was shown them still may see them: its tags may have changed."""
         accounts = self._context.access.accounts
-        if accounts.dev:
-            return True
-        return accounts.has_user(user) and accounts.user(user).may_monitor
+        if accounts.dev or not kept_name(user):
+            return True  # what a token said does not change
+        return accounts.has_user(user.name) and accounts.user(user.name).may_monitor
 
     def look(self) -> Overview:
         node_loop = self._context.node_loop

@@ -13,6 +13,7 @@ from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
 from braidmq.gateways.policies import ApplyTo, Policy
 from braidmq.model.errors import BadRequest, NotFound
+from braidmq.security.records import kept_name
 from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering
 
 
@@ -83,7 +84,7 @@ class Policies:
         known = any(each.name == name for each in policies.list_policies(engine, namespace))
         if known:
             refuse_if_only_new(call.request, f"policy {name!r}")
-        now_ms, set_by = self._context.now_ms, call.user.name
+        now_ms, set_by = self._context.now_ms, kept_name(call.user)
         steps = policies.setting_policy(engine, policy, now_ms=now_ms, set_by=set_by)
         await self._context.node_loop.work(steps)
         await self._context.done()

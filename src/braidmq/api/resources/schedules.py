@@ -28,6 +28,7 @@ from braidmq.engine.schedules import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ScheduleR
 from braidmq.model.errors import NotFound
 from braidmq.security.records import check_name
 from braidmq.security.rights import any_right, listing, write
+from braidmq.security.token_logins import require_account
 
 UPCOMING = 5
 
@@ -137,6 +138,7 @@ class SchedulesResource:
         together.
         """
         check_name(name, "schedule")
+        require_account(call.user, "in whose name it could run once that has ended")
         now_ms = self._context.now_ms
         engine = self._context.engine()
         record = ScheduleRecord(

@@ -379,7 +379,8 @@ class Subscriptions:
             self._context.delivered(found_now)
             return taken(engine.receipts, found_now)
 
-        messages = await self._waiting.wait(call.request, [found], take, wait_ms)
+        left_s = self._context.access.left_s(call.caller)
+        messages = await self._waiting.wait(call.request, [found], take, wait_ms, left_s=left_s)
         if messages:
             # A deadline that a crash must not forget is on disk before anybody relies on it.
             await self._context.done()

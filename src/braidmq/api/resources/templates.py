@@ -12,7 +12,7 @@ from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy, Template
 from braidmq.model.errors import NotFound
 from braidmq.security.permissions import check_pattern
-from braidmq.security.records import check_name
+from braidmq.security.records import check_name, kept_name
 from braidmq.security.rights import TARGETS, administering
 
 PRIORITY_MAX = 1_000_000
@@ -86,7 +86,8 @@ class Templates:
         require_storable(body.settings)
         engine = self._context.engine()
         known = (query.namespace, name) in engine.state.templates
-        made = Template(name, body.pattern, body.settings, body.priority, set_by=call.user.name)
+        set_by = kept_name(call.user)
+        made = Template(name, body.pattern, body.settings, body.priority, set_by=set_by)
         steps = engine.templates.putting(query.namespace, made, now_ms=self._context.now_ms)
         await self._context.node_loop.work(steps)
         await self._context.done()

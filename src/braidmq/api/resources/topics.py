@@ -184,7 +184,7 @@ class Topics:
                     f"topic {topic!r} already exists with other settings",
                     remedy="Use PATCH to change them",
                 )
-            engine.references.adopt(known, call.user.name)
+            engine.references.adopt(known, call.maker)
             return Answer(self._described(known, call), 200)
         self._require_room(query.namespace)
         made = engine.topics.create(
@@ -192,7 +192,7 @@ class Topics:
             topic,
             body.settings,
             now_ms=self._context.now_ms,
-            set_by=call.user.name,
+            set_by=call.maker,
         )
         await self._context.done()
         return self._described(made, call)
@@ -225,7 +225,7 @@ class Topics:
             found,
             merge(found.settings, body.settings),
             now_ms=self._context.now_ms,
-            set_by=call.user.name if names_target(body.settings) else None,
+            set_by=call.maker if names_target(body.settings) else None,
         )
         await self._context.done()
         return self._described(found, call)

@@ -37,6 +37,7 @@ from braidmq.gateways.amqp.queues import (
     storable,
     stream_start,
 )
+from braidmq.gateways.amqp.renewal import update_secret
 from braidmq.gateways.amqp.replies import PREFIX as REPLY_TO
 from braidmq.gateways.amqp.rights import METHODS
 from braidmq.gateways.amqp.transactions import Buffered
@@ -77,7 +78,7 @@ class Commands:
 
     def run_connection(self, method: m.Method) -> None:
         if isinstance(method, m.ConnectionUpdateSecret):
-            self._connection.send_method(0, m.ConnectionUpdateSecretOk())
+            update_secret(self._connection, method)
             return
         raise ConnectionError_(
             ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running"
@@ -130,7 +131,7 @@ class Commands:
                 internal=method.internal,
                 arguments=arguments,
                 alternate_exchange=alternate,
-                set_by=self._connection.user,
+                set_by=self._connection.maker,
             )
             log_change("amqp", "exchange.declare", name)
         except routing.UnknownKind:
@@ -149,7 +150,7 @@ class Commands:
         exchanges = self._node_loop.engine().exchanges
         info = exchanges.router(channel.vhost).exchange(name)
         if isinstance(alternate, str) and exchanges.is_denied(channel.vhost, info):
-            exchanges.adopt(channel.vhost, info, self._connection.user)
+            exchanges.adopt(channel.vhost, info, self._connection.maker)
 
     def _exchange(self, channel: Channel, name: str) -> ExchangeInfo:
         try:
@@ -260,7 +261,7 @@ class Commands:
                 auto_delete=method.auto_delete,
                 arguments=method.arguments,
             )
-            engine.references.adopt(existing, self._connection.user)
+            engine.references.adopt(existing, self._connection.maker)
             channel.last_queue = name
             if SUBSCRIPTION not in existing.subscriptions:
                 # It was made over another protocol: it is a queue from now on.
@@ -306,7 +307,7 @@ class Commands:
                     "arguments": storable(arguments),
                 }
             },
-            set_by=self._connection.user,
+            set_by=self._connection.maker,
         )
         self._subscribe(topic, method)
         if method.exclusive:
@@ -426,7 +427,7 @@ class Commands:
                     key.encode(),
                     dict(arguments),
                     durable=durable,
-                    bound_by=self._connection.user,
+                    bound_by=self._connection.maker,
                 )
             else:
                 exchanges.unbind(channel.vhost, source, destination, key.encode(), dict(arguments))

@@ -44,6 +44,7 @@ from braidmq.record.copies import single
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
 from braidmq.runtime.sessions import PEER_GONE
 from braidmq.runtime.sliced_work import READ_S
+from braidmq.security.records import NOBODY, scopes_of
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_, FrameError
 from braidmq.wire.amqp.methods import (
@@ -113,6 +114,8 @@ class AmqpConnection(PermissionChecks):
         self.vhost = "/"
         self.routes = Routes(self.node_loop.view.router(self.vhost))
         self.user = ""
+        self.login, self.login_end, self.is_renewing = NOBODY, 0, False
+        """Who that is, the timer of its token's end, and whether a new one is looked at."""
         self.channels: dict[int, Channel] = {}
         self.frame_max = min(self.settings.frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
         self.channel_max = self.settings.channel_max
@@ -131,20 +134,17 @@ class AmqpConnection(PermissionChecks):
         self.held_bytes = 0
         """What channels have to send behind replies that wait for the disk."""
         self.opened = False
-        self._closing = False
-        self._hung_up = False
+        self._closing = self._hung_up = False
         self._contents: dict[int, Content] = {}
         self._closed_channels = ClosedChannels()
         self._commands = Commands(self)
         self.input = FrameEvents(self)
-        self._write_paused = False
-        self.is_socket_full = False
+        self._write_paused = self.is_socket_full = False
         self.holds = Hold(0)
         self.parking: Parking | None = None
         """While something waits in it."""
         self._awaiting: set[Publisher] = set()
-        self._lost = False
-        self._draining = self._deaf = False
+        self._lost = self._draining = self._deaf = False
         self._end = ""
         """Why it is over, once that is known."""
         self._trace: Trace | None = None
@@ -524,7 +524,7 @@ class AmqpConnection(PermissionChecks):
         """The handshake is done."""
         self.vhost = vhost
         self.routes = Routes(self.node_loop.view.router(vhost))
-        self.grants = self.accounts.grants(self.user, vhost)
+        self.grants = self.accounts.grants(self.user, vhost, scopes_of(self.login))
         self._handshake = None
         self.opened = True
         self.node_loop.sessions.add(self.session_id, AmqpSession(self))

@@ -6,11 +6,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from braidmq import __version__
+from braidmq.gateways.amqp.renewal import logged_in
 from braidmq.gateways.amqp.settings import Product
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.model.limits import KIB
 from braidmq.security.accounts import is_loopback
-from braidmq.security.records import User
+from braidmq.security.records import User, scopes_of
 from braidmq.wire.amqp.constants import FRAME_BYTES_MIN, PROTOCOL_HEADER, ReplyCode
 from braidmq.wire.amqp.errors import ConnectionError_
 from braidmq.wire.amqp.methods import (
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 EXTERNAL = "EXTERNAL"
 """The mechanism of who is known by its certificate; offered to who showed one."""
 
-HANDSHAKE_FRAME_BYTES_MAX = 8 * KIB
-"""Before anything is agreed on: clause 4.2.3 says 4096, and some tokens are longer."""
+HANDSHAKE_FRAME_BYTES_MAX = 12 * KIB
+"""Before anything is agreed on: clause 4.2.3 says 4096, and a token may have 8 KiB itself."""
 
 STRANGER_BYTES = 2 * HANDSHAKE_FRAME_BYTES_MAX
 """What is read at once of who has not logged in."""
@@ -150,7 +151,7 @@ class Handshake:
             self._welcome(found)
 
     def _welcome(self, user: User) -> None:
-        self._connection.user = user.name
+        logged_in(self._connection, user)
         self._state = self._await_tune_ok
         offer = self._connection.settings
         self._connection.send(
@@ -193,7 +194,7 @@ class Handshake:
         vhost = method.virtual_host
         if not connection.accounts.has_namespace(vhost):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
-        if not connection.accounts.can_enter(connection.user, vhost):
+        if not connection.accounts.can_enter(connection.user, vhost, scopes_of(connection.login)):
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused for user '{connection.user}'",

@@ -24,6 +24,7 @@ from braidmq.security.accounts import (
     Accounts,
     NamespaceDeleted,
     PermissionChanged,
+    TokenRevoked,
 )
 from braidmq.security.logins import Logins
 from braidmq.wire.amqp.constants import ReplyCode
@@ -49,10 +50,9 @@ class AmqpGateway(Gateway[AmqpConnection]):
         settings: AmqpSettings | None = None,
         unconfirmed: UnconfirmedLimit | None = None,
     ) -> None:
-        super().__init__(node_loop, accounts)
+        super().__init__(node_loop, accounts, logins)
         self.settings = settings or AmqpSettings()
         self.unconfirmed = unconfirmed or UnconfirmedLimit()
-        self.logins = logins
         self.name = socket.gethostname()
         self.registry = Registry(node_loop)
         self.replies = Replies()
@@ -122,7 +122,9 @@ class AmqpGateway(Gateway[AmqpConnection]):
         """Connections that would not be let in any more must go, and so must consumers that would
         not."""
         for connection in list(self.connections):
-            why = reason_to_end(change, connection.user, connection.vhost, self.accounts)
+            why = reason_to_end(change, connection.login, connection.vhost, self.accounts)
+            if why and isinstance(change, TokenRevoked):
+                self.note_end("revoked")
             if why and (connection.opened or not isinstance(change, NamespaceDeleted)):
                 connection.shut_down(why)
             elif isinstance(change, PermissionChanged) and connection.opened:

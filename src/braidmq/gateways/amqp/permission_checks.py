@@ -1,7 +1,9 @@
 """What the user of a connection may do, and how AMQP says no."""
 
+from braidmq.engine.makers import SetBy
 from braidmq.gateways.amqp.errors import access_refused
-from braidmq.security.permissions import Grants
+from braidmq.security.permissions import Grants, maker_of
+from braidmq.security.records import User
 from braidmq.wire.amqp.errors import ChannelError
 
 
@@ -10,7 +12,13 @@ class PermissionChecks:
 
     vhost: str
     user: str
+    login: User
     grants: Grants
+
+    @property
+    def maker(self) -> SetBy:
+        """Whose rights count for what is made here that names other objects."""
+        return maker_of(self.login, self.grants)
 
     def require_write(self, name: str, kind: str = "exchange") -> None:
         if not self.grants.may_write(name or "amq.default"):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
+from braidmq.gateways.mqtt.authentication import reauthenticate
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.fast_path import MqttFastPath
 from braidmq.gateways.mqtt.handshake import Handshake
@@ -35,7 +36,7 @@ from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.runtime.sessions import PEER_GONE, ChannelInfo, SessionInfo
 from braidmq.runtime.sliced_work import READ_S
 from braidmq.security.permissions import Grants
-from braidmq.security.records import ROOT_NAMESPACE
+from braidmq.security.records import NOBODY, ROOT_NAMESPACE
 from braidmq.wire.mqtt.constants import Kind, Reason, Version
 from braidmq.wire.mqtt.errors import (
     ClientIdInvalid,
@@ -107,7 +108,7 @@ class MqttConnection:
         self.sessions = gateway.sessions
         self.settings = gateway.settings
         self.transport = transport
-        self.version = 0
+        self.version = self.keep_alive_s = 0
         self.speaks_v5 = self.is_bridge = False
         self.packet_bytes_max = PACKET_BYTES_ANY
         self.aliases: Aliases | None = None
@@ -115,9 +116,9 @@ class MqttConnection:
         self.wants_facts = False
         """Whether what waited for it says how often it was sent, where it was and since when."""
         self.namespace = ROOT_NAMESPACE
-        self.user = ""
-        self.client_id = ""
-        self.keep_alive_s = 0
+        self.login, self.login_end, self.has_method, self.is_renewing = NOBODY, 0, False, False
+        """Who that is, its token's end, whether it has an authentication method, and that works."""
+        self.user = self.client_id = ""
         self.session: Session
         self.credit = Credit(IN_FLIGHT_MAX)
         """What it may have unanswered, of its session and of queues."""
@@ -150,10 +151,9 @@ class MqttConnection:
         self._output_bytes_max = gateway.settings.output_bytes_max
         self._session_id = self.node_loop.sessions.new_id("mqtt")
         self._connected_ms = self.node_loop.now_ms()
-        self._established = False
+        self._established = self._closed = False
         self._held = False
         """CONNACK waits for the disk, and all that follows it."""
-        self._closed = False
         self._read_paused = False
         """As many publishes wait as may."""
         self._write_paused = False
@@ -412,7 +412,7 @@ class MqttConnection:
             case Disconnect():
                 self._disconnect(packet)
             case Auth():
-                raise ProtocolError("AUTH, and no authentication method was agreed on")
+                reauthenticate(self, packet)
             case _:
                 raise ProtocolError("a packet that only servers send")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.aliases import Aliases
+from braidmq.gateways.mqtt.authentication import check_method, logged_in, recognise
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
@@ -13,8 +14,8 @@ from braidmq.gateways.mqtt.publisher import state_topic
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.translation import due_in
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
-from braidmq.security.accounts import GUEST, is_loopback
-from braidmq.security.records import ROOT_NAMESPACE, User
+from braidmq.security.accounts import GUEST
+from braidmq.security.records import ROOT_NAMESPACE, scopes_of
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Reason, Version
 from braidmq.wire.mqtt.errors import MqttError, UseAnotherServer
 from braidmq.wire.mqtt.packets import ConnAck, Connect
@@ -63,10 +64,8 @@ class Handshake:
         connection.version = packet.version
         connection.speaks_v5 = packet.version == Version.V5
         given = packet.properties
-        if given.authentication_method is not None:
-            raise MqttError(
-                Reason.BAD_AUTHENTICATION_METHOD, "only user name and password are supported"
-            )
+        check_method(packet)
+        connection.has_method = given.authentication_method is not None
         connection.with_reasons = given.request_problem_information != 0
         connection.packet_bytes_max = given.maximum_packet_size or PACKET_BYTES_ANY
         connection.is_bridge = packet.is_bridge or (
@@ -110,41 +109,18 @@ class Handshake:
         connection = self._connection
         gateway = connection.gateway
         namespace, _, user = (packet.user_name or "").rpartition(":")
-        found = await self._recognise(packet, user)
+        found = await recognise(connection, packet, user)
         if connection.is_closed:
             return
-        user, namespace = found.name, namespace or ROOT_NAMESPACE
-        connection.user, connection.namespace = user, namespace
-        if not gateway.accounts.can_enter(user, namespace):
-            raise AccessRefused(f"user {user!r} has no permission on namespace {namespace!r}")
+        namespace = namespace or ROOT_NAMESPACE
+        connection.namespace = namespace
+        logged_in(connection, found)
+        gateway.accounts.require_entry(found, namespace)
         gateway.admit(connection, namespace)
-        connection.grants = gateway.accounts.grants(user, namespace)
+        connection.grants = gateway.accounts.grants(found.name, namespace, scopes_of(found))
         if packet.will is not None:
             connection.check_publish(packet.will.topic)
             due_in(packet.will.properties.user_properties, connection.node_loop.now_ms())
-
-    async def _recognise(self, packet: Connect, user: str) -> User:
-        """The user name may begin with a namespace and a colon. Without a password it is the
-        client's certificate that counts, if it showed one, and names the same user. Who gives no
-        name, or an empty one without a password, is ``guest``, with the password that guest has on
-        a new node: from this machine, and while that holds."""
-        connection = self._connection
-        logins = connection.gateway.logins
-        certified = connection.transport.certified_user
-        loopback = is_loopback(connection.transport.host)
-        if certified is not None and packet.password is None and user in ("", certified):
-            return logins.certified(certified, loopback)
-        password = packet.password or b""
-        is_nobody = packet.user_name is None or not (packet.user_name or password)
-        if is_nobody:
-            user, password = GUEST, GUEST.encode()
-        now_ms = connection.node_loop.now_ms()
-        try:
-            return await logins.authenticate(user, password, now_ms, loopback)
-        except AccessRefused:
-            if not is_nobody:
-                raise
-            raise AccessRefused("user name and password are missing") from None
 
     async def _establish(self, packet: Connect) -> None:
         connection = self._connection
@@ -160,7 +136,12 @@ class Handshake:
             old.connection.taken_over()
         node_loop.flush_batch()
         session, present = sessions.open(
-            namespace, client_id, user, clean_start=packet.clean_start, expiry_s=expiry_s
+            namespace,
+            client_id,
+            user,
+            clean_start=packet.clean_start,
+            expiry_s=expiry_s,
+            scopes=scopes_of(connection.login),
         )
         session.will = packet.will
         told = BRIDGE_IN_FLIGHT_MAX if connection.is_bridge else PACKET_ID_MAX
@@ -206,6 +187,7 @@ class Handshake:
                 assigned_client_identifier=None if packet.client_id else client_id,
                 topic_alias_maximum=limits.topic_alias_maximum,
                 server_keep_alive=None if keep_alive_s == asked else keep_alive_s,
+                authentication_method=packet.properties.authentication_method,
                 response_information=f"response/{client_id}" if wants_information else None,
             ),
         )

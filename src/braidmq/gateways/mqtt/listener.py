@@ -30,6 +30,7 @@ from braidmq.security.accounts import (
     Accounts,
     NamespaceDeleted,
     PermissionChanged,
+    TokenRevoked,
     UserDeleted,
 )
 from braidmq.security.logins import Logins
@@ -49,8 +50,7 @@ class MqttGateway(Gateway[MqttConnection]):
     def __init__(
         self, node_loop: NodeLoop, accounts: Accounts, logins: Logins, settings: MqttSettings
     ) -> None:
-        super().__init__(node_loop, accounts)
-        self.logins = logins
+        super().__init__(node_loop, accounts, logins)
         self.settings = settings
         self.router = MqttRouter(node_loop, accounts, settings)
         self.queues = Queues(node_loop, accounts)
@@ -170,8 +170,11 @@ class MqttGateway(Gateway[MqttConnection]):
         """Connections that would not be let in any more must go, and so must subscriptions to what
         may not be read any more, of sessions that are away, too."""
         for connection in list(self.connections):
-            why = reason_to_end(change, connection.user, connection.namespace, self.accounts)
-            if why:
+            why = reason_to_end(change, connection.login, connection.namespace, self.accounts)
+            if why and isinstance(change, TokenRevoked):
+                self.note_end("revoked")
+                connection.shut_down(Reason.NOT_AUTHORIZED, why)
+            elif why:
                 connection.shut_down(Reason.ADMINISTRATIVE_ACTION, why)
         if isinstance(change, PermissionChanged):
             self.sessions.end_unreadable(change.user, change.namespace)

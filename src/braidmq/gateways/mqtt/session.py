@@ -81,12 +81,15 @@ class Session:
 
     def record(self, lead_ms: int) -> SessionRecord:
         """As it is kept: with the time of the wall clock, which a restart begins with."""
+        scopes = self.grants.scopes
         return SessionRecord(
             self.user,
             self.expiry_s,
             self.disconnected_ms and self.disconnected_ms + lead_ms,
             self.will,
             list(self.queues.values()),
+            None if scopes is None else scopes.texts(),
+            scopes is None or scopes.has_account,
         )
 
     def subscription_record(self, pattern: str) -> SubscriptionRecord | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from braidmq.gateways.mqtt.packet_ids import IdRun
 from braidmq.gateways.mqtt.queues.record import QueueRecord
+from braidmq.security.scopes import Scopes, granted
 from braidmq.wire.mqtt.packets import Will
 
 SESSIONS = "mqtt-sessions"
@@ -54,6 +55,15 @@ class SessionRecord(msgspec.Struct, array_like=True):
     will: Will | None = None
     queues: list[QueueRecord] = []
     """Subscriptions to durable queues."""
+    scopes: list[str] | None = None
+    """What the token said that its client logged in with; None: it had none, or one without."""
+    has_account: bool = True
+    """Whether these narrow what the user may, or are all there is."""
+
+    def kept_scopes(self) -> Scopes | None:
+        if self.scopes is None:
+            return None
+        return granted(self.scopes, has_account=self.has_account)
 
 
 class PacketIds(msgspec.Struct, array_like=True):

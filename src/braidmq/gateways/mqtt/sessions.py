@@ -28,6 +28,7 @@ from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.permissions import Grants
+from braidmq.security.scopes import Scopes
 from braidmq.storage.catalogue import Change
 from braidmq.wire.mqtt.constants import Reason
 from braidmq.wire.mqtt.errors import MqttError
@@ -78,10 +79,19 @@ class Sessions:
     # --- coming ---
 
     def open(
-        self, namespace: str, client_id: str, user: str, *, clean_start: bool, expiry_s: int
+        self,
+        namespace: str,
+        client_id: str,
+        user: str,
+        *,
+        clean_start: bool,
+        expiry_s: int,
+        scopes: Scopes | None = None,
     ) -> tuple[Session, bool]:
         """The session of a client that connects, and whether it was there before. A connection it
-        still has is taken over, and the caller has said so to it already."""
+        still has is taken over, and the caller has said so to it already. ``scopes``: what its
+        token says it may."""
+        grants = self._router.accounts.grants(user, namespace, scopes)
         session = self._sessions.get((namespace, client_id))
         present = session is not None and not clean_start and session.user == user
         if session is not None and not present:
@@ -92,12 +102,14 @@ class Sessions:
                 self._node_loop,
                 self._router.index(namespace),
                 client_id,
-                self._router.accounts.grants(user, namespace),
+                grants,
                 self._settings,
                 self._router.counters,
                 durable=expiry_s > 0,
             )
             self._sessions[namespace, client_id] = session
+        elif session.grants is not grants:
+            self.regrant(session, grants)
         session.cancel_timers()
         session.will = None
         session.expiry_s = expiry_s
@@ -232,18 +244,26 @@ class Sessions:
         """The permissions of a user have changed: subscriptions to what it may not read any more
         end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
         other way to say that there is nothing to hear any more."""
-        grants = self._router.accounts.grants(user, namespace)
         for session in [each for each in self._sessions.values() if each.user == user]:
-            if session.namespace != namespace:
-                continue
-            lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
-            queues = [
-                each.filter
-                for each in session.queues.values()
-                if not grants.may_read(self._queues.name_of(namespace, parse(each.topic)))
-            ]
-            if lost or queues:
-                self._end_subscriptions(session, lost, queues)
+            if session.namespace == namespace:
+                self._end_unreadable(session)
+
+    def regrant(self, session: Session, grants: Grants) -> None:
+        """Its client has another token: what that does not allow ends."""
+        session.grants = grants
+        self._router.accounts.refresh()
+        self._end_unreadable(session)
+
+    def _end_unreadable(self, session: Session) -> None:
+        namespace, grants = session.namespace, session.grants
+        lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
+        queues = [
+            each.filter
+            for each in session.queues.values()
+            if not grants.may_read(self._queues.name_of(namespace, parse(each.topic)))
+        ]
+        if lost or queues:
+            self._end_subscriptions(session, lost, queues)
 
     def _end_subscriptions(self, session: Session, filters: list[str], queues: list[str]) -> None:
         for each in filters:
@@ -277,6 +297,9 @@ class Sessions:
     def forget_user(self, name: str) -> None:
         """Its sessions are nobody's, and not those of a namesake that comes later."""
         for session in [each for each in self._sessions.values() if each.user == name]:
+            scopes = session.grants.scopes
+            if scopes is not None and not scopes.has_account:
+                continue  # of somebody else, who only had a token
             session.will = None
             self.end(session)
 
@@ -352,7 +375,12 @@ class Sessions:
             namespace, _, client_id = key.partition("\0")
             record = _decode_session(value)
             session, _ = self.open(
-                namespace, client_id, record.user, clean_start=False, expiry_s=record.expiry_s
+                namespace,
+                client_id,
+                record.user,
+                clean_start=False,
+                expiry_s=record.expiry_s,
+                scopes=record.kept_scopes(),
             )
             session.durable = True
             # Not later than now: the clock may have been set back while the node was down.

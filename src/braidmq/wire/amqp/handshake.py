@@ -29,7 +29,7 @@ def start_ok(product: str, user: str, password: str, name: str = "") -> Connecti
     }
     if name:
         about["connection_name"] = name
-    if not user:
+    if not user and not password:
         return ConnectionStartOk(about, "EXTERNAL", b"", "en_US")  # its certificate says who it is
     return ConnectionStartOk(about, "PLAIN", f"\0{user}\0{password}".encode(), "en_US")
 

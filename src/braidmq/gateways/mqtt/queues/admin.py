@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from braidmq.engine.keeping import kept_of
+from braidmq.engine.makers import SetBy
 from braidmq.engine.policy import merge
 from braidmq.engine.references import names_target
 from braidmq.engine.topics import Subscription as EngineSubscription
@@ -28,6 +29,7 @@ from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.logs import about, log_change
 from braidmq.model.errors import BadRequest, BraidError, NotFound, StorageFailed
 from braidmq.record.batch import Record
+from braidmq.security.permissions import maker_of
 from braidmq.wire.envelopes import split_mqtt
 from braidmq.wire.mqtt.constants import Kind
 from braidmq.wire.mqtt.properties import Properties, decode_properties
@@ -123,7 +125,7 @@ class Admin:
         engine, now_ms = self._node_loop.engine(), self._node_loop.now_ms()
         topic = engine.state.topics.get((connection.namespace, address.name))
         if topic is not None and topic.settings == settings and size == batch_size(topic):
-            engine.references.adopt(topic, connection.user)
+            engine.references.adopt(topic, _maker(connection))
             return self._made(topic, config)
         if topic is None:
             self._gateway.queues.require_room(connection.namespace)
@@ -134,7 +136,7 @@ class Admin:
             now_ms=now_ms,
             kind="queue",
             attributes={"mqtt": {"batch_size": size}} if size else None,
-            set_by=connection.user,
+            set_by=_maker(connection),
         )
         log_change("mqtt", "queue.create", topic.name)
         return self._made(topic, config)
@@ -155,7 +157,7 @@ class Admin:
                 topic,
                 merge(topic.settings, given),
                 now_ms=self._node_loop.now_ms(),
-                set_by=connection.user if names_target(given) else None,
+                set_by=_maker(connection) if names_target(given) else None,
             )
             if size is not None:
                 topic.attributes["mqtt"] = {"batch_size": size}
@@ -269,3 +271,8 @@ def _address(name: str) -> Address:
 def _group(subscription: EngineSubscription) -> dict[str, Any]:
     counts = {name: getattr(subscription, name) for name in _COUNTS}
     return {"name": subscription.name, "consumers": len(subscription.consumers), **counts}
+
+
+def _maker(connection: "MqttConnection") -> SetBy:
+    """Whose rights count for what a client makes that names other objects."""
+    return maker_of(connection.login, connection.grants)
