@@ -17,17 +17,20 @@ from typing import NamedTuple, Protocol
 
 import uvloop
 
-from braidmq import logs
+from braidmq import __version__, logs
 from braidmq.alerts.sending import Alerts
 from braidmq.api.assembly import make_api
 from braidmq.api.listener import HttpListener
 from braidmq.api.resources.health import Health
+from braidmq.audit.topic import AuditTopic
+from braidmq.audit.trail import AuditTrail
 from braidmq.config import Config
 from braidmq.config.reloading import Reloading, taking
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.lists import MqttLists
+from braidmq.logs import log_change
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import BraidError, SetupError, StorageError
@@ -45,6 +48,9 @@ from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
+
+AUDIT_DIRECTORY = "audit"
+"""In the data directory."""
 
 PROGRESS_EVERY_S = 1.0
 """A recovery that takes no longer than this says nothing before it is done."""
@@ -64,8 +70,9 @@ class Node:
         engine: Engine,
         clock: Clock,
         load: Callable[[], Config] | None = None,
+        audit_dir: Path | None = None,
     ) -> None:
-        """``load`` reads the configuration again."""
+        """``load`` reads the configuration again. Without ``audit_dir`` there is no audit log."""
         self._config = config
         self.reloading = Reloading(config, load or (lambda: config))
         self._engine = engine
@@ -77,6 +84,7 @@ class Node:
         self.accounts.watch(self._on_account_change)
         self.logins = Logins(self.accounts)
         self.tokens = Tokens(engine.store, self.accounts)
+        self.audit = AuditTrail(audit_dir, config.audit, clock.wall_ms)
         self._listeners: Sequence[Listener] = ()
         self._listening = False
 
@@ -94,7 +102,8 @@ class Node:
                 RecoveryProgress(),
                 upkeep=config.retention,
             )
-            return cls(config, engine, clock, load)
+            audit_dir = Path(config.audit.directory or disk.root / AUDIT_DIRECTORY)
+            return cls(config, engine, clock, load, audit_dir)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
@@ -120,6 +129,7 @@ class Node:
             listeners,
             certificates,
             self.reloading,
+            self.audit,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -141,6 +151,7 @@ class Node:
             config.http,
             MqttLists(mqtt),
             self.reloading,
+            self.audit,
         )
 
         def ready(_: Config) -> Callable[[], None]:
@@ -160,6 +171,7 @@ class Node:
             "metrics": taking("metrics", metrics.replace),
             "alerts": taking("alerts", alerts.replace),
             "usage": taking("usage", node_loop.usage.replace),
+            "audit": taking("audit", self.audit.replace),
         }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
@@ -208,6 +220,12 @@ class Node:
         """Serve until SIGTERM or SIGINT; another one does not wait for the first. SIGHUP has what
         can change meanwhile read again."""
         node_loop, alerts, service = assembled
+        if self._config.audit.enabled and self._config.audit.topic:
+            topic = AuditTopic(node_loop, self.accounts, self._config.audit, self.audit)
+        else:
+            topic = None
+        self.audit.start()
+        log_change("node", "start", "", kind="administration", version=__version__)
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -228,6 +246,10 @@ class Node:
             await service.stop(deadline_s)
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
+            log_change("node", "stop", "", kind="administration")
+            self.audit.stop()
+            if topic is not None:
+                topic.publish()
             node_loop.stop()
 
     def _on_hangup(self, reloads: set[asyncio.Task[None]]) -> None:
@@ -238,7 +260,15 @@ class Node:
 
     async def _reload(self) -> None:
         with suppress(BraidError):  # it is in the log
-            await self.reloading.reload()
+            found = await self.reloading.reload()
+            log_change(
+                "signal",
+                "read the configuration again",
+                "",
+                kind="administration",
+                changed=[each.key for each in found.changed],
+                restart=[each.key for each in found.restart],
+            )
 
     def failure(self) -> StorageError | None:
         return self._store.failure()

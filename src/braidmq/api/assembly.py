@@ -13,6 +13,7 @@ from braidmq.api.guard import Guard
 from braidmq.api.long_polls import Waiting
 from braidmq.api.openapi import describe
 from braidmq.api.resources.admin import Admin
+from braidmq.api.resources.audit import AuditResource
 from braidmq.api.resources.bulk import Bulk
 from braidmq.api.resources.bulk_publishing import BulkPublishing
 from braidmq.api.resources.clients import Clients
@@ -43,6 +44,7 @@ from braidmq.api.resources.transactions import Transactions
 from braidmq.api.resources.usage import UsageResource
 from braidmq.api.settings import HttpSettings
 from braidmq.api.withdrawals import Withdrawals
+from braidmq.audit.trail import AuditTrail
 from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.net.listeners import Listener
 from braidmq.net.web_origins import WebCallers
@@ -79,6 +81,7 @@ RESOURCES = (
     Clients,
     QuarantineResource,
     Configuration,
+    AuditResource,
     Admin,
 )
 
@@ -102,6 +105,7 @@ def make_api(
     settings: HttpSettings | None = None,
     mqtt: MqttLists | None = None,
     reloader: Reloader | None = None,
+    audit: AuditTrail | None = None,
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, node_loop.clock)
@@ -136,6 +140,7 @@ def make_api(
         Clients(context, mqtt),
         QuarantineResource(context),
         Configuration(reloader),
+        AuditResource(audit),
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)

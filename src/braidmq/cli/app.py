@@ -42,6 +42,7 @@ from braidmq.cli import (
     users,
 )
 from braidmq.cli.api import CA, CERT, KEY
+from braidmq.cli.audit import audit
 from braidmq.cli.commands import Commands
 from braidmq.cli.consume import consume
 from braidmq.cli.doctor import doctor
@@ -87,6 +88,7 @@ app.command()(consume)
 app.command()(top)
 app.command()(doctor)
 app.command()(usage)
+app.command()(audit)
 app.add_typer(topics.app)
 app.add_typer(groups.app)
 app.add_typer(dead_letters.app)

@@ -9,6 +9,7 @@ from typing import Final
 ENTRIES: Final = "listeners.entries"
 
 LISTENER: Final = "its port is opened when the node starts"
+_AUDIT: Final = "the audit log is to say all of a run"
 _FILES: Final = "the files that are there have these sizes"
 
 RESTART: Final[Mapping[str, str]] = {
@@ -25,6 +26,9 @@ RESTART: Final[Mapping[str, str]] = {
     "storage.segment_bytes_max": _FILES,
     "storage.index_interval_bytes": _FILES,
     "storage.journal_file_bytes": _FILES,
+    "audit.enabled": _AUDIT,
+    "audit.directory": _AUDIT,
+    "audit.topic": _AUDIT,
     "storage.tail_bytes_max": "memory is given out when the node starts",
 }
 """Key → why it takes a restart."""
@@ -71,6 +75,7 @@ PART_OF: Final[Mapping[str, str]] = {
         "metrics": _keys("metrics", "public", "local", "topics_max", "lanes_max"),
         "alerts": _keys("alerts", "window_s", "timeout_s", "hosts"),
         "usage": _keys("usage", "days", "rows_max"),
+        "audit": _keys("audit", "file_bytes_max", "files_max"),
     }.items()
     for key in keys
 }

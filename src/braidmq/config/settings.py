@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from braidmq.alerts.settings import AlertSettings
 from braidmq.api.settings import HttpSettings
+from braidmq.audit.settings import AuditSettings
 from braidmq.engine.pressure import Watermarks
 from braidmq.engine.settings import RetentionSettings
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
@@ -86,6 +87,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()
     usage: UsageSettings = UsageSettings()
+    audit: AuditSettings = AuditSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -15,7 +15,7 @@ import msgspec
 
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.state import NAMESPACE_STORAGE
-from braidmq.model.errors import AccessRefused, Conflict, NotAuthenticated, NotFound
+from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.failed_logins import FailedLogins
 from braidmq.security.passwords import (
@@ -34,6 +34,7 @@ from braidmq.security.records import (
     NAMESPACES,
     PERMISSIONS,
     ROOT_NAMESPACE,
+    SYSTEM_NAMESPACE,
     USERS,
     Namespace,
     NamespaceRecord,
@@ -244,7 +245,10 @@ class Accounts:
     def _patterns(self, user: str, namespace: str) -> PermissionRecord:
         if not self.can_enter(user, namespace):
             return NOTHING
-        return EVERYTHING if self.dev else self._permissions[namespace, user]
+        found = EVERYTHING if self.dev else self._permissions[namespace, user]
+        if namespace == SYSTEM_NAMESPACE:
+            return PermissionRecord("", "", found.read)
+        return found
 
     def allows(self, user: str, namespace: str, verb: str, name: str) -> bool:
         """Whether a user, as of now, may do something to a name. Nobody deleted may."""
@@ -358,6 +362,11 @@ class Accounts:
         self._namespace_record(namespace)
         for pattern in (configure, write, read):
             check_pattern(pattern)
+        if namespace == SYSTEM_NAMESPACE and (configure or write):
+            raise BadRequest(
+                f"in namespace {SYSTEM_NAMESPACE!r} nobody may configure or write anything",
+                remedy="Leave these two patterns empty",
+            )
         record = PermissionRecord(configure, write, read)
         lsn = self._change([(PERMISSIONS, _key(namespace, user), _encode(record))])
         self._permissions[namespace, user] = record
@@ -402,11 +411,19 @@ class Accounts:
     ) -> Lsn:
         """``storage`` is for good: no record moves between memory and disk."""
         check_namespace_name(name)
+        if name == SYSTEM_NAMESPACE:
+            raise Conflict(
+                f"namespace {name!r} is the node's own", remedy="Set audit.topic = true to have it"
+            )
         if name in self._namespaces:
             raise Conflict(f"namespace {name!r} already exists")
         in_memory: list[Change] = [(NAMESPACE_STORAGE, name, storage.encode())]
         record = NamespaceRecord(max_connections, max_queues)
         return self._keep_namespace(name, record, in_memory if storage == "memory" else [])
+
+    def open_system_namespace(self) -> None:
+        if not self.has_namespace(SYSTEM_NAMESPACE):
+            self._keep_namespace(SYSTEM_NAMESPACE, NamespaceRecord())
 
     def require_storage(self, name: str, storage: NamespaceStorage) -> None:
         if self._storage(name) != storage:
@@ -424,7 +441,7 @@ class Accounts:
     def delete_namespace(self, name: str) -> Lsn:
         """With all permissions on it, in one step. What it holds is its watchers' to delete."""
         self._namespace_record(name)
-        if name == ROOT_NAMESPACE:
+        if name in (ROOT_NAMESPACE, SYSTEM_NAMESPACE):
             raise Conflict(f"the namespace {ROOT_NAMESPACE!r} can't be deleted")
         granted = [key for key in self._permissions if key[0] == name]
         gone = [(NAMESPACES, name, None), (NAMESPACE_STORAGE, name, None)]

@@ -18,6 +18,9 @@ PERMISSIONS: Final = "permissions"
 ROOT_NAMESPACE: Final = "/"
 """Always there: what AMQP clients open unless told otherwise."""
 
+SYSTEM_NAMESPACE: Final = "$system"
+"""Where a node publishes for itself: nobody else configures or writes anything there."""
+
 ADMINISTRATOR: Final = "administrator"
 """The tag of those who may change users, permissions and namespaces."""
 

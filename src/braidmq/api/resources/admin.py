@@ -20,6 +20,7 @@ from braidmq.api.endpoints import (
 )
 from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
+from braidmq.api.requests import note
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.policy import Milliseconds
 from braidmq.model.clock import Clock
@@ -143,6 +144,7 @@ class Admin:
         given = body.password
         password = None if isinstance(given, UnsetType) else await self._logins.hash(given)
         tags = None if isinstance(body.tags, UnsetType) else body.tags
+        note(tags=tags, password=None if password is None else "changed")
         # Nothing is awaited between the question and the change: the answer still holds.
         if self._accounts.has_user(name):
             refuse_if_only_new(call.request, f"user {name!r}")
@@ -154,6 +156,7 @@ class Admin:
     @operation("PUT", "/v1/users/{name}/tags", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
     async def put_tags(self, call: Call, name: str, body: TagsBody) -> None:
         """Set a user's tags; `administrator` may do everything here."""
+        note(tags=body.tags)
         await self._commit(self._accounts.set_tags(name, body.tags))
 
     @operation(
@@ -221,6 +224,7 @@ class Admin:
     ) -> Answer:
         """Say what a user may do in a namespace."""
         status = 200 if self._accounts.has_permission(user, namespace) else 201
+        note(namespace=namespace, configure=body.configure, write=body.write, read=body.read)
         lsn = self._accounts.set_permission(user, namespace, body.configure, body.write, body.read)
         return await self._kept(lsn, status)
 
@@ -267,6 +271,7 @@ class Admin:
     async def put_namespace(self, call: Call, name: str, body: NamespaceBody) -> Answer:
         """Make a namespace, or change its limits. Its storage is for good."""
         limits = body.given()
+        note(**{name: str(value) for name, value in limits.items()})
         if self._accounts.has_namespace(name):
             refuse_if_only_new(call.request, f"namespace {name!r}")
             if body.storage is not UNSET:
@@ -284,6 +289,7 @@ class Admin:
     )
     async def put_limits(self, call: Call, name: str, body: LimitsBody) -> None:
         """Change the limits of a namespace."""
+        note(**{name: str(value) for name, value in body.given().items()})
         await self._commit(self._accounts.set_limits(name, body.given()))
 
     @operation(
@@ -329,6 +335,7 @@ class Admin:
         now_ms = self._clock.wall_ms()
         expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
         info, token, lsn = self._tokens.issue(user, now_ms, expires_ms, body.description)
+        note(token=info.id, token_of=user)
         await self._commit(lsn)
         return IssuedToken(token, info)
 

@@ -8,6 +8,7 @@ from braidmq.api.context import NUMBER_MAX, ApiContext
 from braidmq.api.endpoints import Answer, Body, Call, operation, refuse_if_only_new
 from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
+from braidmq.api.requests import note
 from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
@@ -78,6 +79,12 @@ class Policies:
         """Make or change a policy; queues and exchanges that match follow at once."""
         policy = Policy(
             namespace, name, body.pattern, body.definition, body.priority, body.apply_to
+        )
+        note(
+            pattern=body.pattern,
+            definition=str(body.definition),
+            priority=body.priority,
+            apply_to=body.apply_to,
         )
         engine = self._context.engine()
         known = any(each.name == name for each in policies.list_policies(engine, namespace))

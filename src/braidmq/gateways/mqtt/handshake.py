@@ -12,6 +12,7 @@ from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import state_topic
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.translation import due_in
+from braidmq.logs import log_login
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.records import ROOT_NAMESPACE, User
@@ -119,6 +120,9 @@ class Handshake:
             raise AccessRefused(f"user {user!r} has no permission on namespace {namespace!r}")
         gateway.admit(connection, namespace)
         connection.grants = gateway.accounts.grants(user, namespace)
+        by = "password" if packet.password is not None else "certificate"
+        by = "nothing" if packet.user_name is None and packet.password is None else by
+        log_login("mqtt", user, connection.transport.peer, by)
         if packet.will is not None:
             connection.check_publish(packet.will.topic)
             due_in(packet.will.properties.user_properties, connection.node_loop.now_ms())
