@@ -45,12 +45,10 @@ from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
+from braidmq.storage.directory import AUDIT_DIRECTORY
 from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
-
-AUDIT_DIRECTORY = "audit"
-"""In the data directory."""
 
 PROGRESS_EVERY_S = 1.0
 """A recovery that takes no longer than this says nothing before it is done."""
@@ -266,8 +264,8 @@ class Node:
                 "read the configuration again",
                 "",
                 kind="administration",
-                changed=[each.key for each in found.changed],
-                restart=[each.key for each in found.restart],
+                settings=[each.key for each in found.changed],
+                after_restart=[each.key for each in found.restart],
             )
 
     def failure(self) -> StorageError | None:

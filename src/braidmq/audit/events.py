@@ -41,7 +41,7 @@ def make_event(at_ms: int, kind: Kind, operation: str, facts: Mapping[str, objec
     rest = {
         name: _bounded(value)
         for name, value in list(facts.items())[:FACTS_MAX]
-        if name not in KEPT and value not in (None, "")
+        if name not in KEPT and value is not None
     }
     return AuditEvent(at_ms=at_ms, kind=kind, operation=shortened(operation), facts=rest, **said)
 

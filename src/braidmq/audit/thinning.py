@@ -29,7 +29,8 @@ class Thinning:
 
     def __init__(self) -> None:
         self._began_ms = -WINDOW_MS
-        self._counts: Counter[Key] = Counter()
+        self._said: Counter[Key] = Counter()
+        self._unsaid: Counter[Key] = Counter()
         self._singly: Counter[Kind] = Counter()
         self._known: dict[tuple[str, str], int] = {}
 
@@ -40,30 +41,23 @@ class Thinning:
         if event.kind == "login" and event.protocol == "http" and self._is_known(event, host):
             return
         key = (event.kind, event.user if event.kind == "login" else "", host)
-        if self._counts[key] >= OF_ONE_MAX or self._singly[event.kind] >= OF_ALL_MAX:
-            # A stranger chooses how many there are.
-            key = key if key in self._counts else (event.kind, "", "")
-            self._counts[key] += 1
+        if self._said[key] >= OF_ONE_MAX or self._singly[event.kind] >= OF_ALL_MAX:
+            # A stranger chooses how many there are: those of whom nothing was said are one.
+            self._unsaid[key if self._said[key] else (event.kind, "", "")] += 1
             return
-        self._counts[key] += 1
+        self._said[key] += 1
         self._singly[event.kind] += 1
         yield event
 
     def rest(self, at_ms: int) -> Iterator[AuditEvent]:
         """Those that were only counted so far."""
-        for (kind, user, host), count in self._counts.items():
-            left = count - OF_ONE_MAX if host else count
-            if left > 0:
-                yield AuditEvent(
-                    at_ms=at_ms,
-                    kind=kind,
-                    operation="more log-ins",
-                    user=user,
-                    peer=host,
-                    count=left,
-                )
-        self._counts.clear()
+        for (kind, user, host), count in self._unsaid.items():
+            yield AuditEvent(
+                at_ms=at_ms, kind=kind, operation="more log-ins", user=user, peer=host, count=count
+            )
+        self._said.clear()
         self._singly.clear()
+        self._unsaid.clear()
 
     def _next_window(self, at_ms: int) -> Iterator[AuditEvent]:
         if not 0 <= at_ms - self._began_ms < WINDOW_MS:

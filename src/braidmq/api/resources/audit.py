@@ -12,6 +12,7 @@ from braidmq.api.paging import CursorText, Page, cursor_of, place_in
 from braidmq.audit.events import Kind
 from braidmq.audit.files import Place
 from braidmq.audit.trail import AuditFilter, AuditTrail, Places
+from braidmq.model.errors import StorageError
 from braidmq.security.rights import ADMINISTRATOR
 
 LIST_MAX = 1000
@@ -19,6 +20,11 @@ TIME_MS_MAX = 1 << 53
 
 Reached = list[tuple[Kind, Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]]
 """Of each kind the file, and the byte in it."""
+
+
+class AuditUnreadable(StorageError):
+    code = "audit-unreadable"
+    remedy = "Look at `audit.directory` and who may read it"
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +68,7 @@ class AuditResource:
     def __init__(self, audit: AuditTrail | None) -> None:
         self._audit = audit
 
-    @operation("GET", "/v1/audit", right=ADMINISTRATOR, tag="node")
+    @operation("GET", "/v1/audit", right=ADMINISTRATOR, tag="node", errors=(AuditUnreadable,))
     async def list_audit(self, call: Call, query: AuditQuery) -> AuditPage | Page:
         """Say who did what from where, the newest first.
 
@@ -82,7 +88,10 @@ class AuditResource:
             query.from_ms,
             query.to_ms,
         )
-        found = await asyncio.to_thread(self._audit.find, wanted, query.limit, places)
+        try:
+            found = await asyncio.to_thread(self._audit.find, wanted, query.limit, places)
+        except OSError as error:
+            raise AuditUnreadable(f"the audit log can't be read: {error}") from error
         events = [AuditInfo(**msgspec.structs.asdict(each)) for each in found.events]
         following = (
             ""

@@ -54,7 +54,7 @@ class Configuration:
             raise NotFound("this node was not started with a configuration")
         found = await self._reloader.reload()
         note(
-            changed=[each.key for each in found.changed],
-            restart=[each.key for each in found.restart],
+            settings=[each.key for each in found.changed],
+            after_restart=[each.key for each in found.restart],
         )
         return found
