@@ -5,8 +5,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from braidmq.logs import WitnessKind as Kind
+from braidmq.logs import WitnessKind
 
+Kind = WitnessKind
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 CHARACTERS_MAX: Final = 512
@@ -43,7 +44,17 @@ def make_event(at_ms: int, kind: Kind, operation: str, facts: Mapping[str, objec
         for name, value in list(facts.items())[:FACTS_MAX]
         if name not in KEPT and value is not None
     }
-    return AuditEvent(at_ms=at_ms, kind=kind, operation=shortened(operation), facts=rest, **said)
+    return AuditEvent(
+        at_ms=at_ms,
+        kind=kind,
+        operation=shortened(operation),
+        protocol=said["protocol"],
+        user=said["user"],
+        peer=said["peer"],
+        namespace=said["namespace"],
+        object=said["object"],
+        facts=rest,
+    )
 
 
 def shortened(text: str) -> str:

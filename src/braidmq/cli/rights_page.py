@@ -26,6 +26,13 @@ hold for administrators, too; they may change their own.
 can't be declared without one. `tests/api/test_rights.py` tries each as every kind of
 user, `tests/rights/` those of AMQP and MQTT.
 
+In a pattern `%u` stands for the name of the user and `%c` for the id of the MQTT client:
+`^sensors/%c/` lets each client at what is below its own id, with one permission for all. A
+placeholder is a whole level: `^`, `/` or a plain character before it, `/` or `$` behind. What it
+stands for is taken letter by letter, and an id that is no plain level (empty, over 128 characters,
+with `+`, `#`, `*` or `/`, with a `$` in front) matches nothing, as does `%c` where there is no
+client id: in AMQP and HTTP. `\\%c` is the two characters.
+
 Some rules hold everywhere:
 
 - **What names another object needs the right to it**: the target of dead letters, an alternate

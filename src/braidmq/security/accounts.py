@@ -29,6 +29,7 @@ from braidmq.security.passwords import (
     verify_password,
 )
 from braidmq.security.permissions import EVERYTHING, NOTHING, Grants, check_pattern
+from braidmq.security.placeholders import CLIENT, has_placeholder
 from braidmq.security.records import (
     ADMINISTRATOR,
     NAMESPACES,
@@ -136,7 +137,7 @@ class Accounts:
         self._store = store
         self._verified = Verified()
         self._unmatchable = unmatchable_hash()
-        self._grants: WeakValueDictionary[tuple[str, str], Grants] = WeakValueDictionary()
+        self._grants: WeakValueDictionary[tuple[str, str, str], Grants] = WeakValueDictionary()
         self._watchers: list[Callable[[AccountChange], None]] = []
         self._derived: list[Callable[[], None]] = []
         self._stamps: dict[str, int] = {}
@@ -228,15 +229,31 @@ class Accounts:
             return namespace in self._namespaces
         return (namespace, user) in self._permissions
 
-    def grants(self, user: str, namespace: str) -> Grants:
-        """What ``user`` may do in ``namespace``. All who ask while one is held share it."""
-        grants = self._grants.get((user, namespace))
+    def grants(self, user: str, namespace: str, client_id: str = "") -> Grants:
+        """What ``user`` may do in ``namespace``. All who ask while one is held share it; MQTT
+        clients of a user have their own if its patterns name them, and ask again when they
+        change."""
+        if client_id and not self._names_clients(user, namespace):
+            client_id = ""
+        key = (user, namespace, client_id)
+        grants = self._grants.get(key)
         if grants is None:
             grants = Grants(
-                user, namespace, lambda: self.generation, self._patterns, self._is_administrator
+                user,
+                namespace,
+                lambda: self.generation,
+                self._patterns,
+                self._is_administrator,
+                client_id,
             )
-            self._grants[user, namespace] = grants
+            self._grants[key] = grants
         return grants
+
+    def _names_clients(self, user: str, namespace: str) -> bool:
+        found = self._patterns(user, namespace)
+        return any(
+            has_placeholder(each, CLIENT) for each in (found.configure, found.write, found.read)
+        )
 
     def _is_administrator(self, user: str) -> bool:
         record = self._users.get(user)

@@ -11,6 +11,12 @@ from collections.abc import Callable, Sequence
 from braidmq.model.errors import AccessRefused
 from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.model.patterns import BadPattern, Pattern, compiled
+from braidmq.security.placeholders import (
+    check_placeholders,
+    compiled_for_one,
+    expanded,
+    has_placeholder,
+)
 from braidmq.security.records import PermissionRecord
 from braidmq.security.rights import Verb
 
@@ -37,6 +43,7 @@ def check_pattern(pattern: str) -> None:
         warnings.simplefilter("error")
         try:
             Pattern(pattern)
+            Pattern(check_placeholders(pattern))
         except Warning as error:
             raise BadPattern(f"{pattern!r} is not a pattern: {error}") from error
 
@@ -59,6 +66,7 @@ class Grants:
         "_read",
         "_seen",
         "_write",
+        "client_id",
         "namespace",
         "user",
     )
@@ -70,8 +78,11 @@ class Grants:
         generation: Callable[[], int],
         look_up: Callable[[str, str], PermissionRecord],
         is_administrator: Callable[[str], bool],
+        client_id: str = "",
     ) -> None:
+        """``client_id``: of an MQTT client, for patterns that name it."""
         self.user = user
+        self.client_id = client_id
         self.namespace = namespace
         self._generation = generation
         self._look_up = look_up
@@ -102,7 +113,7 @@ class Grants:
     def _ask(self, pattern: str, name: str, answers: Answers) -> bool:
         if len(answers) >= NAMES_MAX:
             answers.clear()
-        answer = bool(pattern) and _grants(pattern, name or DEFAULT_EXCHANGE)
+        answer = bool(pattern) and self._grants(pattern, name or DEFAULT_EXCHANGE)
         if name.startswith(PRIVATE_PREFIX):
             # Sessions' queues and the like are no client's, whatever its patterns say. An
             # administrator may look and clear up, and not forge.
@@ -111,6 +122,20 @@ class Grants:
         if len(name) <= NAME_CHARACTERS_MAX:
             answers[name] = answer
         return answer
+
+    def _grants(self, pattern: str, name: str) -> bool:
+        try:
+            if not has_placeholder(pattern):
+                return compiled(pattern).search(name)
+            own = expanded(pattern, self.user, self.client_id)
+            return compiled_for_one(own).search(name)
+        except BadPattern as error:
+            # An earlier BraidMQ took it.
+            logger.error(
+                "a permission is ignored: its pattern is not valid any more",
+                extra={"reason": str(error)},
+            )
+            return False
 
     def may(self, verb: Verb, name: str) -> bool:
         if verb is Verb.CONFIGURE:
@@ -177,15 +202,3 @@ class Grants:
             f"user {self.user!r} may not {verb} {name or DEFAULT_EXCHANGE!r}"
             f" in namespace {self.namespace!r}"
         )
-
-
-def _grants(pattern: str, name: str) -> bool:
-    try:
-        return compiled(pattern).search(name)
-    except BadPattern as error:
-        # An earlier BraidMQ took it.
-        logger.error(
-            "a permission is ignored: its pattern is not valid any more",
-            extra={"reason": str(error)},
-        )
-        return False

@@ -119,7 +119,7 @@ class Handshake:
         if not gateway.accounts.can_enter(user, namespace):
             raise AccessRefused(f"user {user!r} has no permission on namespace {namespace!r}")
         gateway.admit(connection, namespace)
-        connection.grants = gateway.accounts.grants(user, namespace)
+        connection.grants = gateway.accounts.grants(user, namespace, connection.client_id)
         by = "password" if packet.password is not None else "certificate"
         by = "nothing" if packet.user_name is None and packet.password is None else by
         log_login("mqtt", user, connection.transport.peer, by)

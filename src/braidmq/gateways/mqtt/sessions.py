@@ -92,7 +92,7 @@ class Sessions:
                 self._node_loop,
                 self._router.index(namespace),
                 client_id,
-                self._router.accounts.grants(user, namespace),
+                self._router.accounts.grants(user, namespace, client_id),
                 self._settings,
                 self._router.counters,
                 durable=expiry_s > 0,
@@ -112,7 +112,8 @@ class Sessions:
                 raise MqttError(
                     Reason.NOT_AUTHORIZED, f"the client id {client_id!r} belongs to another user"
                 )
-            found.grants = self._router.accounts.grants(user, namespace)  # nobody's so far
+            # nobody's so far
+            found.grants = self._router.accounts.grants(user, namespace, client_id)
         return found
 
     # --- going ---
@@ -232,10 +233,14 @@ class Sessions:
         """The permissions of a user have changed: subscriptions to what it may not read any more
         end, whether it is connected or not. A client that loses one is disconnected: MQTT has no
         other way to say that there is nothing to hear any more."""
-        grants = self._router.accounts.grants(user, namespace)
         for session in [each for each in self._sessions.values() if each.user == user]:
             if session.namespace != namespace:
                 continue
+            # Other patterns may name clients, or not any more.
+            grants = self._router.accounts.grants(user, namespace, session.client_id)
+            session.grants = grants
+            if session.connection is not None:
+                session.connection.grants = grants
             lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
             queues = [
                 each.filter
