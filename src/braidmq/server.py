@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import Context
 from functools import partial
@@ -35,6 +35,7 @@ from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import BraidError, SetupError, StorageError
 from braidmq.model.limits import MIB
+from braidmq.net.exposure import is_exposed, warnings_of
 from braidmq.net.listeners import Listener
 from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_certificates import Certificates
@@ -76,7 +77,12 @@ class Node:
         self._engine = engine
         self._store = engine.store
         self._clock = clock
-        self.accounts = Accounts(engine.store, dev=config.node.dev)
+        self._exposed = [each for each in config.listeners.specs() if is_exposed(each)]
+        self.accounts = Accounts(
+            engine.store,
+            dev=config.node.dev,
+            with_guest=config.node.dev or not self._exposed,
+        )
         engine.references.enforce(self.accounts.allows)
         engine.schedules.enforce(self.accounts.allows)
         self.accounts.watch(self._on_account_change)
@@ -150,6 +156,7 @@ class Node:
             MqttLists(mqtt),
             self.reloading,
             self.audit,
+            self.warnings_of,
         )
 
         def ready(_: Config) -> Callable[[], None]:
@@ -205,6 +212,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
+        self._say_exposed()
         node_loop = NodeLoop(self._engine, self._clock, loop, usage=self._config.usage)
         try:
             alerts = Alerts(self._config.alerts)
@@ -267,6 +275,33 @@ class Node:
                 settings=[each.key for each in found.changed],
                 after_restart=[each.key for each in found.restart],
             )
+
+    def _say_exposed(self) -> None:
+        for each in self._exposed:
+            for warning in self.warnings_of(each):
+                logger.warning(
+                    "a listener is open to the network",
+                    extra={"listener": each.name, "why": warning},
+                )
+        if not self._exposed or self._config.node.dev:
+            return
+        if not self.accounts.users():
+            say(
+                "WARNING nobody can log in: this node listens beyond this machine, and so it begins"
+                " without the user guest, whose password everybody knows. Stop it, then make an"
+                f" administrator: braid init --data-dir {self._config.node.data_dir}"
+            )
+        elif self.accounts.has_known_password():
+            logger.warning(
+                "user guest has the password that everybody knows: who speaks through a proxy on"
+                " this machine may log in with it. Change it with `braid users password guest`, or"
+                " delete the user"
+            )
+
+    def warnings_of(self, spec: ListenerSpec) -> Iterator[str]:
+        """What is careless about a listener, as it is configured now."""
+        now = self.reloading.running
+        return warnings_of(spec, now.mqtt.allowed_origins, now.http.origins, now.http.hosts)
 
     def failure(self) -> StorageError | None:
         return self._store.failure()

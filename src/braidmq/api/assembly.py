@@ -1,6 +1,6 @@
 """All of the HTTP gateway, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -47,6 +47,7 @@ from braidmq.api.withdrawals import Withdrawals
 from braidmq.audit.trail import AuditTrail
 from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.net.listeners import Listener
+from braidmq.net.settings import ListenerSpec
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
@@ -106,6 +107,7 @@ def make_api(
     mqtt: MqttLists | None = None,
     reloader: Reloader | None = None,
     audit: AuditTrail | None = None,
+    warnings_of: Callable[[ListenerSpec], Iterable[str]] = lambda _: (),
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     access = Access(accounts, logins, tokens, node_loop.clock)
@@ -133,7 +135,7 @@ def make_api(
         Templates(context),
         Policies(context),
         PipelinesResource(context),
-        Node(context, figures, listeners),
+        Node(context, figures, listeners, warnings_of),
         Monitoring(context, metrics),
         Statistics(context),
         UsageResource(context),

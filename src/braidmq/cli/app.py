@@ -46,6 +46,7 @@ from braidmq.cli.audit import audit
 from braidmq.cli.commands import Commands
 from braidmq.cli.consume import consume
 from braidmq.cli.doctor import doctor
+from braidmq.cli.init import init
 from braidmq.cli.publish import publish
 from braidmq.cli.top import top
 from braidmq.cli.usage import usage
@@ -87,6 +88,7 @@ app.command()(publish)
 app.command()(consume)
 app.command()(top)
 app.command()(doctor)
+app.command()(init)
 app.command()(usage)
 app.command()(audit)
 app.add_typer(topics.app)

@@ -125,9 +125,15 @@ class Attempt:
 
 class Accounts:
     def __init__(
-        self, store: Store, dev: bool = False, loopback_only: frozenset[str] = LOOPBACK_ONLY
+        self,
+        store: Store,
+        dev: bool = False,
+        loopback_only: frozenset[str] = LOOPBACK_ONLY,
+        *,
+        with_guest: bool = True,
     ) -> None:
-        """``dev`` lets anyone in as an administrator, whatever the password."""
+        """``dev`` lets anyone in as an administrator, whatever the password. Without ``with_guest``
+        a new node has no user whose password everybody knows."""
         self.dev = dev
         self.loopback_only = loopback_only
         self.generation = 0
@@ -146,7 +152,7 @@ class Accounts:
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
         self._restore()
         if ROOT_NAMESPACE not in self._namespaces:
-            self._begin_anew()
+            self._begin_anew(with_guest=with_guest)
 
     def _restore(self) -> None:
         catalogue = self._store.catalogue
@@ -158,19 +164,21 @@ class Accounts:
             namespace, _, user = key.partition("\0")
             self._permissions[namespace, user] = _permission_record(value)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, *, with_guest: bool) -> None:
         """The root namespace is never deleted: without it, this is a node's first start. One
         entry, so that a crash leaves all of it or none."""
         self._namespaces[ROOT_NAMESPACE] = NamespaceRecord()
-        self._users[GUEST] = UserRecord(hash_password(GUEST).encoded, [ADMINISTRATOR])
-        self._permissions[ROOT_NAMESPACE, GUEST] = EVERYTHING
-        self._store.change(
-            [
-                (NAMESPACES, ROOT_NAMESPACE, _encode(self._namespaces[ROOT_NAMESPACE])),
+        changes: list[Change] = [
+            (NAMESPACES, ROOT_NAMESPACE, _encode(self._namespaces[ROOT_NAMESPACE]))
+        ]
+        if with_guest:
+            self._users[GUEST] = UserRecord(hash_password(GUEST).encoded, [ADMINISTRATOR])
+            self._permissions[ROOT_NAMESPACE, GUEST] = EVERYTHING
+            changes += [
                 (USERS, GUEST, _encode(self._users[GUEST])),
                 (PERMISSIONS, _key(ROOT_NAMESPACE, GUEST), _encode(EVERYTHING)),
             ]
-        )
+        self._store.change(changes)
 
     # --- logging in ---
 
@@ -291,6 +299,11 @@ class Accounts:
 
     def user(self, name: str) -> User:
         return _user(name, self._user_record(name))
+
+    def has_known_password(self) -> bool:
+        """Whether ``guest`` is there, with the password that everybody knows. Slow."""
+        record = self._users.get(GUEST)
+        return record is not None and verify_password(record.password, password_bytes(GUEST))
 
     def has_user(self, name: str) -> bool:
         return name in self._users
