@@ -13,6 +13,9 @@ from braidmq.model.errors import BadSetting
 COLUMNS = ("time", "user", "peer", "protocol", "operation", "object", "namespace", "count", "facts")
 LESSER = ("namespace", "count", "facts")
 
+OF_LOG = ("connection", "request", "request_id", "status")
+"""Where else to look for it: only in JSON."""
+
 Moment = "a time such as 2026-05-01T12:00, 7d for a week ago, or milliseconds since 1970."
 
 
@@ -82,5 +85,6 @@ def _ms(text: str | None) -> int | None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    facts = ", ".join(f"{name}={value}" for name, value in row["facts"].items())
+    known = {name: value for name, value in row["facts"].items() if name not in OF_LOG}
+    facts = ", ".join(f"{name}={value}" for name, value in known.items())
     return row | {"time": time_text(row["at_ms"]), "facts": facts}

@@ -97,19 +97,18 @@ def init(
     from braidmq.net.settings import ListenerSpec
     from braidmq.security.authority import trial_files
 
-    directory = directory.resolve()
-    data = (data_dir or directory / DATA_DIRECTORY).resolve()
+    data = data_dir or directory / DATA_DIRECTORY
     hosts = list(dict.fromkeys(host or _own_names()))
     tls = {directory / TLS_DIRECTORY / name: made for name, made in trial_files(hosts).items()}
     config = directory / CONFIG_FILE
     exposed = is_exposed(ListenerSpec("", "http", listen, 0, ()))
     text = TEMPLATE.format(
         config=config,
-        data_dir=as_value(str(data)),
+        data_dir=as_value(str(data.resolve())),
         listen=as_value(listen),
         ports=PLAIN_OFF if exposed else "",
-        cert=as_value(str(directory / TLS_DIRECTORY / "node.pem")),
-        key=as_value(str(directory / TLS_DIRECTORY / "node.key")),
+        cert=as_value(str((directory / TLS_DIRECTORY / "node.pem").resolve())),
+        key=as_value(str((directory / TLS_DIRECTORY / "node.key").resolve())),
     )
     files = {**tls, config: text.encode()}
     there = [each for each in files if each.exists()]
@@ -176,7 +175,7 @@ def _make_administrator(data_dir: Path, user: str, password: str, *, force: bool
 
 def _private_directory(path: Path) -> None:
     """With those above it: modes that ``mkdir`` is given are only for the last."""
-    for each in reversed((path, *path.parents)):
+    for each in reversed((path.resolve(), *path.resolve().parents)):
         each.mkdir(mode=0o700, exist_ok=True)
 
 

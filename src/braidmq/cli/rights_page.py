@@ -19,7 +19,8 @@ INTRODUCTION = """\
 What every operation of every protocol needs. A user has, in each namespace, three patterns:
 `configure`, `write` and `read`, regular expressions that are looked for in names as in RabbitMQ
 (`braid permissions set`). Whoever has none in a namespace may not enter it, and an empty pattern
-matches nothing. Tags give rights on the node as a whole: `administrator` and `monitoring`. Patterns
+matches nothing. Tags give rights on the node as a whole: `administrator`,
+`monitoring` and `management` ([security.md](security.md#roles) says what each is for). Patterns
 hold for administrators, too; they may change their own.
 
 **What is not in these tables is refused.** The rows of HTTP are what enforces them: an operation

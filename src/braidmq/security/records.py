@@ -27,6 +27,9 @@ ADMINISTRATOR: Final = "administrator"
 MONITORING: Final = "monitoring"
 """The tag of those who may see the figures of the whole node."""
 
+MANAGEMENT: Final = "management"
+"""The tag of those who may see what administrators have set in the namespaces they enter."""
+
 IMPERSONATOR: Final = "impersonator"
 """The tag of those who may publish in bulk what others have published: an archive, say."""
 
@@ -68,6 +71,10 @@ class User(msgspec.Struct, frozen=True):
     @property
     def may_monitor(self) -> bool:
         return self.is_administrator or MONITORING in self.tags
+
+    @property
+    def may_manage(self) -> bool:
+        return self.may_monitor or MANAGEMENT in self.tags
 
 
 NamespaceStorage = Literal["disk", "memory"]

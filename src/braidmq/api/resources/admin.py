@@ -29,13 +29,14 @@ from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.records import Namespace, NamespaceStorage, Permission, User
-from braidmq.security.rights import ADMINISTRATOR, USER, owner
+from braidmq.security.rights import ADMINISTRATOR, MANAGEMENT, USER, owner
 from braidmq.security.tokens import Token, Tokens
 
 Commit = Callable[[Lsn], Awaitable[None]]
 """Returns once an entry of the journal is durable, or raises StorageFailed."""
 
 
+ENTERED = "those the caller may enter; with `monitoring` all"
 OWN_TOKENS = "one's own tokens; an administrator anybody's"
 
 
@@ -242,21 +243,23 @@ class Admin:
 
     # --- namespaces ---
 
-    @operation("GET", "/v1/namespaces", right=ADMINISTRATOR, tag="namespaces")
+    @operation("GET", "/v1/namespaces", right=MANAGEMENT.noting(ENTERED), tag="namespaces")
     async def list_namespaces(self, call: Call, query: ListQuery) -> list[Namespace] | Page:
         """List namespaces, by name."""
-        namespaces = self._accounts.namespaces()
+        namespaces = [each for each in self._accounts.namespaces() if self._sees(call, each.name)]
         return Page(*await page_of(namespaces, query, lambda each: (each.name,), tuple[str]))
 
     @operation(
         "GET",
         "/v1/namespaces/{name}",
-        right=ADMINISTRATOR,
+        right=MANAGEMENT.noting(ENTERED),
         tag="namespaces",
         errors=(NotFound,),
     )
     async def describe_namespace(self, call: Call, name: str) -> Namespace:
         """Describe a namespace."""
+        if not self._sees(call, name):
+            raise AccessRefused(f"user {call.user.name!r} has no permission on namespace {name!r}")
         return self._accounts.namespace(name)
 
     @operation(
@@ -350,6 +353,9 @@ class Admin:
     async def revoke_token(self, call: Call, token_id: str) -> None:
         """Revoke a token."""
         await self._commit(self._tokens.revoke(token_id))
+
+    def _sees(self, call: Call, namespace: str) -> bool:
+        return call.user.may_monitor or self._accounts.can_enter(call.user.name, namespace)
 
     def _require_own(self, call: Call, user: str) -> None:
         if user != call.user.name and not call.user.is_administrator:

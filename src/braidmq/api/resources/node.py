@@ -195,7 +195,7 @@ class Node:
     @operation(
         "GET",
         "/v1/connections",
-        right=listing("the caller's own; an administrator sees all"),
+        right=listing("the caller's own; with `monitoring` everybody's"),
         tag="node",
         errors=(NotFound,),
     )
@@ -204,7 +204,7 @@ class Node:
     ) -> list[SessionInfo] | Page:
         """List the connections of other protocols to a namespace, the oldest first.
 
-        Those of the caller; administrators see everybody's.
+        Those of the caller; with the tag `monitoring` everybody's.
         """
         found, cursor = await page_of(
             (each.describe() for each in self._context.node_loop.sessions.all()),
@@ -213,7 +213,7 @@ class Node:
             tuple[int, str],
             keep=lambda each: (
                 each.namespace == query.namespace
-                and (call.user.is_administrator or each.user == call.user.name)
+                and (call.user.may_monitor or each.user == call.user.name)
             ),
         )
         return Page(found, cursor)

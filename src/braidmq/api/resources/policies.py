@@ -14,7 +14,7 @@ from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
 from braidmq.gateways.policies import ApplyTo, Policy
 from braidmq.model.errors import BadRequest, NotFound
-from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering
+from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering, managing
 
 
 class PolicyBody(Body, frozen=True):
@@ -43,7 +43,7 @@ class Policies:
     @operation(
         "GET",
         "/v1/policies/{namespace}",
-        right=administering("namespace"),
+        right=managing("namespace"),
         tag="policies",
         errors=(NotFound,),
     )
@@ -56,7 +56,7 @@ class Policies:
     @operation(
         "GET",
         "/v1/policies/{namespace}/{name}",
-        right=administering("namespace"),
+        right=managing("namespace"),
         tag="policies",
         errors=(NotFound, UnknownTemplate),
     )
