@@ -30,7 +30,7 @@ from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.lists import MqttLists
-from braidmq.logs import log_change
+from braidmq.logs import log_change, testify
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import BraidError, SetupError, StorageError
@@ -231,7 +231,7 @@ class Node:
         else:
             topic = None
         self.audit.start()
-        log_change("node", "start", "", kind="administration", version=__version__)
+        testify("administration", "start", {"protocol": "node", "version": __version__})
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -252,7 +252,7 @@ class Node:
             await service.stop(deadline_s)
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
-            log_change("node", "stop", "", kind="administration")
+            testify("administration", "stop", {"protocol": "node"})
             self.audit.stop()
             if topic is not None:
                 topic.publish()
