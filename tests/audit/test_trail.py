@@ -142,6 +142,12 @@ def test_what_a_stranger_chooses_is_cut(audit: AuditTrail) -> None:
     assert file.stat().st_size < 40_000
 
 
+def test_what_no_text_can_have_is_written_all_the_same(audit: AuditTrail) -> None:
+    audit.hear("object", "do", {"user": "a\ud800b", "object": "x\ny", "why": ["\udfff"]})
+    (found,) = written(audit)
+    assert (found.user, found.object) == ("a\\ud800b", "x\ny")
+
+
 def audit_files(audit: AuditTrail) -> list[Path]:
     assert audit._directory is not None
     return sorted(audit._directory.iterdir())

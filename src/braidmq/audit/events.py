@@ -58,7 +58,9 @@ def make_event(at_ms: int, kind: Kind, operation: str, facts: Mapping[str, objec
 
 
 def shortened(text: str) -> str:
-    return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "…"
+    """As JSON can have it, too: half of a surrogate pair is written as its number."""
+    text = text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "…"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _bounded(value: object) -> object:

@@ -88,8 +88,8 @@ class AuditTrail:
         self._thread: threading.Thread | None = None
         self.listeners: list[Callable[[AuditEvent], None]] = []
         self.written = 0
-        self.lost = 0
-        """Events that are in no file."""
+        self._dropped = self._unwritten = 0
+        """By the loop, and by the thread: each counts its own."""
         self.unpublished = 0
         """Events that are in no topic, though there is one."""
 
@@ -127,13 +127,18 @@ class AuditTrail:
         for listener in self.listeners:
             listener(event)
         if len(self._queue) >= QUEUE_MAX:
-            self._lose(1, "it is written too slowly")
+            self._dropped += 1
+            self._complain(1, "it is written too slowly")
             return
         self._queue.append((event.kind, encode(event) + b"\n"))
         self._more.set()
 
-    def _lose(self, count: int, reason: str) -> None:
-        self.lost += count
+    @property
+    def lost(self) -> int:
+        """Events that are in no file."""
+        return self._dropped + self._unwritten
+
+    def _complain(self, count: int, reason: str) -> None:
         self._complaints.say("audit log not written", {"events": count, "reason": reason})
 
     # --- the thread ---
@@ -161,7 +166,8 @@ class AuditTrail:
                 )
                 self.written += len(lines)
             except OSError as error:
-                self._lose(len(lines), str(error))
+                self._unwritten += len(lines)
+                self._complain(len(lines), str(error))
 
     # --- search ---
 
