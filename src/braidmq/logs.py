@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from time import monotonic
@@ -34,10 +35,36 @@ TRACE = logging.getLogger("braidmq.trace")
 CHANGES = logging.getLogger("braidmq.changes")
 
 
-def log_change(protocol: str, operation: str, changed: str, **facts: object) -> None:
+WitnessKind = Literal["administration", "object", "login", "refused"]
+witnesses: list[Callable[[WitnessKind, str, dict[str, object]], None]] = []
+"""Who is told of changes and log-ins with all their facts, whatever the level: the audit log."""
+
+
+def log_change(
+    protocol: str,
+    operation: str,
+    changed: str,
+    *,
+    kind: WitnessKind = "object",
+    **facts: object,
+) -> None:
     """Who changed what, once it is done, whatever it came over: ``about`` says who and from where.
     Never the body of a request: it may be a password."""
-    CHANGES.info(operation, extra={"protocol": protocol, "object": changed, **facts})
+    said = {"protocol": protocol, "object": changed, **facts}
+    CHANGES.info(operation, extra=said)
+    subject = about.get()
+    testify(kind, operation, (subject.log_fields() if subject is not None else {}) | said)
+
+
+def testify(kind: WitnessKind, operation: str, facts: dict[str, object]) -> None:
+    for witness in witnesses:
+        witness(kind, operation, facts)
+
+
+def log_login(protocol: str, user: str, peer: str, by: str) -> None:
+    """Somebody was let in; ``by`` says with what. Not in the log, where it would be all there is:
+    connections that begin are there."""
+    testify("login", "log in", {"protocol": protocol, "user": user, "peer": peer, "by": by})
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

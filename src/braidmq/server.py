@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import Context
 from functools import partial
@@ -17,21 +17,25 @@ from typing import NamedTuple, Protocol
 
 import uvloop
 
-from braidmq import logs
+from braidmq import __version__, logs
 from braidmq.alerts.sending import Alerts
 from braidmq.api.assembly import make_api
 from braidmq.api.listener import HttpListener
 from braidmq.api.resources.health import Health
+from braidmq.audit.topic import AuditTopic
+from braidmq.audit.trail import AuditTrail
 from braidmq.config import Config
 from braidmq.config.reloading import Reloading, taking
 from braidmq.engine.engine import Engine
 from braidmq.gateways.amqp.listener import AmqpGateway
 from braidmq.gateways.mqtt.listener import MqttGateway
 from braidmq.gateways.mqtt.lists import MqttLists
+from braidmq.logs import log_change, testify
 from braidmq.metrics.collector import Metrics
 from braidmq.model.clock import Clock, SystemClock
 from braidmq.model.errors import BraidError, SetupError, StorageError
 from braidmq.model.limits import MIB
+from braidmq.net.exposure import is_exposed, warnings_of
 from braidmq.net.listeners import Listener
 from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_certificates import Certificates
@@ -43,6 +47,7 @@ from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged
 from braidmq.security.logins import Logins
 from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
+from braidmq.storage.directory import AUDIT_DIRECTORY
 from braidmq.storage.disk import RealDisk
 
 logger = logging.getLogger(__name__)
@@ -65,20 +70,27 @@ class Node:
         engine: Engine,
         clock: Clock,
         load: Callable[[], Config] | None = None,
+        audit_dir: Path | None = None,
     ) -> None:
-        """``load`` reads the configuration again."""
+        """``load`` reads the configuration again. Without ``audit_dir`` there is no audit log."""
         self._config = config
         self.reloading = Reloading(config, load or (lambda: config))
         self._engine = engine
         self._store = engine.store
         self._clock = clock
-        self.accounts = Accounts(engine.store, dev=config.node.dev)
+        self._exposed = [each for each in config.listeners.specs() if is_exposed(each)]
+        self.accounts = Accounts(
+            engine.store,
+            dev=config.node.dev,
+            with_guest=config.node.dev or not self._exposed,
+        )
         engine.references.enforce(self.accounts.allows)
         engine.schedules.enforce(self.accounts.allows)
         self.accounts.watch(self._on_account_change)
         self.tokens = Tokens(engine.store, self.accounts)
         self.token_logins = TokenLogins(self.accounts, self.tokens, clock, config.jwt)
         self.logins = Logins(self.accounts, self.token_logins)
+        self.audit = AuditTrail(audit_dir, config.audit, clock.wall_ms)
         self._listeners: Sequence[Listener] = ()
         self._listening = False
 
@@ -96,7 +108,8 @@ class Node:
                 RecoveryProgress(),
                 upkeep=config.retention,
             )
-            return cls(config, engine, clock, load)
+            audit_dir = Path(config.audit.directory or disk.root / AUDIT_DIRECTORY)
+            return cls(config, engine, clock, load, audit_dir)
         except OSError as error:
             raise StorageError(f"recovery could not read or write {disk.root}: {error}") from error
 
@@ -123,6 +136,7 @@ class Node:
             certificates,
             self.reloading,
             self.token_logins,
+            self.audit,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -144,6 +158,8 @@ class Node:
             config.http,
             MqttLists(mqtt),
             self.reloading,
+            self.audit,
+            self.warnings_of,
         )
 
         def ready(_: Config) -> Callable[[], None]:
@@ -164,6 +180,7 @@ class Node:
             "alerts": taking("alerts", alerts.replace),
             "usage": taking("usage", node_loop.usage.replace),
             "jwt": taking("jwt", self.token_logins.replace),
+            "audit": taking("audit", self.audit.replace),
         }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
@@ -199,6 +216,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
+        self._say_exposed()
         node_loop = NodeLoop(self._engine, self._clock, loop, usage=self._config.usage)
         try:
             alerts = Alerts(self._config.alerts)
@@ -212,6 +230,12 @@ class Node:
         """Serve until SIGTERM or SIGINT; another one does not wait for the first. SIGHUP has what
         can change meanwhile read again."""
         node_loop, alerts, service = assembled
+        if self._config.audit.enabled and self._config.audit.topic:
+            topic = AuditTopic(node_loop, self.accounts, self._config.audit, self.audit)
+        else:
+            topic = None
+        self.audit.start()
+        testify("administration", "start", {"protocol": "node", "version": __version__})
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -234,6 +258,10 @@ class Node:
             await service.stop(deadline_s)
             # Last: consumers that let go may have left the last attempt of a message.
             await alerts.stop(max(over_s - loop.time(), 0))
+            testify("administration", "stop", {"protocol": "node"})
+            self.audit.stop()
+            if topic is not None:
+                topic.publish()
             node_loop.stop()
 
     def _on_hangup(self, reloads: set[asyncio.Task[None]]) -> None:
@@ -244,7 +272,42 @@ class Node:
 
     async def _reload(self) -> None:
         with suppress(BraidError):  # it is in the log
-            await self.reloading.reload()
+            found = await self.reloading.reload()
+            log_change(
+                "signal",
+                "read the configuration again",
+                "",
+                kind="administration",
+                settings=[each.key for each in found.changed],
+                after_restart=[each.key for each in found.restart],
+            )
+
+    def _say_exposed(self) -> None:
+        for each in self._exposed:
+            for warning in self.warnings_of(each):
+                logger.warning(
+                    "a listener is open to the network",
+                    extra={"listener": each.name, "why": warning},
+                )
+        if not self._exposed or self._config.node.dev:
+            return
+        if not self.accounts.users():
+            say(
+                "WARNING nobody can log in: this node listens beyond this machine, and so it begins"
+                " without the user guest, whose password everybody knows. Stop it, then make an"
+                f" administrator: braid init --data-dir {self._config.node.data_dir}"
+            )
+        elif self.accounts.has_known_password():
+            logger.warning(
+                "user guest has the password that everybody knows: who speaks through a proxy on"
+                " this machine may log in with it. Change it with `braid users password guest`, or"
+                " delete the user"
+            )
+
+    def warnings_of(self, spec: ListenerSpec) -> Iterator[str]:
+        """What is careless about a listener, as it is configured now."""
+        now = self.reloading.running
+        return warnings_of(spec, now.mqtt.allowed_origins, now.http.origins, now.http.hosts)
 
     def failure(self) -> StorageError | None:
         return self._store.failure()

@@ -55,6 +55,12 @@ ROWS: dict[str, Row] = {
     "top": looks("--once", wrong="--interval soon", json=True),
     "doctor": looks("", json=True),
     "usage": looks("--daily --namespace shop", wrong="--from yesterday"),
+    "audit": looks("--kind administration --text /v1/users/ann", wrong="--kind nothing"),
+    "init": local(
+        "home --new-password geheim --host broker.example.com",
+        wrong="home --user a:b",
+        after=("@gone home",),
+    ),
     "serve": local(None, wrong="--http-port 70000", json=False),
     "topics list": looks(),
     "topics show": looks("orders", "nothing"),

@@ -21,6 +21,7 @@ AGES = ("oldest_ready_ms", "oldest_in_flight_ms")
 AHEAD = ("expires_ms", "deliver_at_ms", "next_timer_ms")
 
 FIXED: dict[str, Any] = {
+    "request_id": "4f1c2a-7",
     "age_ms": 5000,
     "oldest_age_ms": 5000,
     "served_per_second": 0.0,

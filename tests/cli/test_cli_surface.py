@@ -25,7 +25,7 @@ def commands(
 
 
 EVERY = list(commands(typer.main.get_group(app)))
-LOCAL = {("serve",), ("context",), ("bench",), ("config",), ("lake",)} | {
+LOCAL = {("serve",), ("init",), ("context",), ("bench",), ("config",), ("lake",)} | {
     ("pipeline", "new"),
     ("pipeline", "export"),
     ("storage", "skip-entry"),

@@ -320,6 +320,12 @@ CASES: dict[str, tuple[Any, Probe, Any]] = {
         False,
     ),
     "usage.days": (7, state(lambda node: node.node_loop.usage._settings.days), 7),
+    "audit.file_bytes_max": (
+        MIB,
+        state(lambda node: node.audit._settings.file_bytes_max),
+        MIB,
+    ),
+    "audit.files_max": (7, state(lambda node: node.audit._settings.files_max), 7),
     "usage.rows_max": (700, state(lambda node: node.node_loop.usage._settings.rows_max), 700),
 }
 
@@ -374,6 +380,9 @@ OTHER: dict[str, Any] = {
     "node.data_dir": "./elsewhere",
     "node.dev": False,
     "listeners.host": "0.0.0.0",
+    "audit.enabled": False,
+    "audit.directory": "./elsewhere",
+    "audit.topic": True,
 }
 
 

@@ -15,6 +15,7 @@ from braidmq.security.permissions import (
 )
 from braidmq.security.records import PermissionRecord
 from braidmq.security.rights import Verb
+from braidmq.security.scopes import Scopes
 
 NAMES = st.text(alphabet="ab.-/q1\n", max_size=8)
 LITERALS = st.text(alphabet="ab.-/q1", min_size=1, max_size=4)
@@ -28,8 +29,8 @@ class Source:
         self.generation = 0
         self.asked = 0
 
-    def look_up(self, user: str, namespace: str) -> PermissionRecord:
-        assert (user, namespace) == ("ann", "/")
+    def look_up(self, user: str, namespace: str, scopes: Scopes | None) -> PermissionRecord:
+        assert (user, namespace, scopes) == ("ann", "/", None)
         self.asked += 1
         return self.record
 

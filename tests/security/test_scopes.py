@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from braidmq.model.errors import BadRequest
 from braidmq.security.accounts import Accounts
+from braidmq.security.records import SYSTEM_NAMESPACE
 from braidmq.security.rights import Verb
 from braidmq.security.scopes import SCOPES_MAX, granted, matches, require_scopes
 
@@ -88,3 +89,12 @@ def test_without_an_account_scopes_are_all_there_is(accounts: Accounts) -> None:
     assert not grants.may_write("a1")
     assert accounts.grants("nobody", "/", scopes) is grants
     assert accounts.grants("nobody", "/") is not grants
+
+
+def test_no_scope_lets_anybody_write_what_only_the_broker_writes(accounts: Accounts) -> None:
+    every = [f"{verb}:*/*" for verb in Verb]
+    for has_account in (True, False):
+        grants = accounts.grants("x", SYSTEM_NAMESPACE, granted(every, has_account=has_account))
+        assert not grants.may_write("$audit")
+        assert not grants.may_configure("$audit")
+        assert grants.may_read("$audit") is not has_account

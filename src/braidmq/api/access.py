@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
+from braidmq.logs import log_login
 from braidmq.model.clock import Clock
 from braidmq.model.errors import AccessRefused, NotAuthenticated, NotFound
 from braidmq.security.accounts import GUEST, Accounts, is_loopback
@@ -54,9 +55,11 @@ class Access:
         name = ""
         try:
             if scheme.lower() == "bearer":
-                return await self._by_token(secret.strip(), self.is_local(request))
+                user = await self._by_token(secret.strip(), self.is_local(request))
+                return _noted(user, request, "token")
             name, password = basic_credentials(scheme, secret)
-            return await self._by_password(name, password, self.is_local(request))
+            found = await self._by_password(name, password, self.is_local(request))
+            return _noted(found, request, "password")
         except AccessRefused as error:
             # A browser asks without credentials first: that is no attempt to log in.
             if scheme:
@@ -64,8 +67,7 @@ class Access:
             raise
 
     def _note_failure(self, name: str, request: HTTPConnection, error: AccessRefused) -> None:
-        peer = "?" if request.client is None else request.client.host
-        self.accounts.failed_logins.note(PROTOCOL, name, peer, str(error))
+        self.accounts.failed_logins.note(PROTOCOL, name, _peer(request), str(error))
 
     def _by_certificate(self, name: str, request: HTTPConnection) -> Caller:
         try:
@@ -73,7 +75,7 @@ class Access:
         except AccessRefused as error:
             self._note_failure(name, request, error)
             raise
-        return self._current(user)
+        return _noted(self._current(user), request, "certificate")
 
     async def _by_token(self, text: str, loopback: bool) -> Caller:
         return self._current(await self._tokens.authenticate("", text, loopback))
@@ -107,6 +109,15 @@ class Access:
         if not isinstance(user, TokenUser) or user.expires_ms is None:
             return None
         return max(user.expires_ms - self._clock.wall_ms(), 0) / 1000
+
+
+def _peer(request: HTTPConnection) -> str:
+    return "?" if request.client is None else request.client.host
+
+
+def _noted(caller: Caller, request: HTTPConnection, by: str) -> Caller:
+    log_login(PROTOCOL, caller.user.name, _peer(request), by)
+    return caller
 
 
 def basic_credentials(scheme: str, secret: str) -> tuple[str, bytes]:

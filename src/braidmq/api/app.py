@@ -179,7 +179,9 @@ class App:
             await self._require_no_body(request)
         response = respond(bound.operation, await bound.handler(call=call, **arguments))
         if not bound.operation.traffic:
-            log_request(bound.operation, request, response.status_code)
+            if call.known_grants is not None:
+                info.facts["namespace"] = call.known_grants.namespace
+            log_request(bound.operation, request, info, response.status_code)
         return response
 
     def _find(self, method: str, segments: list[str]) -> tuple[Bound | None, dict[str, Bound]]:

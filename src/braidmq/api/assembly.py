@@ -1,6 +1,6 @@
 """All of the HTTP gateway, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from braidmq.api.guard import Guard
 from braidmq.api.long_polls import Waiting
 from braidmq.api.openapi import describe
 from braidmq.api.resources.admin import Admin
+from braidmq.api.resources.audit import AuditResource
 from braidmq.api.resources.bulk import Bulk
 from braidmq.api.resources.bulk_publishing import BulkPublishing
 from braidmq.api.resources.clients import Clients
@@ -43,8 +44,10 @@ from braidmq.api.resources.transactions import Transactions
 from braidmq.api.resources.usage import UsageResource
 from braidmq.api.settings import HttpSettings
 from braidmq.api.withdrawals import Withdrawals
+from braidmq.audit.trail import AuditTrail
 from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.net.listeners import Listener
+from braidmq.net.settings import ListenerSpec
 from braidmq.net.web_origins import WebCallers
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
@@ -80,6 +83,7 @@ RESOURCES = (
     Clients,
     QuarantineResource,
     Configuration,
+    AuditResource,
     Admin,
 )
 
@@ -103,6 +107,8 @@ def make_api(
     settings: HttpSettings | None = None,
     mqtt: MqttLists | None = None,
     reloader: Reloader | None = None,
+    audit: AuditTrail | None = None,
+    warnings_of: Callable[[ListenerSpec], Iterable[str]] = lambda _: (),
 ) -> App:
     """``data_dir``: where bulk readers on this machine find the segments, if they may."""
     token_logins = logins.tokens or TokenLogins(accounts, tokens, node_loop.clock)
@@ -131,13 +137,14 @@ def make_api(
         Templates(context),
         Policies(context),
         PipelinesResource(context),
-        Node(context, figures, listeners),
+        Node(context, figures, listeners, warnings_of),
         Monitoring(context, metrics),
         Statistics(context),
         UsageResource(context),
         Clients(context, mqtt),
         QuarantineResource(context),
         Configuration(reloader),
+        AuditResource(audit),
         Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)

@@ -21,7 +21,7 @@ from braidmq.gateways.mqtt.lists import MqttLists
 from braidmq.model.errors import AccessRefused, BraidError, NotFound
 from braidmq.runtime.exclusive_queues import require_shared
 from braidmq.security.permissions import Grants
-from braidmq.security.records import MONITORING
+from braidmq.security.records import MANAGEMENT, MONITORING
 from braidmq.security.rights import Need, Right, Verb, Who
 from braidmq.security.token_logins import require_own_login
 from braidmq.security.tokens import Tokens
@@ -80,6 +80,8 @@ class Guard:
         user = caller.user
         if who is Who.ADMINISTRATOR and not user.is_administrator:
             raise NotAdministrator(f"user {user.name!r} is not an administrator")
+        if who is Who.MANAGEMENT and not user.may_manage:
+            raise AccessRefused(f"user {user.name!r} does not have the tag {MANAGEMENT}")
         if who in (Who.LOCAL, Who.MONITORING) and not user.may_monitor:
             raise AccessRefused(f"user {user.name!r} does not have the tag {MONITORING}")
         return caller

@@ -42,9 +42,11 @@ from braidmq.cli import (
     users,
 )
 from braidmq.cli.api import CA, CERT, KEY
+from braidmq.cli.audit import audit
 from braidmq.cli.commands import Commands
 from braidmq.cli.consume import consume
 from braidmq.cli.doctor import doctor
+from braidmq.cli.init import init
 from braidmq.cli.publish import publish
 from braidmq.cli.top import top
 from braidmq.cli.usage import usage
@@ -86,7 +88,9 @@ app.command()(publish)
 app.command()(consume)
 app.command()(top)
 app.command()(doctor)
+app.command()(init)
 app.command()(usage)
+app.command()(audit)
 app.add_typer(topics.app)
 app.add_typer(groups.app)
 app.add_typer(dead_letters.app)

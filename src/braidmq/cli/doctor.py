@@ -142,7 +142,9 @@ def _node(api: Api) -> Iterator[Finding]:
     yield _version(overview)
     yield clock_finding(overview, here_ms)
     yield pressure_finding(overview)
-    yield from certificate_findings(api.every("listeners"), round(time.time() * 1000))
+    listeners = api.every("listeners")
+    yield from certificate_findings(listeners, round(time.time() * 1000))
+    yield from listener_findings(listeners)
 
 
 def _degraded(api: Api, health: dict[str, Any]) -> Iterator[Finding]:
@@ -224,6 +226,18 @@ def certificate_findings(listeners: list[dict[str, Any]], now_ms: int) -> Iterat
         else:
             said = f"{what} is good for {span_text(left_ms)}"
             yield Finding("certificate", Verdict.OK, said)
+
+
+def listener_findings(listeners: list[dict[str, Any]]) -> Iterator[Finding]:
+    """One for each that is careless about something."""
+    for each in listeners:
+        for warning in each.get("warnings", ()):
+            said, _, remedy = warning.partition(": ")
+            text = f"{each['name']} ({each['url']}) is open to the network: {said}"
+            yield Finding("listener", Verdict.WARN, text, remedy[:1].upper() + remedy[1:])
+    if not any(each.get("warnings") for each in listeners):
+        said = "none is open to the network without TLS, or to any web page"
+        yield Finding("listeners", Verdict.OK, said)
 
 
 def _amqp(node: Node) -> Finding:

@@ -19,12 +19,20 @@ INTRODUCTION = """\
 What every operation of every protocol needs. A user has, in each namespace, three patterns:
 `configure`, `write` and `read`, regular expressions that are looked for in names as in RabbitMQ
 (`braid permissions set`). Whoever has none in a namespace may not enter it, and an empty pattern
-matches nothing. Tags give rights on the node as a whole: `administrator` and `monitoring`. Patterns
+matches nothing. Tags give rights on the node as a whole: `administrator`,
+`monitoring` and `management` ([security.md](security.md#roles) says what each is for). Patterns
 hold for administrators, too; they may change their own.
 
 **What is not in these tables is refused.** The rows of HTTP are what enforces them: an operation
 can't be declared without one. `tests/api/test_rights.py` tries each as every kind of
 user, `tests/rights/` those of AMQP and MQTT.
+
+In a pattern `%u` stands for the name of the user and `%c` for the id of the MQTT client:
+`^sensors/%c/` lets each client at what is below its own id, with one permission for all. A
+placeholder is a whole level: `^`, `/` or a plain character before it, `/` or `$` behind. What it
+stands for is taken letter by letter, and an id that is no plain level (empty, over 128 characters,
+with `+`, `#`, `*` or `/`, with a `$` in front) matches nothing, as does `%c` where there is no
+client id: in AMQP and HTTP. `\\%c` is the two characters.
 
 **Tokens** ([security.md](security.md#tokens)) have the rights of their user, narrowed by their
 scopes; a JWT whose user has no account here has those of its scopes alone. Such a user can't make

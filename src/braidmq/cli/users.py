@@ -39,7 +39,9 @@ def add(
     new_password: NewPassword = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="`administrator`, `monitoring` or your own; may be given again."),
+        typer.Option(
+            help="`administrator`, `monitoring`, `management` or your own; may be given again."
+        ),
     ] = None,
 ) -> None:
     """Add a user. It may do nothing until `braid permissions set` grants something.
@@ -76,7 +78,7 @@ def set_tags(
     tags: Annotated[list[str] | None, typer.Argument(help="All its tags; none takes all.")] = None,
 ) -> None:
     """Replace a user's tags. `administrator` may change users and permissions, `monitoring` see the
-    figures of the whole node.
+    figures and clients of the whole node, `management` see what is set in the namespaces it enters.
 
     Example: braid users tags ann administrator monitoring
     """

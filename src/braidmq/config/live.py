@@ -9,6 +9,7 @@ from typing import Final
 ENTRIES: Final = "listeners.entries"
 
 LISTENER: Final = "its port is opened when the node starts"
+_AUDIT: Final = "the audit log is to say all of a run"
 _FILES: Final = "the files that are there have these sizes"
 
 RESTART: Final[Mapping[str, str]] = {
@@ -25,6 +26,9 @@ RESTART: Final[Mapping[str, str]] = {
     "storage.segment_bytes_max": _FILES,
     "storage.index_interval_bytes": _FILES,
     "storage.journal_file_bytes": _FILES,
+    "audit.enabled": _AUDIT,
+    "audit.directory": _AUDIT,
+    "audit.topic": _AUDIT,
     "storage.tail_bytes_max": "memory is given out when the node starts",
 }
 """Key → why it takes a restart."""
@@ -75,6 +79,7 @@ PART_OF: Final[Mapping[str, str]] = {
             *_keys("jwt", "jwks", "ca", "issuer", "audience", "algorithms", "leeway_s"),
             *_keys("jwt", "users", "user_claim", "scope_claim", "scope_prefix", "refresh_s"),
         ),
+        "audit": _keys("audit", "file_bytes_max", "files_max"),
     }.items()
     for key in keys
 }

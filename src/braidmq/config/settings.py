@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from braidmq.alerts.settings import AlertSettings
 from braidmq.api.settings import HttpSettings
+from braidmq.audit.settings import AuditSettings
 from braidmq.engine.pressure import Watermarks
 from braidmq.engine.settings import RetentionSettings
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
@@ -88,6 +89,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: AlertSettings = AlertSettings()
     usage: UsageSettings = UsageSettings()
     jwt: JwtSettings = JwtSettings()
+    audit: AuditSettings = AuditSettings()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from braidmq import __version__
 from braidmq.alerts.sending import AlertCounts
+from braidmq.audit.trail import AuditTrail
 from braidmq.engine.engine import Engine
 from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
@@ -107,6 +108,7 @@ class Metrics:
         certificates: Certificates | None = None,
         reloads: ReloadCounts | None = None,
         tokens: TokenLogins | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
@@ -115,6 +117,7 @@ class Metrics:
         self._certificates = certificates
         self._reloads = reloads
         self._tokens = tokens
+        self._audit = audit
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self.replace(settings or MetricsSettings())
@@ -154,6 +157,8 @@ class Metrics:
             registry.register(TlsCollector(self._certificates))
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
+        if self._audit is not None:
+            registry.register(AuditCollector(self._audit))
         if self._reloads is not None:
             registry.register(ReloadCollector(self._reloads))
         if self._tokens is not None:
@@ -253,6 +258,19 @@ class AlertCollector(Collector):
             ("dropped", "Alerts not tried: too many waited, or the node stopped."),
         ):
             yield _counter(f"braid_alerts_{outcome}", text, getattr(self._counts, outcome))
+
+
+class AuditCollector(Collector):
+    def __init__(self, audit: AuditTrail) -> None:
+        self._audit = audit
+
+    def collect(self) -> Iterator[Metric]:
+        for what, text, count in (
+            ("written", "Events of the audit log that are in its files.", self._audit.written),
+            ("lost", "Events of the audit log that could not be written.", self._audit.lost),
+            ("unpublished", "Events of the audit log not in its topic.", self._audit.unpublished),
+        ):
+            yield _counter(f"braid_audit_events_{what}", text, count)
 
 
 class NodeCollector(Collector):

@@ -15,7 +15,7 @@ import msgspec
 
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.state import NAMESPACE_STORAGE
-from braidmq.model.errors import AccessRefused, Conflict, NotAuthenticated, NotFound
+from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotAuthenticated, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.failed_logins import FailedLogins
 from braidmq.security.passwords import (
@@ -29,11 +29,13 @@ from braidmq.security.passwords import (
     verify_password,
 )
 from braidmq.security.permissions import EVERYTHING, NOTHING, Grants, check_pattern
+from braidmq.security.placeholders import CLIENT, has_placeholder
 from braidmq.security.records import (
     ADMINISTRATOR,
     NAMESPACES,
     PERMISSIONS,
     ROOT_NAMESPACE,
+    SYSTEM_NAMESPACE,
     USERS,
     Namespace,
     NamespaceRecord,
@@ -126,9 +128,15 @@ class Attempt:
 
 class Accounts:
     def __init__(
-        self, store: Store, dev: bool = False, loopback_only: frozenset[str] = LOOPBACK_ONLY
+        self,
+        store: Store,
+        dev: bool = False,
+        loopback_only: frozenset[str] = LOOPBACK_ONLY,
+        *,
+        with_guest: bool = True,
     ) -> None:
-        """``dev`` lets anyone in as an administrator, whatever the password."""
+        """``dev`` lets anyone in as an administrator, whatever the password. Without ``with_guest``
+        a new node has no user whose password everybody knows."""
         self.dev = dev
         self.loopback_only = loopback_only
         self.generation = 0
@@ -138,7 +146,7 @@ class Accounts:
         self._store = store
         self._verified = Verified()
         self._unmatchable = unmatchable_hash()
-        self._grants: WeakValueDictionary[tuple[str, str, Scopes | None], Grants] = (
+        self._grants: WeakValueDictionary[tuple[str, str, Scopes | None, str], Grants] = (
             WeakValueDictionary()
         )
         self._watchers: list[Callable[[AccountChange], None]] = []
@@ -149,7 +157,7 @@ class Accounts:
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
         self._restore()
         if ROOT_NAMESPACE not in self._namespaces:
-            self._begin_anew()
+            self._begin_anew(with_guest=with_guest)
 
     def _restore(self) -> None:
         catalogue = self._store.catalogue
@@ -161,19 +169,21 @@ class Accounts:
             namespace, _, user = key.partition("\0")
             self._permissions[namespace, user] = _permission_record(value)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, *, with_guest: bool) -> None:
         """The root namespace is never deleted: without it, this is a node's first start. One
         entry, so that a crash leaves all of it or none."""
         self._namespaces[ROOT_NAMESPACE] = NamespaceRecord()
-        self._users[GUEST] = UserRecord(hash_password(GUEST).encoded, [ADMINISTRATOR])
-        self._permissions[ROOT_NAMESPACE, GUEST] = EVERYTHING
-        self._store.change(
-            [
-                (NAMESPACES, ROOT_NAMESPACE, _encode(self._namespaces[ROOT_NAMESPACE])),
+        changes: list[Change] = [
+            (NAMESPACES, ROOT_NAMESPACE, _encode(self._namespaces[ROOT_NAMESPACE]))
+        ]
+        if with_guest:
+            self._users[GUEST] = UserRecord(hash_password(GUEST).encoded, [ADMINISTRATOR])
+            self._permissions[ROOT_NAMESPACE, GUEST] = EVERYTHING
+            changes += [
                 (USERS, GUEST, _encode(self._users[GUEST])),
                 (PERMISSIONS, _key(ROOT_NAMESPACE, GUEST), _encode(EVERYTHING)),
             ]
-        )
+        self._store.change(changes)
 
     # --- logging in ---
 
@@ -269,10 +279,15 @@ class Accounts:
         for forget in self._derived:
             forget()
 
-    def grants(self, user: str, namespace: str, scopes: Scopes | None = None) -> Grants:
+    def grants(
+        self, user: str, namespace: str, scopes: Scopes | None = None, client_id: str = ""
+    ) -> Grants:
         """What ``user`` may do in ``namespace``, with a token that says no more than ``scopes``.
-        All who ask while one is held share it."""
-        key = (user, namespace, scopes)
+        All who ask while one is held share it; MQTT clients of a user have their own if its
+        patterns name them, and ask again when they change."""
+        if client_id and not self._names_clients(user, namespace):
+            client_id = ""
+        key = (user, namespace, scopes, client_id)
         grants = self._grants.get(key)
         if grants is None:
             grants = Grants(
@@ -282,18 +297,33 @@ class Accounts:
                 self._patterns,
                 self._is_administrator,
                 scopes,
+                client_id,
             )
             self._grants[key] = grants
         return grants
+
+    def _names_clients(self, user: str, namespace: str) -> bool:
+        found = self._patterns(user, namespace)
+        return any(
+            has_placeholder(each, CLIENT) for each in (found.configure, found.write, found.read)
+        )
 
     def _is_administrator(self, user: str) -> bool:
         record = self._users.get(user)
         return self.dev or (record is not None and ADMINISTRATOR in record.tags)
 
-    def _patterns(self, user: str, namespace: str) -> PermissionRecord:
-        if not self.can_enter(user, namespace):
+    def _patterns(
+        self, user: str, namespace: str, scopes: Scopes | None = None
+    ) -> PermissionRecord:
+        """``scopes`` of a user without an account are all there is: nothing else narrows them."""
+        has_account = scopes is None or scopes.has_account
+        if has_account and not self.can_enter(user, namespace):
             return NOTHING
-        return EVERYTHING if self.dev else self._permissions[namespace, user]
+        is_free = self.dev or not has_account
+        found = EVERYTHING if is_free else self._permissions[namespace, user]
+        if namespace == SYSTEM_NAMESPACE:
+            return PermissionRecord("", "", found.read)
+        return found
 
     def allows(self, user: str, namespace: str, verb: str, name: str) -> bool:
         """Whether a user, as of now, may do something to a name. Nobody deleted may."""
@@ -319,6 +349,11 @@ class Accounts:
 
     def user(self, name: str) -> User:
         return _user(name, self._user_record(name))
+
+    def has_known_password(self) -> bool:
+        """Whether ``guest`` is there, with the password that everybody knows. Slow."""
+        record = self._users.get(GUEST)
+        return record is not None and verify_password(record.password, password_bytes(GUEST))
 
     def has_user(self, name: str) -> bool:
         return name in self._users
@@ -407,6 +442,11 @@ class Accounts:
         self._namespace_record(namespace)
         for pattern in (configure, write, read):
             check_pattern(pattern)
+        if namespace == SYSTEM_NAMESPACE and (configure or write):
+            raise BadRequest(
+                f"in namespace {SYSTEM_NAMESPACE!r} nobody may configure or write anything",
+                remedy="Leave these two patterns empty",
+            )
         record = PermissionRecord(configure, write, read)
         lsn = self._change([(PERMISSIONS, _key(namespace, user), _encode(record))])
         self._permissions[namespace, user] = record
@@ -451,11 +491,19 @@ class Accounts:
     ) -> Lsn:
         """``storage`` is for good: no record moves between memory and disk."""
         check_namespace_name(name)
+        if name == SYSTEM_NAMESPACE:
+            raise Conflict(
+                f"namespace {name!r} is the node's own", remedy="Set audit.topic = true to have it"
+            )
         if name in self._namespaces:
             raise Conflict(f"namespace {name!r} already exists")
         in_memory: list[Change] = [(NAMESPACE_STORAGE, name, storage.encode())]
         record = NamespaceRecord(max_connections, max_queues)
         return self._keep_namespace(name, record, in_memory if storage == "memory" else [])
+
+    def open_system_namespace(self) -> None:
+        if not self.has_namespace(SYSTEM_NAMESPACE):
+            self._keep_namespace(SYSTEM_NAMESPACE, NamespaceRecord())
 
     def require_storage(self, name: str, storage: NamespaceStorage) -> None:
         if self._storage(name) != storage:
@@ -473,7 +521,7 @@ class Accounts:
     def delete_namespace(self, name: str) -> Lsn:
         """With all permissions on it, in one step. What it holds is its watchers' to delete."""
         self._namespace_record(name)
-        if name == ROOT_NAMESPACE:
+        if name in (ROOT_NAMESPACE, SYSTEM_NAMESPACE):
             raise Conflict(f"the namespace {ROOT_NAMESPACE!r} can't be deleted")
         granted = [key for key in self._permissions if key[0] == name]
         gone = [(NAMESPACES, name, None), (NAMESPACE_STORAGE, name, None)]

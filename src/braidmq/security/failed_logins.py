@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from typing import Final
 
-from braidmq.logs import FewLines
+from braidmq.logs import FewLines, testify
 
 NAME_CHARACTERS_MAX: Final = 64
 """A stranger chooses it, and may choose a long one."""
@@ -22,7 +22,11 @@ class FailedLogins:
         """Never with a password: nobody passes one."""
         self.counts[protocol] += 1
         named = user if len(user) <= NAME_CHARACTERS_MAX else user[:NAME_CHARACTERS_MAX] + "…"
-        self._lines.say(
-            "login refused",
-            {"protocol": protocol, "user": named, "peer": peer, "reason": reason},
-        )
+        facts: dict[str, object] = {
+            "protocol": protocol,
+            "user": named,
+            "peer": peer,
+            "reason": reason,
+        }
+        self._lines.say("login refused", facts)
+        testify("refused", "log in", facts)

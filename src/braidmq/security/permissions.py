@@ -12,6 +12,12 @@ from braidmq.engine.makers import Maker, SetBy
 from braidmq.model.errors import AccessRefused
 from braidmq.model.ids import PRIVATE_PREFIX
 from braidmq.model.patterns import BadPattern, Pattern, compiled
+from braidmq.security.placeholders import (
+    check_placeholders,
+    compiled_for_one,
+    expanded,
+    has_placeholder,
+)
 from braidmq.security.records import (
     ADMINISTRATOR,
     PermissionRecord,
@@ -45,6 +51,7 @@ def check_pattern(pattern: str) -> None:
         warnings.simplefilter("error")
         try:
             Pattern(pattern)
+            Pattern(check_placeholders(pattern))
         except Warning as error:
             raise BadPattern(f"{pattern!r} is not a pattern: {error}") from error
 
@@ -68,6 +75,7 @@ class Grants:
         "_scopes",
         "_seen",
         "_write",
+        "client_id",
         "namespace",
         "user",
     )
@@ -77,14 +85,17 @@ class Grants:
         user: str,
         namespace: str,
         generation: Callable[[], int],
-        look_up: Callable[[str, str], PermissionRecord],
+        look_up: Callable[[str, str, Scopes | None], PermissionRecord],
         is_administrator: Callable[[str], bool],
         scopes: Scopes | None = None,
+        client_id: str = "",
     ) -> None:
         """``scopes``: what a token says of it. They narrow what is looked up, or are all there is
-        where their user has no account."""
+        where their user has no account. ``client_id``: of an MQTT client, for patterns that name
+        it."""
         self.user = user
         self._scopes = scopes
+        self.client_id = client_id
         self.namespace = namespace
         self._generation = generation
         self._look_up = look_up
@@ -119,7 +130,7 @@ class Grants:
         if len(answers) >= NAMES_MAX:
             answers.clear()
         pattern: str = getattr(self._patterns, verb)
-        answer = bool(pattern) and _grants(pattern, name or DEFAULT_EXCHANGE)
+        answer = bool(pattern) and self._grants(pattern, name or DEFAULT_EXCHANGE)
         if answer and self._scopes is not None:
             answer = self._scopes.may(verb, self.namespace, name or DEFAULT_EXCHANGE)
         if name.startswith(PRIVATE_PREFIX):
@@ -137,6 +148,20 @@ class Grants:
             return self._is_administrator(self.user)
         is_said = ADMINISTRATOR in scopes.tags
         return is_said and (not scopes.has_account or self._is_administrator(self.user))
+
+    def _grants(self, pattern: str, name: str) -> bool:
+        try:
+            if not has_placeholder(pattern):
+                return compiled(pattern).search(name)
+            own = expanded(pattern, self.user, self.client_id)
+            return compiled_for_one(own).search(name)
+        except BadPattern as error:
+            # An earlier BraidMQ took it.
+            logger.error(
+                "a permission is ignored: its pattern is not valid any more",
+                extra={"reason": str(error)},
+            )
+            return False
 
     def may(self, verb: Verb, name: str) -> bool:
         if verb is Verb.CONFIGURE:
@@ -196,8 +221,7 @@ class Grants:
         if generation == self._seen:
             return
         self._seen = generation
-        has_account = self._scopes is None or self._scopes.has_account
-        self._patterns = self._look_up(self.user, self.namespace) if has_account else EVERYTHING
+        self._patterns = self._look_up(self.user, self.namespace, self._scopes)
         for answers in (self._configure, self._write, self._read):
             answers.clear()
 
@@ -213,15 +237,3 @@ def maker_of(user: User, grants: Grants) -> SetBy:
     if scopes_of(user) is None:
         return user.name
     return Maker(kept_name(user), lambda verb, name: grants.may(Verb(verb), name))
-
-
-def _grants(pattern: str, name: str) -> bool:
-    try:
-        return compiled(pattern).search(name)
-    except BadPattern as error:
-        # An earlier BraidMQ took it.
-        logger.error(
-            "a permission is ignored: its pattern is not valid any more",
-            extra={"reason": str(error)},
-        )
-        return False

@@ -19,11 +19,17 @@ PERMISSIONS: Final = "permissions"
 ROOT_NAMESPACE: Final = "/"
 """Always there: what AMQP clients open unless told otherwise."""
 
+SYSTEM_NAMESPACE: Final = "$system"
+"""Where a node publishes for itself: nobody else configures or writes anything there."""
+
 ADMINISTRATOR: Final = "administrator"
 """The tag of those who may change users, permissions and namespaces."""
 
 MONITORING: Final = "monitoring"
 """The tag of those who may see the figures of the whole node."""
+
+MANAGEMENT: Final = "management"
+"""The tag of those who may see what administrators have set in the namespaces they enter."""
 
 IMPERSONATOR: Final = "impersonator"
 """The tag of those who may publish in bulk what others have published: an archive, say."""
@@ -66,6 +72,10 @@ class User(msgspec.Struct, frozen=True):
     @property
     def may_monitor(self) -> bool:
         return self.is_administrator or MONITORING in self.tags
+
+    @property
+    def may_manage(self) -> bool:
+        return self.may_monitor or MANAGEMENT in self.tags
 
 
 NOBODY = User("")

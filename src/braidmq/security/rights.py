@@ -16,6 +16,7 @@ class Who(Enum):
     ANYONE = "anyone"
     LOCAL = "anyone on the node's own machine; from elsewhere the tag `monitoring`"
     USER = "any user"
+    MANAGEMENT = "the tag `management`, `monitoring` or `administrator`"
     MONITORING = "the tag `monitoring` or `administrator`"
     ADMINISTRATOR = "the tag `administrator`"
 
@@ -105,6 +106,11 @@ def administering(namespace: str) -> Right:
     return Right(Who.ADMINISTRATOR, namespace=namespace)
 
 
+def managing(namespace: str) -> Right:
+    """To look at what administrators have set there, for who may enter it."""
+    return Right(Who.MANAGEMENT, namespace=namespace)
+
+
 TARGETS = (
     "with a dead-letter target other than `{topic}.dlq` also read on the topic, and write on the"
     " target (and configure, if it is a topic that is not there)"
@@ -115,5 +121,6 @@ EACH = "read on the topic of each receipt; those that are not allowed are named 
 ANYONE = Right(Who.ANYONE, namespace="")
 LOCAL = Right(Who.LOCAL, namespace="")
 USER = Right(namespace="")
+MANAGEMENT = Right(Who.MANAGEMENT, namespace="")
 MONITORING = Right(Who.MONITORING, namespace="")
 ADMINISTRATOR = Right(Who.ADMINISTRATOR, namespace="")

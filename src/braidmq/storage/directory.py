@@ -22,7 +22,11 @@ from braidmq.storage.disk import DirectoryLock, Disk
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
 FORMAT = 1
+AUDIT_DIRECTORY = "audit"
+"""Of the audit log, which is no storage of messages."""
+
 KNOWN = {
+    AUDIT_DIRECTORY,
     FORMAT_FILE,
     LOCK_FILE,
     journal.DIRECTORY,

@@ -13,13 +13,13 @@ from typing import Literal
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from braidmq.security.authority import HOUR, PEM, authority_certificate, named
 
 KeyKind = Literal["ec", "rsa"]
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
-PEM = serialization.Encoding.PEM
-HOUR = timedelta(hours=1)
 YEAR = timedelta(days=365)
 
 
@@ -51,24 +51,10 @@ class Authority:
     def __init__(self, directory: Path, name: str = "test-ca") -> None:
         self.directory = directory
         self.file = directory / f"{name}.pem"
-        self._key = _new_key("ec")
-        self._name = _named(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = named(name)
         now = datetime.now(UTC)
-        self._certificate = (
-            x509.CertificateBuilder()
-            .subject_name(self._name)
-            .issuer_name(self._name)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - YEAR)
-            .not_valid_after(now + YEAR)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
-            )
-            .add_extension(_may_sign(), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
+        self._certificate = authority_certificate(name, self._key, now - YEAR, now + YEAR)
         self.file.write_bytes(self._certificate.public_bytes(PEM))
 
     def issue(
@@ -93,7 +79,7 @@ class Authority:
         }[client]
         builder = (
             x509.CertificateBuilder()
-            .subject_name(_named(name))
+            .subject_name(named(name))
             .issuer_name(self._name)
             .public_key(private.public_key())
             .serial_number(x509.random_serial_number())
@@ -174,21 +160,3 @@ def _new_key(kind: KeyKind) -> PrivateKey:
     if kind == "rsa":
         return rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return ec.generate_private_key(ec.SECP256R1())
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _may_sign() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )

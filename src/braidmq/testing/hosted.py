@@ -115,6 +115,7 @@ class HostedNode:
             # As a node does it: all of it is there before the loop runs.
             self.node_loop = NodeLoop(self.engine, self._clock, self._loop)
             self.reloading = self._node.reloading
+            self.audit = self._node.audit
             self.service = self._node.build(self.node_loop, self.alerts)
             self._loop.run_until_complete(self._serve(self.service))
         except BaseException as error:

@@ -20,6 +20,7 @@ from braidmq.api.endpoints import (
 )
 from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
+from braidmq.api.requests import note
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.policy import Milliseconds
 from braidmq.model.clock import Clock
@@ -27,8 +28,8 @@ from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotFound
 from braidmq.model.ids import Lsn
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
-from braidmq.security.records import Namespace, NamespaceStorage, Permission, User
-from braidmq.security.rights import ADMINISTRATOR, USER, owner
+from braidmq.security.records import Namespace, NamespaceStorage, Permission, User, scopes_of
+from braidmq.security.rights import ADMINISTRATOR, MANAGEMENT, USER, owner
 from braidmq.security.token_logins import require_account, require_own_login
 from braidmq.security.tokens import Token, Tokens
 
@@ -36,6 +37,7 @@ Commit = Callable[[Lsn], Awaitable[None]]
 """Returns once an entry of the journal is durable, or raises StorageFailed."""
 
 
+ENTERED = "those the caller may enter; with `monitoring` all"
 OWN_TOKENS = "one's own tokens; an administrator anybody's"
 
 
@@ -158,6 +160,7 @@ class Admin:
         given = body.password
         password = None if isinstance(given, UnsetType) else await self._logins.hash(given)
         tags = None if isinstance(body.tags, UnsetType) else body.tags
+        note(tags=tags, password=None if password is None else "changed")
         # Nothing is awaited between the question and the change: the answer still holds.
         if self._accounts.has_user(name):
             refuse_if_only_new(call.request, f"user {name!r}")
@@ -169,6 +172,7 @@ class Admin:
     @operation("PUT", "/v1/users/{name}/tags", right=ADMINISTRATOR, tag="users", errors=(NotFound,))
     async def put_tags(self, call: Call, name: str, body: TagsBody) -> None:
         """Set a user's tags; `administrator` may do everything here."""
+        note(tags=body.tags)
         await self._commit(self._accounts.set_tags(name, body.tags))
 
     @operation(
@@ -236,6 +240,7 @@ class Admin:
     ) -> Answer:
         """Say what a user may do in a namespace."""
         status = 200 if self._accounts.has_permission(user, namespace) else 201
+        note(namespace=namespace, configure=body.configure, write=body.write, read=body.read)
         lsn = self._accounts.set_permission(user, namespace, body.configure, body.write, body.read)
         return await self._kept(lsn, status)
 
@@ -253,21 +258,23 @@ class Admin:
 
     # --- namespaces ---
 
-    @operation("GET", "/v1/namespaces", right=ADMINISTRATOR, tag="namespaces")
+    @operation("GET", "/v1/namespaces", right=MANAGEMENT.noting(ENTERED), tag="namespaces")
     async def list_namespaces(self, call: Call, query: ListQuery) -> list[Namespace] | Page:
         """List namespaces, by name."""
-        namespaces = self._accounts.namespaces()
+        namespaces = [each for each in self._accounts.namespaces() if self._sees(call, each.name)]
         return Page(*await page_of(namespaces, query, lambda each: (each.name,), tuple[str]))
 
     @operation(
         "GET",
         "/v1/namespaces/{name}",
-        right=ADMINISTRATOR,
+        right=MANAGEMENT.noting(ENTERED),
         tag="namespaces",
         errors=(NotFound,),
     )
     async def describe_namespace(self, call: Call, name: str) -> Namespace:
         """Describe a namespace."""
+        if not self._sees(call, name):
+            raise AccessRefused(f"user {call.user.name!r} has no permission on namespace {name!r}")
         return self._accounts.namespace(name)
 
     @operation(
@@ -282,6 +289,7 @@ class Admin:
     async def put_namespace(self, call: Call, name: str, body: NamespaceBody) -> Answer:
         """Make a namespace, or change its limits. Its storage is for good."""
         limits = body.given()
+        note(**{name: str(value) for name, value in limits.items()})
         if self._accounts.has_namespace(name):
             refuse_if_only_new(call.request, f"namespace {name!r}")
             if body.storage is not UNSET:
@@ -299,6 +307,7 @@ class Admin:
     )
     async def put_limits(self, call: Call, name: str, body: LimitsBody) -> None:
         """Change the limits of a namespace."""
+        note(**{name: str(value) for name, value in body.given().items()})
         await self._commit(self._accounts.set_limits(name, body.given()))
 
     @operation(
@@ -353,6 +362,7 @@ class Admin:
         info, token, lsn = self._tokens.issue(
             user, now_ms, expires_ms, body.description, name=body.name, scopes=scopes
         )
+        note(token=info.id, token_of=user)
         await self._commit(lsn)
         return IssuedToken(token, info)
 
@@ -367,6 +377,10 @@ class Admin:
     async def revoke_token(self, call: Call, token_id: str) -> None:
         """Revoke a token: what was opened with it is closed."""
         await self._commit(self._tokens.revoke(token_id))
+
+    def _sees(self, call: Call, namespace: str) -> bool:
+        may_enter = self._accounts.can_enter(call.user.name, namespace, scopes_of(call.user))
+        return call.user.may_monitor or may_enter
 
     def _require_own(self, call: Call, user: str) -> None:
         if user != call.user.name and not call.user.is_administrator:

@@ -25,7 +25,7 @@ from braidmq.wire.mqtt.text import check_filter
 STEPS_PER_TURN = 500
 """About a millisecond of a walk through retained messages, or topics."""
 
-OWN = "the caller's own; an administrator sees all"
+OWN = "the caller's own; with `monitoring` everybody's"
 
 
 class UnknownSession(NotFound):
@@ -194,8 +194,7 @@ class Clients:
         seen = (
             each
             for each in self._mqtt.sessions(query.namespace)
-            if each.client_id > after
-            and (call.user.is_administrator or each.user == call.user.name)
+            if each.client_id > after and (call.user.may_monitor or each.user == call.user.name)
         )
         found, more = first_of(list(islice(seen, query.limit + 1)), query.limit)
         return Page(
@@ -297,7 +296,7 @@ class Clients:
             each
             for each in self._context.node_loop.sessions.history(before)
             if each.namespace == query.namespace
-            and (call.user.is_administrator or each.user == call.user.name)
+            and (call.user.may_monitor or each.user == call.user.name)
         )
         found, more = first_of(list(islice(seen, query.limit + 1)), query.limit)
         return Page(found, cursor_of([found[-1].number]) if more else "")

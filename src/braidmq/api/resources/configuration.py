@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from braidmq.api.endpoints import Call, operation
+from braidmq.api.requests import note
 from braidmq.model.errors import BadSetting, NotFound
 from braidmq.security.rights import ADMINISTRATOR
 
@@ -51,4 +52,9 @@ class Configuration:
         """
         if self._reloader is None:
             raise NotFound("this node was not started with a configuration")
-        return await self._reloader.reload()
+        found = await self._reloader.reload()
+        note(
+            settings=[each.key for each in found.changed],
+            after_restart=[each.key for each in found.restart],
+        )
+        return found

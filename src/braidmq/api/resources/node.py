@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -14,6 +14,7 @@ from braidmq.api.endpoints import Call, operation
 from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.model.errors import NotFound
 from braidmq.net.listeners import Listener
+from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_handshakes import TlsPort
 from braidmq.runtime.sessions import ChannelInfo, Session, SessionInfo
 from braidmq.security.records import User, kept_name
@@ -138,6 +139,10 @@ class ListenerInfo(msgspec.Struct, frozen=True):
     certificates: Annotated[
         tuple[CertificateInfo, ...], Meta(description="What new connections are shown")
     ]
+    warnings: Annotated[
+        tuple[str, ...],
+        Meta(description="What is careless about it: open to the network without TLS, say"),
+    ]
 
 
 def _certificates_of(port: TlsPort) -> tuple[CertificateInfo, ...]:
@@ -149,8 +154,13 @@ def _certificates_of(port: TlsPort) -> tuple[CertificateInfo, ...]:
 
 class Node:
     def __init__(
-        self, context: ApiContext, figures: Figures, listeners: Sequence[Listener] = ()
+        self,
+        context: ApiContext,
+        figures: Figures,
+        listeners: Sequence[Listener] = (),
+        warnings_of: Callable[[ListenerSpec], Iterable[str]] = lambda _: (),
     ) -> None:
+        self._warnings_of = warnings_of
         self._context = context
         self._figures = figures
         self._listeners = listeners
@@ -177,6 +187,7 @@ class Node:
                 each.connection_count,
                 each.tls is not None,
                 () if each.tls is None else _certificates_of(each.tls),
+                tuple(self._warnings_of(each.spec)),
             )
             for _, each in found
         ]
@@ -185,7 +196,7 @@ class Node:
     @operation(
         "GET",
         "/v1/connections",
-        right=listing("the caller's own; an administrator sees all"),
+        right=listing("the caller's own; with `monitoring` everybody's"),
         tag="node",
         errors=(NotFound,),
     )
@@ -194,7 +205,7 @@ class Node:
     ) -> list[SessionInfo] | Page:
         """List the connections of other protocols to a namespace, the oldest first.
 
-        Those of the caller; administrators see everybody's.
+        Those of the caller; with the tag `monitoring` everybody's.
         """
         found, cursor = await page_of(
             (each.describe() for each in self._context.node_loop.sessions.all()),
@@ -203,7 +214,7 @@ class Node:
             tuple[int, str],
             keep=lambda each: (
                 each.namespace == query.namespace
-                and (call.user.is_administrator or each.user == call.user.name)
+                and (call.user.may_monitor or each.user == call.user.name)
             ),
         )
         return Page(found, cursor)

@@ -8,13 +8,14 @@ from braidmq.api.context import NUMBER_MAX, ApiContext
 from braidmq.api.endpoints import Answer, Body, Call, operation, refuse_if_only_new
 from braidmq.api.paging import ListQuery, Page, page_of
 from braidmq.api.problems import PreconditionFailed
+from braidmq.api.requests import note
 from braidmq.engine.errors import TooManyResizes, UnknownTemplate
 from braidmq.engine.policy import IllegalPolicy
 from braidmq.gateways import policies
 from braidmq.gateways.policies import ApplyTo, Policy
 from braidmq.model.errors import BadRequest, NotFound
 from braidmq.security.records import kept_name
-from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering
+from braidmq.security.rights import ADMINISTRATOR, TARGETS, administering, managing
 
 
 class PolicyBody(Body, frozen=True):
@@ -43,7 +44,7 @@ class Policies:
     @operation(
         "GET",
         "/v1/policies/{namespace}",
-        right=administering("namespace"),
+        right=managing("namespace"),
         tag="policies",
         errors=(NotFound,),
     )
@@ -56,7 +57,7 @@ class Policies:
     @operation(
         "GET",
         "/v1/policies/{namespace}/{name}",
-        right=administering("namespace"),
+        right=managing("namespace"),
         tag="policies",
         errors=(NotFound, UnknownTemplate),
     )
@@ -79,6 +80,12 @@ class Policies:
         """Make or change a policy; queues and exchanges that match follow at once."""
         policy = Policy(
             namespace, name, body.pattern, body.definition, body.priority, body.apply_to
+        )
+        note(
+            pattern=body.pattern,
+            definition=str(body.definition),
+            priority=body.priority,
+            apply_to=body.apply_to,
         )
         engine = self._context.engine()
         known = any(each.name == name for each in policies.list_policies(engine, namespace))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from braidmq import __version__
 from braidmq.gateways.amqp.renewal import logged_in
 from braidmq.gateways.amqp.settings import Product
+from braidmq.logs import log_login, testify
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.model.limits import KIB
 from braidmq.security.accounts import is_loopback
@@ -151,12 +152,12 @@ class Handshake:
             self._welcome(found)
 
     def _welcome(self, user: User) -> None:
-        logged_in(self._connection, user)
+        connection = self._connection
+        logged_in(connection, user)
+        log_login("amqp", user.name, connection.peer, self._mechanism)
         self._state = self._await_tune_ok
-        offer = self._connection.settings
-        self._connection.send(
-            tune_frame(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s)
-        )
+        offer = connection.settings
+        connection.send(tune_frame(offer.channel_max, offer.frame_bytes_max, offer.heartbeat_s))
 
     def _refuse_login(self, user: str, error: BraidError) -> None:
         connection = self._connection
@@ -195,6 +196,8 @@ class Handshake:
         if not connection.accounts.has_namespace(vhost):
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
         if not connection.accounts.can_enter(connection.user, vhost, scopes_of(connection.login)):
+            facts = {"protocol": "amqp", "namespace": vhost}
+            testify("refused", "enter namespace", connection.log_fields() | facts)
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"access to vhost '{vhost}' refused for user '{connection.user}'",

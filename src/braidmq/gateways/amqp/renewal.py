@@ -4,6 +4,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from braidmq.logs import log_login
 from braidmq.model.errors import BraidError
 from braidmq.security.accounts import is_loopback
 from braidmq.security.records import TokenUser, User, scopes_of
@@ -91,6 +92,7 @@ def _renew(connection: "AmqpConnection", user: User, reason: str) -> None:
     facts: dict[str, object] = {"reason": reason[:256]} if reason else {}
     if isinstance(user, TokenUser) and user.expires_ms is not None:
         facts["expires_ms"] = user.expires_ms
+    log_login("amqp", user.name, connection.peer, "update-secret")
     logger.info("secret updated", extra={**connection.log_fields(), **facts})
     if connection.grants is not before:
         accounts.refresh()

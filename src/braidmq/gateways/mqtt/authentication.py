@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.errors import translate
+from braidmq.logs import log_login
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.security.accounts import GUEST, is_loopback
 from braidmq.security.records import TokenUser, User, scopes_of
@@ -76,6 +77,15 @@ async def _by_token(connection: "MqttConnection", user: str, token: bytes) -> Us
     return await tokens.authenticate(user, token, loopback)
 
 
+def shown_by(connection: "MqttConnection", packet: Connect, user: User) -> str:
+    """What somebody who was let in showed."""
+    if isinstance(user, TokenUser):
+        return "token"
+    if packet.password:
+        return "password"
+    return "certificate" if connection.transport.certified_user == user.name else "nothing"
+
+
 def logged_in(connection: "MqttConnection", user: User) -> None:
     """For the first time, or anew."""
     connection.login, connection.user = user, user.name
@@ -125,9 +135,10 @@ async def _renew(connection: "MqttConnection", token: bytes) -> None:
     if connection.is_closed:
         return
     logged_in(connection, user)
+    log_login("mqtt", user.name, connection.transport.peer, "AUTH")
     connection.log(logging.INFO, "token renewed")
     accounts = connection.gateway.accounts
-    grants = accounts.grants(user.name, connection.namespace, scopes_of(user))
+    grants = accounts.grants(user.name, connection.namespace, scopes_of(user), connection.client_id)
     if grants is not connection.grants:
         connection.grants = grants
         connection.sessions.regrant(connection.session, grants)

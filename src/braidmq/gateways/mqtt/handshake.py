@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from braidmq.gateways.mqtt.aliases import Aliases
-from braidmq.gateways.mqtt.authentication import check_method, logged_in, recognise
+from braidmq.gateways.mqtt.authentication import check_method, logged_in, recognise, shown_by
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.message import PACKET_BYTES_ANY
 from braidmq.gateways.mqtt.outbox import IN_FLIGHT_MAX
 from braidmq.gateways.mqtt.publisher import state_topic
 from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.translation import due_in
+from braidmq.logs import log_login
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.security.accounts import GUEST
 from braidmq.security.records import ROOT_NAMESPACE, scopes_of
@@ -117,7 +118,11 @@ class Handshake:
         logged_in(connection, found)
         gateway.accounts.require_entry(found, namespace)
         gateway.admit(connection, namespace)
-        connection.grants = gateway.accounts.grants(found.name, namespace, scopes_of(found))
+        connection.grants = gateway.accounts.grants(
+            found.name, namespace, scopes_of(found), connection.client_id
+        )
+        by = shown_by(connection, packet, found)
+        log_login("mqtt", found.name, connection.transport.peer, by)
         if packet.will is not None:
             connection.check_publish(packet.will.topic)
             due_in(packet.will.properties.user_properties, connection.node_loop.now_ms())

@@ -91,7 +91,7 @@ class Sessions:
         """The session of a client that connects, and whether it was there before. A connection it
         still has is taken over, and the caller has said so to it already. ``scopes``: what its
         token says it may."""
-        grants = self._router.accounts.grants(user, namespace, scopes)
+        grants = self._router.accounts.grants(user, namespace, scopes, client_id)
         session = self._sessions.get((namespace, client_id))
         present = session is not None and not clean_start and session.user == user
         if session is not None and not present:
@@ -124,7 +124,8 @@ class Sessions:
                 raise MqttError(
                     Reason.NOT_AUTHORIZED, f"the client id {client_id!r} belongs to another user"
                 )
-            found.grants = self._router.accounts.grants(user, namespace)  # nobody's so far
+            # nobody's so far
+            found.grants = self._router.accounts.grants(user, namespace, client_id=client_id)
         return found
 
     # --- going ---
@@ -246,16 +247,21 @@ class Sessions:
         other way to say that there is nothing to hear any more."""
         for session in [each for each in self._sessions.values() if each.user == user]:
             if session.namespace == namespace:
-                self._end_unreadable(session)
+                # Other patterns may name clients, or not any more.
+                grants = self._router.accounts.grants(
+                    user, namespace, session.grants.scopes, session.client_id
+                )
+                self._hold(session, grants)
 
     def regrant(self, session: Session, grants: Grants) -> None:
         """Its client has another token: what that does not allow ends."""
-        session.grants = grants
         self._router.accounts.refresh()
-        self._end_unreadable(session)
+        self._hold(session, grants)
 
-    def _end_unreadable(self, session: Session) -> None:
-        namespace, grants = session.namespace, session.grants
+    def _hold(self, session: Session, grants: Grants) -> None:
+        namespace, session.grants = session.namespace, grants
+        if session.connection is not None:
+            session.connection.grants = grants
         lost = [each for each in session.subscriptions if not may_subscribe(grants, each)]
         queues = [
             each.filter

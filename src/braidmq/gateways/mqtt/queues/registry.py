@@ -60,8 +60,7 @@ class Queues:
             return topic
         grants.need_configure(self.name_of(namespace, address))
         topic = self.make(namespace, address)
-        facts = {"namespace": namespace, "user": grants.user}
-        log_change("mqtt", "queue.create", topic.name, **facts)
+        log_change("mqtt", "queue.create", topic.name, namespace=namespace, user=grants.user)
         return topic
 
     def make(self, namespace: str, address: Address) -> Topic:

@@ -1,0 +1,1 @@
+"""Who did what from where: files of JSON lines, and a topic."""
