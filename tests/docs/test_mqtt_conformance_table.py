@@ -7,7 +7,7 @@ from pages import DOCS
 from tests.differential.mqtt.registry import load
 
 TESTS = Path(__file__).parents[1]
-FOLDERS = ("clients/mqtt", "wire/mqtt", "gateways/mqtt")
+FOLDERS = ("clients/mqtt", "wire/mqtt", "gateways/mqtt", "rights")
 
 STATEMENTS = {
     "1.5.4": 3, "1.5.5": 1, "1.5.7": 1, "2.1.3": 1, "2.2.1": (2, 6), "2.2.2": 1, "3.1.0": 2,
