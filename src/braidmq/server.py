@@ -37,8 +37,10 @@ from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_certificates import Certificates
 from braidmq.net.tls_handshakes import TlsPort, refuse_tls
 from braidmq.net.web_origins import WebCallers
+from braidmq.runtime.namespace_limits import NamespaceQuotas
 from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.rate_settings import RateSettings
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.tokens import Tokens
@@ -120,6 +122,8 @@ class Node:
             listeners,
             certificates,
             self.reloading,
+            node_loop.rates.counts,
+            lambda: self.accounts.failed_logins.held_back,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -128,6 +132,7 @@ class Node:
             config.http.origins,
         )
         NamespaceContents(node_loop, self.accounts)
+        NamespaceQuotas(node_loop, self.accounts).restore()
         http = make_api(
             node_loop,
             self.accounts,
@@ -142,6 +147,14 @@ class Node:
             MqttLists(mqtt),
             self.reloading,
         )
+
+        def rates(settings: RateSettings) -> None:
+            node_loop.rates.replace(settings)
+            self.accounts.failed_logins.replace(
+                settings.failed_logins, settings.failed_login_wait_max_s, settings.limit_loopback
+            )
+
+        rates(config.rates)
 
         def ready(_: Config) -> Callable[[], None]:
             """What follows is journaled in part. Raises StorageFailed."""
@@ -160,6 +173,7 @@ class Node:
             "metrics": taking("metrics", metrics.replace),
             "alerts": taking("alerts", alerts.replace),
             "usage": taking("usage", node_loop.usage.replace),
+            "rates": taking("rates", rates),
         }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,
@@ -195,7 +209,9 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        node_loop = NodeLoop(self._engine, self._clock, loop, usage=self._config.usage)
+        node_loop = NodeLoop(
+            self._engine, self._clock, loop, usage=self._config.usage, rates=self._config.rates
+        )
         try:
             alerts = Alerts(self._config.alerts)
             node_loop.listeners.append(alerts.hear)

@@ -13,6 +13,7 @@ from braidmq.api.context import ApiContext
 from braidmq.api.endpoints import BODY_BYTES_MAX
 from braidmq.api.guard import Guard
 from braidmq.api.resources.admin import Admin
+from braidmq.engine.quotas import Quotas
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
@@ -72,7 +73,7 @@ def logins(accounts: Accounts) -> Iterator[Logins]:
 @pytest.fixture
 def app(store: Store, accounts: Accounts, logins: Logins, commits: Commits) -> Any:
     tokens, clock = Tokens(store, accounts), FakeClock()
-    admin = Admin(accounts, logins, tokens, commits, clock)
+    admin = Admin(accounts, logins, tokens, commits, clock, Quotas())
     # Nothing of an administrator's concerns the engine.
     context = cast(ApiContext, SimpleNamespace(access=Access(accounts, logins, tokens, clock)))
     guard = Guard(context, tokens, MetricsSettings())

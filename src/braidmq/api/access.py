@@ -40,7 +40,7 @@ class Access:
         return Caller(NOBODY, lambda: True)
 
     def is_local(self, request: HTTPConnection) -> bool:
-        return request.client is not None and is_loopback(request.client.host)
+        return is_loopback(host_of(request))
 
     async def authenticate(self, request: HTTPConnection) -> Caller:
         """Raises NotAuthenticated or AccessRefused."""
@@ -53,9 +53,9 @@ class Access:
         name = ""
         try:
             if scheme.lower() == "bearer":
-                return self._by_token(secret.strip(), self.is_local(request))
+                return self._by_token(secret.strip(), host_of(request))
             name, password = basic_credentials(scheme, secret)
-            return await self._by_password(name, password, self.is_local(request))
+            return await self._by_password(name, password, host_of(request))
         except AccessRefused as error:
             # A browser asks without credentials first: that is no attempt to log in.
             if scheme:
@@ -63,7 +63,7 @@ class Access:
             raise
 
     def _note_failure(self, name: str, request: HTTPConnection, error: AccessRefused) -> None:
-        peer = "?" if request.client is None else request.client.host
+        peer = host_of(request) or "?"
         self.accounts.failed_logins.note(PROTOCOL, name, peer, str(error))
 
     def _by_certificate(self, name: str, request: HTTPConnection) -> Caller:
@@ -74,17 +74,27 @@ class Access:
             raise
         return self._current(user)
 
-    def _by_token(self, text: str, loopback: bool) -> Caller:
-        user = self._tokens.authenticate(text, self._clock.wall_ms(), loopback)
+    def _by_token(self, text: str, host: str) -> Caller:
+        failed, loopback, now_ms = (
+            self.accounts.failed_logins,
+            is_loopback(host),
+            self._clock.now_ms(),
+        )
+        failed.require_calm("", host, now_ms, loopback=loopback)
+        try:
+            user = self._tokens.authenticate(text, self._clock.wall_ms(), loopback)
+        except NotAuthenticated:
+            failed.failed("", host, now_ms, loopback=loopback)
+            raise
 
         def is_current() -> bool:
             return self._tokens.is_valid(text, self._clock.wall_ms())
 
         return Caller(user, is_current)
 
-    async def _by_password(self, name: str, password: bytes, loopback: bool) -> Caller:
+    async def _by_password(self, name: str, password: bytes, host: str) -> Caller:
         now_ms = self._clock.now_ms()
-        return self._current(await self._logins.authenticate(name, password, now_ms, loopback))
+        return self._current(await self._logins.authenticate(name, password, now_ms, host))
 
     def _current(self, user: User) -> Caller:
         stamp = self.accounts.login_stamp(user.name)
@@ -98,6 +108,10 @@ class Access:
                 raise NotFound(f"there is no namespace {namespace!r}")
             raise AccessRefused(f"user {user.name!r} has no permission on namespace {namespace!r}")
         return self.accounts.grants(user.name, namespace)
+
+
+def host_of(request: HTTPConnection) -> str:
+    return "" if request.client is None else request.client.host
 
 
 def basic_credentials(scheme: str, secret: str) -> tuple[str, bytes]:

@@ -136,12 +136,19 @@ def make_api(
         Clients(context, mqtt),
         QuarantineResource(context),
         Configuration(reloader),
-        Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
+        Admin(
+            accounts,
+            logins,
+            tokens,
+            node_loop.durable,
+            node_loop.clock,
+            node_loop.view.state.quotas,
+        ),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures)
     guard = Guard(context, tokens, metrics, mqtt)
-    app = App(guard, resources, stream, web, node_loop.input_budget)
+    app = App(guard, resources, stream, web, node_loop.input_budget, node_loop.rates)
     accounts.watch(Withdrawals(context, waiting).on_change)
     app.on_stop += [waiting.stop, stream.stop]
     app.on_settings.append(waiting.replace)

@@ -16,6 +16,7 @@ from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.net.settings import ListenerSettings
 from braidmq.net.tls_settings import TlsSettings
+from braidmq.runtime.rate_settings import RateSettings
 from braidmq.runtime.usage import UsageSettings
 from braidmq.storage.settings import StorageSettings
 
@@ -78,6 +79,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
+    rates: RateSettings = RateSettings()
     retention: RetentionSettings = RetentionSettings()
     amqp: AmqpSettings = AmqpSettings()
     mqtt: MqttSettings = MqttSettings()

@@ -21,6 +21,7 @@ from braidmq.alerts.sending import AlertCounts
 from braidmq.engine.engine import Engine
 from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
+from braidmq.metrics.limits import LimitsCollector
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.tls import TlsCollector
 from braidmq.metrics.topics import TopicSeries
@@ -104,6 +105,8 @@ class Metrics:
         listeners: Sequence[Listener] = (),
         certificates: Certificates | None = None,
         reloads: ReloadCounts | None = None,
+        rates: Mapping[tuple[str, str], int] | None = None,
+        held_back: Callable[[], int] = int,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
@@ -111,6 +114,8 @@ class Metrics:
         self._listeners = listeners
         self._certificates = certificates
         self._reloads = reloads
+        self._rates = {} if rates is None else rates
+        self._held_back = held_back
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self.replace(settings or MetricsSettings())
@@ -148,6 +153,8 @@ class Metrics:
         registry.register(ListenerCollector(self._listeners))
         if self._certificates is not None:
             registry.register(TlsCollector(self._certificates))
+        limits = LimitsCollector(self._engine.state.quotas, self._rates, self._held_back())
+        registry.register(limits)
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
         if self._reloads is not None:

@@ -4,8 +4,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from braidmq.model.errors import BraidError, Kind
-from braidmq.security.accounts import Accounts, Attempt
+from braidmq.model.errors import BraidError, Kind, NotAuthenticated
+from braidmq.security.accounts import Accounts, Attempt, is_loopback
 from braidmq.security.passwords import Password, PasswordHash, hash_password
 from braidmq.security.records import User
 
@@ -28,20 +28,33 @@ class Logins:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="braid-login")
         self._running: dict[bytes, asyncio.Future[bool]] = {}
 
-    async def authenticate(
-        self, name: str, password: Password, now_ms: int, loopback: bool
-    ) -> User:
-        """Raises as ``Accounts.finish`` does, and TooManyLogins."""
-        attempt = self._accounts.begin(name, password, now_ms, loopback)
+    async def authenticate(self, name: str, password: Password, now_ms: int, host: str) -> User:
+        """Raises as ``Accounts.finish`` does, TooManyLogins and TooManyFailures."""
+        attempt = self._begin(name, password, now_ms, host)
         if attempt.outcome is None:
             attempt.outcome = await self._verify(attempt)
-        return self._accounts.finish(attempt, now_ms)
+        return self._finish(attempt, now_ms, host)
 
-    def recognise(self, name: str, password: Password, now_ms: int, loopback: bool) -> User | None:
+    def recognise(self, name: str, password: Password, now_ms: int, host: str) -> User | None:
         """Who was verified a short while ago, without a thread; None says that ``authenticate``
         has to find out. Raises as that does."""
-        attempt = self._accounts.begin(name, password, now_ms, loopback)
-        return None if attempt.outcome is None else self._accounts.finish(attempt, now_ms)
+        attempt = self._begin(name, password, now_ms, host)
+        return None if attempt.outcome is None else self._finish(attempt, now_ms, host)
+
+    def _begin(self, name: str, password: Password, now_ms: int, host: str) -> Attempt:
+        loopback = is_loopback(host)
+        self._accounts.failed_logins.require_calm(name, host, now_ms, loopback=loopback)
+        return self._accounts.begin(name, password, now_ms, loopback)
+
+    def _finish(self, attempt: Attempt, now_ms: int, host: str) -> User:
+        failed = self._accounts.failed_logins
+        try:
+            found = self._accounts.finish(attempt, now_ms)
+        except NotAuthenticated:
+            failed.failed(attempt.name, host, now_ms, loopback=attempt.loopback)
+            raise
+        failed.succeeded(attempt.name, host)
+        return found
 
     def certified(self, name: str, loopback: bool) -> User:
         """Who showed a certificate that stands for ``name``. Raises as ``authenticate`` does."""

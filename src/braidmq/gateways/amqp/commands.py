@@ -289,7 +289,7 @@ class Commands:
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
         )
-        self._connection.gateway.require_queue_room(channel.vhost)
+        self._connection.gateway.require_queue_room(channel.vhost, queue_type(arguments))
         durable = method.durable and not method.exclusive
         topic = engine.topics.create(
             channel.vhost,
@@ -521,6 +521,7 @@ class Commands:
                 ReplyCode.NOT_IMPLEMENTED,
                 f"queue '{topic.name}' in vhost '{channel.vhost}' does not support global qos",
             )
+        self._connection.rates.subscribe()
         if is_assigned(topic, method.arguments):
             self._join_group(channel, topic, method, target)
         else:

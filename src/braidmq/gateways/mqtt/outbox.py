@@ -429,7 +429,9 @@ class Outbox:
             )
             if data:
                 self._counters.sent += end - first
-                self._meter.gave(end - first, batch.value_bytes_between(first, end))
+                size = batch.value_bytes_between(first, end)
+                self._meter.gave(end - first, size)
+                port.rates.gave(end - first, size)
                 port.send(data)
                 if alias and not is_set and port.aliases is not None:
                     port.aliases.sent(topic, alias)

@@ -13,6 +13,7 @@ from braidmq.gateways.mqtt.retained_sending import RetainedSending
 from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError, ProtocolError
@@ -80,9 +81,11 @@ class Subscriber:
         lsn: Lsn | None = None
         for requests in _parts(packet.requests):
             reasons += [
-                self._subscribe_to_queue(request, packet.properties, queues, texts)
+                self._too_fast(texts)
+                or self._subscribe_to_queue(request, packet.properties, queues, texts)
                 if is_queue_filter(request.filter)
-                else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
+                else self._too_fast(texts)
+                or self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
                 for request in requests
             ]
             for each in wanted[known:]:
@@ -109,6 +112,15 @@ class Subscriber:
             lsn = connection.node_loop.pending_lsn()
         answer = SubAck(packet.packet_id, tuple(reasons))
         connection.answers.reply(connection.encoded(answer, "; ".join(texts)), lsn, answered)
+
+    def _too_fast(self, texts: list[str]) -> int:
+        """Why one more subscription is refused; 0 if it is not."""
+        try:
+            self._connection.rates.subscribe()
+        except RateExceeded as error:
+            texts.append(str(error))
+            return Reason.QUOTA_EXCEEDED
+        return 0
 
     def _subscribe_to_queue(
         self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]

@@ -16,7 +16,6 @@ from braidmq.gateways.translation import TO_PARTITION, queue_partition, queue_re
 from braidmq.logs import log_change
 from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
 from braidmq.record.batch import RecordBatch
-from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.permissions import Grants
@@ -73,10 +72,9 @@ class Queues:
         return topics.create(namespace, name, now_ms=now_ms, kind="queue")
 
     def require_room(self, namespace: str) -> None:
-        """A namespace may limit its topics."""
-        limit = reached_queue_limit(self._accounts, self._node_loop.view, namespace)
-        if limit is not None:
-            raise TooManyQueues(f"namespace {namespace!r} has reached its limit of {limit} topics")
+        """A namespace may limit its topics, and which of them are queues."""
+        self._node_loop.view.state.quotas.require(namespace, "max_topics")
+        self._node_loop.view.state.quotas.require(namespace, "max_queues")
 
     def group(self, topic: Topic, name: str) -> Subscription:
         """The subscription of a group, made if there is none."""
