@@ -9,7 +9,6 @@ from braidmq.engine.settling import Settling
 from braidmq.engine.state import EngineState
 from braidmq.engine.subscriptions import Subscriptions
 from braidmq.engine.topics import Consumer, Credit, Mode, Receiver, Subscription
-from braidmq.model.ids import PRIVATE_PREFIX
 
 IN_FLIGHT_MAX = 1000
 """Messages in flight at one consumer unless it says otherwise (catalogue row D7)."""
@@ -50,8 +49,6 @@ class Consumers:
                 f"has a consumer already"
             )
         if not passive:
-            if not subscription.topic.name.startswith(PRIVATE_PREFIX):
-                self._state.quotas.require(subscription.topic.namespace, "max_consumers")
             subscription.exclusive = exclusive
         if visibility_ms is None:
             visibility_ms = subscription.topic.policy.visibility_ms

@@ -544,6 +544,7 @@ class Commands:
         subscription = self._subscription_for(channel, topic, method)
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
+        self._node_loop.view.state.quotas.require(channel.vhost, "max_consumers")
         try:
             target.consumer = self._node_loop.engine().consumers.attach(
                 subscription,

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from braidmq.engine.errors import LimitReached
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queues.admin import is_admin
@@ -125,12 +126,16 @@ class Subscriber:
     def _subscribe_to_queue(
         self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]
     ) -> int:
-        client = self._connection.queue_client()
+        connection = self._connection
+        client, quotas = connection.queue_client(), connection.node_loop.view.state.quotas
         try:
+            if request.filter not in connection.session.queues:
+                # Those of this packet are consumers once it is answered.
+                quotas.require(connection.namespace, "max_consumers", len(wanted) + 1)
             wanted.append(client.subscribe(request, split_share(request.filter), given))
-        except MqttError as error:
+        except (MqttError, LimitReached) as error:
             texts.append(str(error))
-            return error.reason
+            return translate(error).reason
         return wanted[-1].qos
 
     def _subscribe_one(self, request: Request, identifier: int, wanted: list[Subscription]) -> int:
