@@ -18,7 +18,7 @@ from braidmq.metrics.settings import MetricsSettings
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.net.web_origins import WebCallers
-from braidmq.security.accounts import Accounts
+from braidmq.security.accounts import LIMITS, Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.passwords import PasswordHash
 from braidmq.security.tokens import Tokens
@@ -156,7 +156,8 @@ async def test_namespaces_and_permissions_with_names_that_need_encoding(
     limits = {"max_connections": 5, "max_queues": None}
     assert (await client.put("/v1/namespaces/sh%2Fop", json=limits)).status_code == 201
     got = await client.get("/v1/namespaces/sh%2Fop")
-    assert got.json() == {"name": "sh/op", **limits, "storage": "disk"}
+    none = dict.fromkeys(LIMITS)
+    assert got.json() == {"name": "sh/op", **none, **limits, "storage": "disk"}
     await client.put("/v1/namespaces/sh%2Fop/limits", json={"max_queues": 3})
     assert accounts.namespace("sh/op").max_connections == 5
     assert accounts.namespace("sh/op").max_queues == 3

@@ -157,7 +157,7 @@ def show_quotas(
 
     Example: braid namespaces quotas shop
     """
-    out.show(node.global_api().get("namespaces", name, "quotas"), QUOTA_COLUMNS)
+    out.show(node.global_api().every("namespaces", name, "quotas"), QUOTA_COLUMNS)
 
 
 @app.command()

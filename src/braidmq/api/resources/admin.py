@@ -316,13 +316,16 @@ class Admin:
         tag="namespaces",
         errors=(NotFound,),
     )
-    async def list_quotas(self, call: Call, name: str) -> list[QuotaUsage]:
-        """List the quotas of a namespace, with what is used of each."""
+    async def list_quotas(
+        self, call: Call, name: str, query: ListQuery
+    ) -> list[QuotaUsage] | Page:
+        """List the quotas that a namespace has, by name, with what is used of each."""
         self._accounts.namespace(name)
-        return [
+        found = [
             QuotaUsage(each.quota, each.limit, each.used, each.is_near)
             for each in self._quotas.usage(name)
         ]
+        return Page(*await page_of(found, query, lambda each: (each.quota,), tuple[str]))
 
     @operation(
         "DELETE",
