@@ -209,9 +209,7 @@ class Node:
         self._say_recovered()
         if self._config.node.dev:
             say(OPEN_WARNING)
-        node_loop = NodeLoop(
-            self._engine, self._clock, loop, usage=self._config.usage, rates=self._config.rates
-        )
+        node_loop = NodeLoop(self._engine, self._clock, loop, usage=self._config.usage)
         try:
             alerts = Alerts(self._config.alerts)
             node_loop.listeners.append(alerts.hear)

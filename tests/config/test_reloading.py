@@ -329,10 +329,10 @@ CASES: dict[str, tuple[Any, Probe, Any]] = {
         True,
     ),
     "rates.over_limit": ("refuse", state(lambda node: node.node_loop.rates.refuses), True),
-    "rates.failed_logins": (7, state(lambda node: node.accounts.failed_logins.free), 7),
+    "rates.failed_logins": (7, state(lambda node: node._node.accounts.failed_logins.free), 7),
     "rates.failed_login_wait_max_s": (
         7,
-        state(lambda node: node.accounts.failed_logins.wait_max_s),
+        state(lambda node: node._node.accounts.failed_logins.wait_max_s),
         7,
     ),
 }

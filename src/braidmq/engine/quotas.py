@@ -2,11 +2,12 @@
 
 One namespace's use never counts for another's. What there is of a thing is counted by who has it,
 when somebody asks for more of it in a namespace that limits it: nothing is counted for those that
-do not. Storage is added up as it is published to, and counted anew by ``look``.
+do not. Storage is added up as it is published to, and counted anew when that says it is used up,
+and by ``look``.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +18,9 @@ STORAGE: Final = "max_storage_bytes"
 WARN_AT: Final = 0.8
 CALM_BELOW: Final = 0.75
 """A warning is not said again until less than this was in use."""
+
+LOOKED_AT_ONCE: Final = 2
+"""Namespaces: to count what one has may take a look at all topics of the node."""
 
 Count = Callable[[str], int]
 """How much a namespace has."""
@@ -43,6 +47,11 @@ class Quotas:
         self._limits: dict[str, Mapping[str, int]] = {}
         self._counts: dict[str, Count] = {}
         self._stored: dict[str, int] = {}
+        self._counted: dict[str, int] = {}
+        """In which look the storage of a namespace was counted last."""
+        self._looks = 0
+        self._next: deque[str] = deque()
+        """Namespaces, in the order in which they are looked at."""
         self._warned: set[tuple[str, str]] = set()
 
     def count_by(self, quota: str, count: Count) -> None:
@@ -56,8 +65,10 @@ class Quotas:
         else:
             self._limits.pop(namespace, None)
         self._stored.pop(namespace, None)
+        self._counted.pop(namespace, None)
         if STORAGE in limits:
-            self._stored[namespace] = self._counts[STORAGE](namespace)
+            self._count_stored(namespace)
+        self._next = deque(self._limits)
         self.limits_storage = bool(self._stored)
         self._warned = {each for each in self._warned if each[0] != namespace}
 
@@ -74,9 +85,16 @@ class Quotas:
         if stored is None:
             return
         limit = self._limits[namespace][STORAGE]
+        if stored + size > limit and self._counted[namespace] != self._looks:
+            stored = self._count_stored(namespace)
         if stored + size > limit:
             raise self._reached(namespace, STORAGE, limit)
         self._stored[namespace] = stored + size
+
+    def _count_stored(self, namespace: str) -> int:
+        found = self._stored[namespace] = self._counts[STORAGE](namespace)
+        self._counted[namespace] = self._looks
+        return found
 
     def _reached(self, namespace: str, quota: str, limit: int) -> LimitReached:
         self.refused[namespace, quota] += 1
@@ -102,10 +120,18 @@ class Quotas:
                 yield namespace, use
 
     def look(self) -> None:
-        """Every now and then: count what is stored anew, and warn of what is nearly used up."""
-        for namespace in self._stored:
-            self._stored[namespace] = self._counts[STORAGE](namespace)
-        for namespace, use in self.all_usage():
+        """Every now and then, at a few of them: count what is stored anew, and warn of what is
+        nearly used up."""
+        self._looks += 1
+        for _ in range(min(LOOKED_AT_ONCE, len(self._next))):
+            namespace = self._next.popleft()
+            self._next.append(namespace)
+            if namespace in self._stored:
+                self._count_stored(namespace)
+            self._warn(namespace)
+
+    def _warn(self, namespace: str) -> None:
+        for use in self.usage(namespace):
             key = (namespace, use.quota)
             if use.is_near and key not in self._warned:
                 self._warned.add(key)

@@ -33,7 +33,6 @@ from braidmq.runtime.pauses import Pauses
 from braidmq.runtime.pipeline_runs import Pipelines
 from braidmq.runtime.publish_batcher import PendingBatch, PublishBatcher, Publisher
 from braidmq.runtime.rate_limits import RateLimits
-from braidmq.runtime.rate_settings import RateSettings
 from braidmq.runtime.sessions import Sessions
 from braidmq.runtime.sliced_work import SlicedWork, Steps
 from braidmq.runtime.turns import Turns
@@ -93,9 +92,7 @@ class NodeLoop:
         loop: asyncio.AbstractEventLoop,
         workers: Callable[[Store, asyncio.AbstractEventLoop], DiskWorkers] = Workers,
         usage: UsageSettings | None = None,
-        rates: RateSettings | None = None,
     ) -> None:
-        """Without ``rates`` nobody is too fast."""
         self._engine = engine
         self.view = EngineView(engine)
         """The engine, for who only looks."""
@@ -141,7 +138,7 @@ class NodeLoop:
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
         waits = WheelWaits(engine, loop, self.now_ms, self.schedule_turn)
-        self.rates = RateLimits(self.now_ms, waits.after, rates)
+        self.rates = RateLimits(self.now_ms, waits.after)
         self.rates.on_change.append(self.turns.changed)
         self.schedule_turn()
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 from weakref import WeakSet
@@ -30,7 +30,7 @@ ADDRESSES_MAX: Final = 65_536
 """Addresses that are known at once; above that those go that were not seen for longest."""
 
 CLIENTS_MAX: Final = 16_384
-"""The same of HTTP's clients, which have no connection that ends."""
+"""The same of users, and of HTTP's clients, which have no connection that ends."""
 
 LOGIN_WAIT_MAX_MS: Final = 5000
 """A connection that would have to wait longer for its log-in is refused: handshakes have a time."""
@@ -58,9 +58,9 @@ class RateLimits:
         self,
         now_ms: Callable[[], int],
         after: Callable[[int, Callable[[], None]], None],
-        settings: RateSettings | None = None,
     ) -> None:
-        """``after`` has something done once so many milliseconds have passed."""
+        """``after`` has something done once so many milliseconds have passed. Nobody is too fast
+        until ``replace`` says so."""
         self.now_ms = now_ms
         self.after = after
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -70,20 +70,17 @@ class RateLimits:
         self.on_change: list[Callable[[], None]] = []
         self._lines = FewLines(logger, "more clients were too fast")
         self._node = Level()
-        self._users: dict[str, Level] = {}
+        self._users: OrderedDict[str, Level] = OrderedDict()
         self._namespaces: dict[str, Level] = {}
         self._deliveries: dict[str, Level] = {}
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
         self._clients: OrderedDict[tuple[str, str, str], Client] = OrderedDict()
         self.settings = OFF
-        self.replace(settings or OFF)
 
     def replace(self, settings: RateSettings) -> None:
         """For all clients, from now on. What they used up stays used up."""
         now_ms, self.settings = self.now_ms(), settings
         self._node.set(*_whole(settings.node_messages_per_s, settings.node_bytes_per_s), now_ms)
-        for level in self._users.values():
-            level.set(*_whole(settings.user_messages_per_s, settings.user_bytes_per_s), now_ms)
         self._addresses.clear()
         self._changed()
 
@@ -115,9 +112,7 @@ class RateLimits:
         """The levels that limit what a client publishes."""
         settings, levels = self.settings, [self._namespaces.get(namespace)]
         if self.is_limited(host):
-            known = self._users.setdefault(user, Level())
             now_ms = self.now_ms()
-            known.set(*_whole(settings.user_messages_per_s, settings.user_bytes_per_s), now_ms)
             own.set(
                 settings.messages_per_s,
                 settings.messages_burst,
@@ -125,8 +120,21 @@ class RateLimits:
                 settings.bytes_burst,
                 now_ms,
             )
-            levels = [self._node, *levels, known, own]
+            levels = [self._node, *levels, self._user(user), own]
         return _throttle(levels)
+
+    def _user(self, user: str) -> Level | None:
+        settings = self.settings
+        if not settings.user_messages_per_s and not settings.user_bytes_per_s:
+            return None
+        found = self._users.get(user)
+        if found is None:
+            found = self._users[user] = Level()
+            if len(self._users) > CLIENTS_MAX:
+                self._users.popitem(last=False)
+        whole = _whole(settings.user_messages_per_s, settings.user_bytes_per_s)
+        found.set(*whole, self.now_ms())
+        return found
 
     def deliveries(self, namespace: str) -> Throttle | None:
         """The level that limits what clients of a namespace are given."""
@@ -334,6 +342,8 @@ def until_given(client: Client) -> int:
     return 0 if throttle is None else throttle.wait_ms(client.limits.now_ms())
 
 
+# Asked at each request, mostly of the same few.
+@lru_cache(maxsize=1024)
 def network_of(host: str) -> str:
     try:
         address = ip_address(host.partition("%")[0])

@@ -316,9 +316,7 @@ class Admin:
         tag="namespaces",
         errors=(NotFound,),
     )
-    async def list_quotas(
-        self, call: Call, name: str, query: ListQuery
-    ) -> list[QuotaUsage] | Page:
+    async def list_quotas(self, call: Call, name: str, query: ListQuery) -> list[QuotaUsage] | Page:
         """List the quotas that a namespace has, by name, with what is used of each."""
         self._accounts.namespace(name)
         found = [
