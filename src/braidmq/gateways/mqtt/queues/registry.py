@@ -14,7 +14,7 @@ from braidmq.gateways.mqtt.router import BeforeAppend, Routed
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.translation import TO_PARTITION, queue_partition, queue_record
 from braidmq.logs import log_change
-from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
@@ -26,10 +26,6 @@ from braidmq.wire.mqtt.publish import FLAG_USER_PROPERTIES
 
 MODES = {"none": Mode.SHARED, "partition": Mode.KEY_ORDERED, "strict": Mode.SINGLE_ACTIVE}
 """How a new group shares a queue, by the order that the queue promises."""
-
-
-class TooManyQueues(Conflict):
-    code = "too-many-queues"
 
 
 class Queues:
