@@ -1,8 +1,12 @@
 """Every quota of a namespace and every protocol: at it, the next is refused and told which quota it
 was, or there is no such thing in that protocol; and other namespaces are not concerned."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
+from urllib.parse import quote
 
 import httpx
 import pika
@@ -10,6 +14,8 @@ import pika.exceptions
 import pytest
 from raw_mqtt import Gone, RawMqtt
 
+import braidmq
+from braidmq.model.errors import BraidError
 from braidmq.security.accounts import LIMITS
 from braidmq.testing.live import LiveNode, live_node
 from braidmq.wire.mqtt.constants import Reason, Version
@@ -17,6 +23,7 @@ from braidmq.wire.mqtt.packets import Disconnect, PubAck, PubRec
 
 GUEST = ("guest", "guest")
 WAIT_S = 20
+SERIAL = count(1)
 
 NOT_THERE = "there is no such thing in this protocol"
 """Why a field of the table needs no case."""
@@ -55,6 +62,23 @@ class World:
             socket_timeout=WAIT_S,
         )
         return self._stack.enter_context(pika.BlockingConnection(at))
+
+    def client(self) -> braidmq.SyncBroker:
+        port, namespace = self.node.ports["amqp_port"], quote(self.namespace, safe="")
+        http = quote(self.node.http_url, safe="")
+        return braidmq.connect_sync(f"amqp://guest:guest@127.0.0.1:{port}/{namespace}?http={http}")
+
+    def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
+        where = ["--url", self.node.http_url, "--namespace", self.namespace]
+        if words[0] == "publish":
+            where += ["--amqp-port", str(self.node.ports["amqp_port"])]
+        command = [sys.executable, "-m", "braidmq.cli", *words, *where]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+
+    def refused_by_cli(self, quota: str, *words: str) -> None:
+        done = self.cli(*words)
+        assert done.returncode != 0
+        assert quota in done.stderr
 
     def mqtt(self, version: int = Version.V5, client_id: str = "") -> RawMqtt:
         client = self._stack.enter_context(RawMqtt(self.node, version))
@@ -96,7 +120,86 @@ def refused_by_mqtt_3(client: RawMqtt, topic: str, **fields: object) -> None:
         client.packet()
 
 
+def refused_by_client(quota: str, attempt: Callable[[], object]) -> None:
+    with pytest.raises(BraidError, match=quota):
+        attempt()
+
+
 # --- the cases: what is there first, the limit, and the attempt ---
+
+
+def topics_client(w: World) -> None:
+    w.topic("one").raise_for_status()
+    w.limit(max_topics=1)
+    with w.client() as broker:
+        refused_by_client("max_topics", lambda: broker.declare_queue("two"))
+
+
+def topics_cli(w: World) -> None:
+    w.topic("one").raise_for_status()
+    w.limit(max_topics=1)
+    w.refused_by_cli("max_topics", "topics", "create", "two")
+
+
+def queues_client(w: World) -> None:
+    w.limit(max_queues=0)
+    with w.client() as broker:
+        refused_by_client("max_queues", lambda: broker.declare_queue("two"))
+
+
+def connections_client(w: World) -> None:
+    w.limit(max_connections=0)
+    refused_by_client("max_connections", w.client().__enter__)
+
+
+def consumers_client(w: World) -> None:
+    w.limit(max_consumers=0)
+    with w.client() as broker:
+        broker.declare_queue("q")
+        refused_by_client("max_consumers", broker.consume("q").__enter__)
+
+
+def storage_client(w: World) -> None:
+    w.limit(max_storage_bytes=2000)
+    with w.client() as broker:
+        broker.declare_queue("q")
+        refused_by_client("max_storage_bytes", lambda: broker.publish("q", bytes(3000)))
+
+
+def storage_cli(w: World) -> None:
+    w.topic("one").raise_for_status()
+    w.limit(max_storage_bytes=10)
+    w.refused_by_cli("max_storage_bytes", "publish", "one", "more than that")
+
+
+def rate_in_client(w: World) -> None:
+    w.limit(max_messages_in_per_s=1)
+    with w.client() as broker:
+        broker.declare_queue("q")
+        refused_by_client("rate-limited", lambda: publish_many(broker, 20))
+
+
+def publish_many(broker: braidmq.SyncBroker, count: int) -> None:
+    for _ in range(count):
+        broker.publish("q", b"x")
+
+
+def rate_in_cli(w: World) -> None:
+    w.topic("one").raise_for_status()
+    w.limit(max_messages_in_per_s=1)
+    w.refused_by_cli("rate-limited", "publish", "one", *("x" for _ in range(60)))
+
+
+def transactions_client(w: World) -> None:
+    w.limit(max_transactions=0)
+    with w.client() as broker:
+        broker.declare_queue("q")
+
+        def publish() -> None:
+            with broker.transaction() as transaction:
+                transaction.publish("q", b"x")
+
+        refused_by_client("max_transactions", publish)
 
 
 def topics_http(w: World) -> None:
@@ -359,60 +462,80 @@ def held_back(node: LiveNode) -> bool:
 
 TABLE: dict[str, dict[str, Callable[[World], None] | str]] = {
     "max_topics": {
+        "client": topics_client,
+        "command line": topics_cli,
         "http": topics_http,
         "amqp": topics_amqp,
         "mqtt 5": topics_mqtt_5,
         "mqtt 3.1.1": topics_mqtt_3,
     },
     "max_queues": {
+        "client": queues_client,
+        "command line": "what the command line makes are topics",
         "http": "what HTTP makes are topics",
         "amqp": queues_amqp,
         "mqtt 5": queues_mqtt_5,
         "mqtt 3.1.1": queues_mqtt_3,
     },
     "max_connections": {
+        "client": connections_client,
+        "command line": "it speaks HTTP",
         "http": "its connections belong to no namespace",
         "amqp": connections_amqp,
         "mqtt 5": connections_mqtt_5,
         "mqtt 3.1.1": connections_mqtt_3,
     },
     "max_channels": {
+        "client": "its channels are AMQP's, and so is the refusal",
+        "command line": NOT_THERE,
         "http": NOT_THERE,
         "amqp": channels_amqp,
         "mqtt 5": NOT_THERE,
         "mqtt 3.1.1": NOT_THERE,
     },
     "max_consumers": {
+        "client": consumers_client,
+        "command line": "it reads as HTTP does, or as a member of a group",
         "http": consumers_http,
         "amqp": consumers_amqp,
         "mqtt 5": consumers_mqtt_5,
         "mqtt 3.1.1": consumers_mqtt_3,
     },
     "max_storage_bytes": {
+        "client": storage_client,
+        "command line": storage_cli,
         "http": storage_http,
         "amqp": storage_amqp,
         "mqtt 5": storage_mqtt_5,
         "mqtt 3.1.1": storage_mqtt_3,
     },
     "max_retained_messages": {
+        "client": NOT_THERE,
+        "command line": NOT_THERE,
         "http": NOT_THERE,
         "amqp": NOT_THERE,
         "mqtt 5": retained_mqtt_5,
         "mqtt 3.1.1": retained_mqtt_3,
     },
     "max_transactions": {
+        "client": transactions_client,
+        "command line": "it begins none",
         "http": transactions_http,
         "amqp": "they are begun over HTTP",
         "mqtt 5": NOT_THERE,
         "mqtt 3.1.1": NOT_THERE,
     },
     "max_messages_in_per_s": {
+        "client": rate_in_client,
+        "command line": rate_in_cli,
         "http": rate_in_http,
         "amqp": rate_in_amqp,
         "mqtt 5": rate_in_mqtt_5,
         "mqtt 3.1.1": rate_in_mqtt_3,
     },
     "max_messages_out_per_s": {
+        "client": "as AMQP: what is to be delivered waits",
+        "command line": "as HTTP",
         "http": rate_out_http,
         "amqp": rate_out_amqp,
         "mqtt 5": rate_out_mqtt,
@@ -439,9 +562,10 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
 
 
 @pytest.fixture
-def world(strict: LiveNode, name: str) -> Iterator[World]:
+def world(strict: LiveNode) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(strict, name, stack)
+        # A short name: what AMQP says of a refusal has 255 bytes.
+        yield World(strict, f"tenant-{next(SERIAL)}", stack)
 
 
 def test_every_quota_is_in_the_table() -> None:
