@@ -183,6 +183,14 @@ class Hierarchy(RuleBasedStateMachine):
         assert taken == room, "the least that any level has"
         self._charge(who, taken, taken * each_bytes)
 
+    @rule(who=st.integers(0, 1), count=st.integers(1, 50), each_bytes=st.integers(0, 5000))
+    def admit(self, who: int, count: int, each_bytes: int) -> None:
+        """All or none."""
+        may = self.clients[who].has_room(count, self.now_ms)
+        assert self.clients[who].admit(count, count * each_bytes, self.now_ms) == may
+        if may:
+            self._charge(who, count, count * each_bytes)
+
     @rule(who=st.integers(0, 1), count=st.integers(0, 500), each_bytes=st.integers(0, 5000))
     def spend(self, who: int, count: int, each_bytes: int) -> None:
         wait_ms = self.clients[who].spend(count, count * each_bytes, self.now_ms)

@@ -45,10 +45,6 @@ class ConnectionRates:
         return self._giving is not None and self._giving.is_on
 
     @property
-    def limits_publishing(self) -> bool:
-        return self.client is not None and self.client.throttle is not None
-
-    @property
     def limits_deliveries(self) -> bool:
         return self.client is not None and self.client.deliveries is not None
 

@@ -17,5 +17,6 @@ cdef class Throttle:
     cdef long long room(self, long long count, long long now_ms) except -1
     cdef int charge(self, long long count, long long size) except -1
     cpdef bint has_room(self, long long count, long long now_ms) except -1
+    cpdef bint admit(self, long long count, long long size, long long now_ms) except -1
     cpdef long long take(self, long long count, long long size, long long now_ms) except -1
     cpdef long long spend(self, long long count, long long size, long long now_ms) except -1

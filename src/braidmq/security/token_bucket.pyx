@@ -150,6 +150,13 @@ cdef class Throttle:
         """Whether so many messages could come now."""
         return self.room(count, now_ms) >= count
 
+    cpdef bint admit(self, long long count, long long size, long long now_ms) except -1:
+        """Whether so many messages may come now, and are taken from all levels: all or none."""
+        if self.room(count, now_ms) < count:
+            return False
+        self.charge(count, size)
+        return True
+
     cpdef long long take(self, long long count, long long size, long long now_ms) except -1:
         """How many of so many messages may come now, which are ``size`` bytes together: those are
         taken from all levels, with their part of the bytes."""

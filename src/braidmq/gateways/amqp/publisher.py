@@ -125,7 +125,10 @@ class Publisher:
         """A run that was just received: as much of it as the client may send. Raises RateExceeded
         for the rest."""
         rates = self._connection.rates
-        if not rates.limits_publishing:
+        throttle = None if rates.client is None else rates.client.throttle
+        if throttle is None or throttle.admit(
+            batch.count, batch.value_bytes, self._node_loop.now_ms()
+        ):
             self.publish_run(flags, exchange, key, batch, destination)
             return
         taken = rates.publish(batch.count, batch.value_bytes)

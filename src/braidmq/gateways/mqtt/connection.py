@@ -327,7 +327,8 @@ class MqttConnection:
 
     def take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         """As much as the client may send."""
-        if not self.rates.limits_publishing or self._publisher.is_let_in(arrival, packet_ids):
+        throttle = None if self.rates.client is None else self.rates.client.throttle
+        if throttle is None or self._publisher.is_let_in(throttle, arrival, packet_ids):
             self.take_all(arrival, packet_ids)
 
     def take_all(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:

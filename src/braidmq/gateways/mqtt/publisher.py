@@ -19,6 +19,7 @@ from braidmq.gateways.mqtt.subscription_index import REMEMBERED_BYTES_MAX
 from braidmq.logs import about
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
+from braidmq.security.token_bucket import Throttle
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
 from braidmq.wire.mqtt.packets import publish_head
@@ -127,10 +128,15 @@ class Publisher:
             return True
         return False
 
-    def is_let_in(self, arrival: Arrival, packet_ids: "array[int] | None") -> bool:
+    def is_let_in(
+        self, throttle: Throttle, arrival: Arrival, packet_ids: "array[int] | None"
+    ) -> bool:
         """Whether the client may send all of this now. Of a run that is too long the first are
         taken, and it is told no to the rest. Raises MqttError for a client that can't be told."""
         connection = self._connection
+        now_ms = connection.node_loop.now_ms()
+        if throttle.admit(arrival.count, arrival.value_bytes, now_ms):
+            return True
         taken = connection.rates.publish(arrival.count, arrival.value_bytes)
         if taken == arrival.count:
             return True
