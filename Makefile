@@ -22,6 +22,7 @@ SOURCES := setup.py compiled.txt \
   bench-connections \
   bench-engine \
   bench-groups \
+  bench-limits \
   bench-http \
   bench-mqtt \
   bench-spark \
@@ -107,6 +108,10 @@ bench-celery: setup
 # Beside plain connections, and beside RabbitMQ and Mosquitto over TLS. Needs root the first time.
 bench-tls: setup
 	$(BIN)/python -m bench.tls
+
+# Rate limits unused, in turns with none; and a steady client beside a flood.
+bench-limits: setup
+	$(BIN)/python -m bench.rates
 
 bench-client: setup
 	$(BIN)/python -m bench.client

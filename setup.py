@@ -45,6 +45,7 @@ KERNELS = {
     ],
     "braidmq.record.columns": [],
     "braidmq.storage.shared_body": [f"{RECORD}/crc32c.h"],
+    "braidmq.security.token_bucket": [],
     "braidmq.record.key_hash": [],
     "braidmq.storage.key_filter": [],
     "braidmq.storage.journal_entry": [f"{RECORD}/crc32c.h"],

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from braidmq.security.accounts import LIMITS
 from braidmq.testing.live import LiveNode, free_ports, live_node
 
 ONLY_HTTP = {"amqp_port": 0, "mqtt_port": 0, "ws_port": 0}
@@ -74,8 +75,8 @@ def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
             {"namespace": "sh/op", "user": "ann", "configure": "^a", "write": "", "read": "[b-d]$"}
         ]
         assert listed(url, "namespaces", *ann) == [
-            {"name": "/", "max_connections": None, "max_queues": None, "storage": "disk"},
-            {"name": "sh/op", "max_connections": None, "max_queues": 7, "storage": "disk"},
+            {"name": "/", **dict.fromkeys(LIMITS), "storage": "disk"},
+            {"name": "sh/op", **dict.fromkeys(LIMITS), "max_queues": 7, "storage": "disk"},
         ]
         complaint(braid(url, "users", "list"), 4)
         assert second.stop() == 0

@@ -41,8 +41,10 @@ from braidmq.net.settings import ListenerSpec
 from braidmq.net.tls_certificates import Certificates
 from braidmq.net.tls_handshakes import TlsPort, refuse_tls
 from braidmq.net.web_origins import WebCallers
+from braidmq.runtime.namespace_limits import NamespaceQuotas
 from braidmq.runtime.namespaces import NamespaceContents
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.rate_settings import RateSettings
 from braidmq.security.accounts import AccountChange, Accounts, PermissionChanged, UserDeleted
 from braidmq.security.logins import Logins
 from braidmq.security.token_logins import TokenLogins
@@ -137,6 +139,8 @@ class Node:
             self.reloading,
             self.token_logins,
             self.audit,
+            node_loop.rates.counts,
+            lambda: self.accounts.failed_logins.held_back,
         )
         data_dir = Path(config.node.data_dir).resolve()
         web = WebCallers(
@@ -145,6 +149,7 @@ class Node:
             config.http.origins,
         )
         NamespaceContents(node_loop, self.accounts)
+        NamespaceQuotas(node_loop, self.accounts).restore()
         http = make_api(
             node_loop,
             self.accounts,
@@ -161,6 +166,14 @@ class Node:
             self.audit,
             self.warnings_of,
         )
+
+        def rates(settings: RateSettings) -> None:
+            node_loop.rates.replace(settings)
+            self.accounts.failed_logins.replace(
+                settings.failed_logins, settings.failed_login_wait_max_s, settings.limit_loopback
+            )
+
+        rates(config.rates)
 
         def ready(_: Config) -> Callable[[], None]:
             """What follows is journaled in part. Raises StorageFailed."""
@@ -181,6 +194,7 @@ class Node:
             "usage": taking("usage", node_loop.usage.replace),
             "jwt": taking("jwt", self.token_logins.replace),
             "audit": taking("audit", self.audit.replace),
+            "rates": taking("rates", rates),
         }
         make: dict[str, Callable[[ListenerSpec, TlsPort | None], Listener]] = {
             "amqp": amqp.listener,

@@ -13,11 +13,12 @@ from braidmq.api.context import ApiContext
 from braidmq.api.endpoints import BODY_BYTES_MAX
 from braidmq.api.guard import Guard
 from braidmq.api.resources.admin import Admin
+from braidmq.engine.quotas import Quotas
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.model.errors import StorageFailed
 from braidmq.model.ids import Lsn
 from braidmq.net.web_origins import WebCallers
-from braidmq.security.accounts import Accounts
+from braidmq.security.accounts import LIMITS, Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.passwords import PasswordHash
 from braidmq.security.token_logins import TokenLogins
@@ -73,7 +74,7 @@ def logins(accounts: Accounts) -> Iterator[Logins]:
 @pytest.fixture
 def app(store: Store, accounts: Accounts, logins: Logins, commits: Commits) -> Any:
     tokens, clock = Tokens(store, accounts), FakeClock()
-    admin = Admin(accounts, logins, tokens, commits, clock)
+    admin = Admin(accounts, logins, tokens, commits, clock, Quotas())
     # Nothing of an administrator's concerns the engine.
     access = Access(accounts, logins, TokenLogins(accounts, tokens, clock), clock)
     context = cast(ApiContext, SimpleNamespace(access=access))
@@ -157,7 +158,8 @@ async def test_namespaces_and_permissions_with_names_that_need_encoding(
     limits = {"max_connections": 5, "max_queues": None}
     assert (await client.put("/v1/namespaces/sh%2Fop", json=limits)).status_code == 201
     got = await client.get("/v1/namespaces/sh%2Fop")
-    assert got.json() == {"name": "sh/op", **limits, "storage": "disk"}
+    none = dict.fromkeys(LIMITS)
+    assert got.json() == {"name": "sh/op", **none, **limits, "storage": "disk"}
     await client.put("/v1/namespaces/sh%2Fop/limits", json={"max_queues": 3})
     assert accounts.namespace("sh/op").max_connections == 5
     assert accounts.namespace("sh/op").max_queues == 3

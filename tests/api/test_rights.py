@@ -767,7 +767,7 @@ async def new_permission(w: World) -> Request:
     return Request({"namespace": await w.namespace(), "user": await w.user()}, body=patterns)
 
 
-@request_for("describe_namespace", "delete_namespace")
+@request_for("describe_namespace", "delete_namespace", "list_quotas")
 async def of_its_namespace(w: World) -> Request:
     return Request({"name": await w.namespace()})
 

@@ -217,6 +217,7 @@ ROWS: dict[str, Row] = {
         ("namespaces add n",),
         ("namespaces delete n --yes",),
     ),
+    "namespaces quotas": looks("shop", "nowhere"),
     "namespaces delete": Row("n --yes", "n", "nowhere --yes", ("namespaces add n",)),
     "context add": local(
         "prod --url https://braid.example --user ann --password geheim",

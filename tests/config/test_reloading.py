@@ -172,6 +172,10 @@ def state(read: Callable[[Any], object]) -> Probe:
     return lambda world: world.node.call(lambda: read(world.node))
 
 
+def rate(name: str) -> Probe:
+    return state(lambda node: getattr(node.node_loop.rates.settings, name))
+
+
 def context(world: World) -> Any:
     (port,) = [each.tls for each in world.node.service.listeners if each.tls is not None]
     return port.current
@@ -327,6 +331,18 @@ CASES: dict[str, tuple[Any, Probe, Any]] = {
     ),
     "audit.files_max": (7, state(lambda node: node.audit._settings.files_max), 7),
     "usage.rows_max": (700, state(lambda node: node.node_loop.usage._settings.rows_max), 700),
+    "rates.limit_loopback": (
+        True,
+        state(lambda node: node.node_loop.rates.is_limited("127.0.0.1")),
+        True,
+    ),
+    "rates.over_limit": ("refuse", state(lambda node: node.node_loop.rates.refuses), True),
+    "rates.failed_logins": (7, state(lambda node: node._node.accounts.failed_logins.free), 7),
+    "rates.failed_login_wait_max_s": (
+        7,
+        state(lambda node: node._node.accounts.failed_logins.wait_max_s),
+        7,
+    ),
 }
 
 
@@ -348,6 +364,14 @@ JWT: dict[str, Any] = {
     "refresh_s": 77,
 }
 CASES |= {f"jwt.{name}": (value, of_jwt(name), value) for name, value in JWT.items()}
+
+RATES = (
+    *("connections_per_min", "connections_burst", "messages_per_s", "messages_burst"),
+    *("bytes_per_s", "bytes_burst", "subscriptions_per_s", "subscriptions_burst"),
+    *("user_messages_per_s", "user_bytes_per_s", "node_messages_per_s", "node_bytes_per_s"),
+)
+for _name in RATES:
+    CASES[f"rates.{_name}"] = (7, rate(_name), 7)
 
 OFFERED: dict[str, Any] = {
     "amqp.product": "BraidMQ",

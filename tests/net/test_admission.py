@@ -18,14 +18,11 @@ class Admitting(RuleBasedStateMachine):
 
     connections = Bundle("connections")
 
-    @rule(target=connections, namespace=NAMESPACES, limit=st.none() | st.integers(0, 3))
-    def enter(self, namespace: str, limit: int | None) -> object:
+    @rule(target=connections, namespace=NAMESPACES)
+    def enter(self, namespace: str) -> object:
         connection = object()
-        count = Counter(self.inside.values())[namespace]
-        has_room = limit is None or count < limit
-        assert self.admission.enter(connection, namespace, limit) == has_room
-        if has_room:
-            self.inside[connection] = namespace
+        self.admission.enter(connection, namespace)
+        self.inside[connection] = namespace
         return connection
 
     @rule(connection=connections)

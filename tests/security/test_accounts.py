@@ -18,6 +18,7 @@ from braidmq.security import accounts as accounts_module
 from braidmq.security.accounts import (
     AccountChange,
     Accounts,
+    LimitsChanged,
     NamespaceDeleted,
     UserDeleted,
     is_loopback,
@@ -300,7 +301,7 @@ def test_watchers_hear_of_what_was_deleted(accounts: Accounts) -> None:
     accounts.add_namespace("shop")
     accounts.delete_namespace("shop")
     accounts.delete_user("ann")
-    assert heard == [NamespaceDeleted("shop"), UserDeleted("ann")]
+    assert heard == [LimitsChanged("shop"), NamespaceDeleted("shop"), UserDeleted("ann")]
 
 
 def test_limits(accounts: Accounts) -> None:

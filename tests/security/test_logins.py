@@ -37,7 +37,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 async def test_a_fleet_that_comes_at_once_costs_one_argon2_beside_the_loop(
     logins: Logins, threads: list[threading.Thread]
 ) -> None:
-    calls = [logins.authenticate("guest", "guest", NOW, True) for _ in range(500)]
+    calls = [logins.authenticate("guest", "guest", NOW, "127.0.0.1") for _ in range(500)]
     users = await asyncio.gather(*calls)
     assert {user.name for user in users} == {"guest"}
     assert len(threads) == 1
@@ -48,8 +48,8 @@ async def test_a_fleet_that_comes_at_once_costs_one_argon2_beside_the_loop(
 async def test_one_who_gives_up_does_not_take_the_others_along(
     logins: Logins, threads: list[threading.Thread]
 ) -> None:
-    first = asyncio.ensure_future(logins.authenticate("guest", "guest", NOW, True))
-    second = asyncio.ensure_future(logins.authenticate("guest", "guest", NOW, True))
+    first = asyncio.ensure_future(logins.authenticate("guest", "guest", NOW, "127.0.0.1"))
+    second = asyncio.ensure_future(logins.authenticate("guest", "guest", NOW, "127.0.0.1"))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).name == "guest"
@@ -61,7 +61,7 @@ async def test_a_wrong_password_is_refused_and_remembered(
 ) -> None:
     for _ in range(3):
         with pytest.raises(AccessRefused):
-            await logins.authenticate("guest", "wrong", NOW, True)
+            await logins.authenticate("guest", "wrong", NOW, "127.0.0.1")
     assert len(threads) == 1
 
 
@@ -69,10 +69,10 @@ async def test_more_than_can_be_checked_soon_are_turned_away(
     logins: Logins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins_module, "WAITING_MAX", 3)
-    calls = [logins.authenticate("guest", f"guess {n}", NOW, True) for n in range(5)]
+    calls = [logins.authenticate("guest", f"guess {n}", NOW, "127.0.0.1") for n in range(5)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(result, TooManyLogins) for result in results) == 2
-    assert (await logins.authenticate("guest", "guest", NOW, True)).name == "guest"
+    assert (await logins.authenticate("guest", "guest", NOW, "127.0.0.1")).name == "guest"
 
 
 async def test_hashing_beside_the_loop(logins: Logins) -> None:

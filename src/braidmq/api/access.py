@@ -42,7 +42,7 @@ class Access:
         return Caller(NOBODY, lambda: True)
 
     def is_local(self, request: HTTPConnection) -> bool:
-        return request.client is not None and is_loopback(request.client.host)
+        return is_loopback(host_of(request))
 
     async def authenticate(self, request: HTTPConnection) -> Caller:
         """Raises NotAuthenticated or AccessRefused."""
@@ -55,10 +55,10 @@ class Access:
         name = ""
         try:
             if scheme.lower() == "bearer":
-                user = await self._by_token(secret.strip(), self.is_local(request))
+                user = await self._by_token(secret.strip(), host_of(request))
                 return _noted(user, request, "token")
             name, password = basic_credentials(scheme, secret)
-            found = await self._by_password(name, password, self.is_local(request))
+            found = await self._by_password(name, password, host_of(request))
             return _noted(found, request, "password")
         except AccessRefused as error:
             # A browser asks without credentials first: that is no attempt to log in.
@@ -67,7 +67,8 @@ class Access:
             raise
 
     def _note_failure(self, name: str, request: HTTPConnection, error: AccessRefused) -> None:
-        self.accounts.failed_logins.note(PROTOCOL, name, _peer(request), str(error))
+        peer = host_of(request) or "?"
+        self.accounts.failed_logins.note(PROTOCOL, name, peer, str(error))
 
     def _by_certificate(self, name: str, request: HTTPConnection) -> Caller:
         try:
@@ -77,12 +78,13 @@ class Access:
             raise
         return _noted(self._current(user), request, "certificate")
 
-    async def _by_token(self, text: str, loopback: bool) -> Caller:
-        return self._current(await self._tokens.authenticate("", text, loopback))
-
-    async def _by_password(self, name: str, password: bytes, loopback: bool) -> Caller:
+    async def _by_token(self, text: str, host: str) -> Caller:
         now_ms = self._clock.now_ms()
-        return self._current(await self._logins.authenticate(name, password, now_ms, loopback))
+        return self._current(await self._logins.by_token("", text, now_ms, host))
+
+    async def _by_password(self, name: str, password: bytes, host: str) -> Caller:
+        now_ms = self._clock.now_ms()
+        return self._current(await self._logins.authenticate(name, password, now_ms, host))
 
     def _current(self, user: User) -> Caller:
         if isinstance(user, TokenUser):
@@ -111,13 +113,13 @@ class Access:
         return max(user.expires_ms - self._clock.wall_ms(), 0) / 1000
 
 
-def _peer(request: HTTPConnection) -> str:
-    return "?" if request.client is None else request.client.host
-
-
 def _noted(caller: Caller, request: HTTPConnection, by: str) -> Caller:
-    log_login(PROTOCOL, caller.user.name, _peer(request), by)
+    log_login(PROTOCOL, caller.user.name, host_of(request) or "?", by)
     return caller
+
+
+def host_of(request: HTTPConnection) -> str:
+    return "" if request.client is None else request.client.host
 
 
 def basic_credentials(scheme: str, secret: str) -> tuple[str, bytes]:

@@ -31,6 +31,7 @@ from braidmq.api.endpoints import (
     segments_from,
 )
 from braidmq.api.guard import Guard
+from braidmq.api.http_timeouts import ARRIVAL, Arrival
 from braidmq.api.openapi import describing
 from braidmq.api.problems import (
     InternalError,
@@ -47,6 +48,7 @@ from braidmq.logs import about
 from braidmq.model.errors import BadRequest, BraidError, NotFound
 from braidmq.net.input_budget import InputBudget
 from braidmq.net.web_origins import LOCALHOST, WebCallers
+from braidmq.runtime.rate_limits import RateExceeded, RateLimits
 from braidmq.security.rights import MONITORING, USER, Who
 
 OPENAPI_PATH = ("openapi.json",)
@@ -80,8 +82,11 @@ class App:
         stream: MetricsStream | None = None,
         web: WebCallers | None = None,
         input_budget: InputBudget | None = None,
+        rates: RateLimits | None = None,
     ) -> None:
         self._guard = guard
+        self.rates = rates
+        """What the connections of its listeners are held to."""
         self._web = web or WebCallers((LOCALHOST,))
         self._live = stream
         self._bodies = Bodies(input_budget)
@@ -131,6 +136,14 @@ class App:
             await self._stream(WebSocket(scope, receive, send))
 
     async def _answer(self, request: Request, info: RequestInfo) -> Response:
+        try:
+            arrival: Arrival | None = getattr(request.state, ARRIVAL, None)
+            if arrival is not None:
+                await arrival.let_in()
+        except RateExceeded as error:
+            response = problem(error)
+            response.headers["connection"] = "close"
+            return response
         try:
             return await self._perform(request, info)
         except BraidError as error:

@@ -145,12 +145,19 @@ def make_api(
         QuarantineResource(context),
         Configuration(reloader),
         AuditResource(audit),
-        Admin(accounts, logins, tokens, node_loop.durable, node_loop.clock),
+        Admin(
+            accounts,
+            logins,
+            tokens,
+            node_loop.durable,
+            node_loop.clock,
+            node_loop.view.state.quotas,
+        ),
     ]
     assert {type(each) for each in resources} == set(RESOURCES)
     stream = MetricsStream(figures, access.left_s)
     guard = Guard(context, tokens, metrics, mqtt)
-    app = App(guard, resources, stream, web, node_loop.input_budget)
+    app = App(guard, resources, stream, web, node_loop.input_budget, node_loop.rates)
     accounts.watch(Withdrawals(context, waiting).on_change)
     accounts.watch(stream.recheck)
     app.on_stop += [waiting.stop, stream.stop]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from braidmq.api.access import Access
+from braidmq.api.access import Access, host_of
 from braidmq.api.endpoints import Call
 from braidmq.api.paging import LIST_MAX, CursorText, ListLimit
 from braidmq.api.problems import DiskLow, MemoryLow
@@ -16,6 +16,7 @@ from braidmq.engine.topics import Delivery, Subscription, Topic
 from braidmq.model.errors import BadRequest
 from braidmq.record.batch import RecordBatch
 from braidmq.runtime.node_loop import NodeLoop
+from braidmq.runtime.rate_limits import REFUSED, SLOWED, RateExceeded
 from braidmq.security.records import ROOT_NAMESPACE
 
 NamespaceName = Annotated[
@@ -61,6 +62,47 @@ class ApiContext:
         size = batch.value_bytes_between(0, accepted) if accepted else 0
         self.node_loop.usage.meter(namespace, "http").took(accepted, size)
 
+    async def let_in(self, call: Call, namespace: str, count: int = 1) -> None:
+        """Before messages are published: their client waits until there is room for one, and what
+        there is no room for is paid for by the next. Raises RateExceeded."""
+        rates = self.node_loop.rates
+        client = rates.client(namespace, call.user.name, host_of(call.request))
+        throttle = client.throttle
+        if throttle is None:
+            return
+        while wait_ms := throttle.wait_ms(rates.now_ms()):
+            if rates.refuses:
+                rates.count("messages", REFUSED, client.named)
+                raise client.too_fast()
+            rates.count("messages", SLOWED, client.named)
+            await rates.wait(wait_ms)
+        size = call.request.headers.get("content-length", "0")
+        throttle.spend(count, int(size) if size.isdecimal() else 0, rates.now_ms())
+
+    async def may_begin(self, call: Call, namespace: str) -> None:
+        """Before a subscription or consumer is made. Raises RateExceeded."""
+        rates = self.node_loop.rates
+        client = rates.client(namespace, call.user.name, host_of(call.request))
+        if wait_ms := client.subscribe():
+            rates.count("subscriptions", SLOWED, client.named)
+            await rates.wait(wait_ms)
+
+    async def may_be_given(self, call: Call, namespace: str) -> None:
+        """Before messages are delivered. Raises RateExceeded."""
+        rates = self.node_loop.rates
+        throttle = rates.deliveries(namespace)
+        if throttle is None:
+            return
+        while wait_ms := throttle.wait_ms(rates.now_ms()):
+            who = f"{call.user.name}@{host_of(call.request)}"
+            if rates.refuses:
+                rates.count("deliveries", REFUSED, who)
+                raise RateExceeded(
+                    f"namespace {namespace!r} is given as many messages as it may", wait_ms
+                )
+            rates.count("deliveries", SLOWED, who)
+            await rates.wait(wait_ms)
+
     async def done(self) -> None:
         """Wait until all that was done so far is on disk."""
         lsn = self.node_loop.pending_lsn()
@@ -73,6 +115,10 @@ class ApiContext:
             meter = self.node_loop.usage.meter(each.view.partition.topic.namespace, "http")
             size = each.batch.value_bytes_between(each.first_index, each.stop_index)
             meter.gave(each.stop_index - each.first_index, size)
+            throttle = self.node_loop.rates.deliveries(each.view.partition.topic.namespace)
+            if throttle is not None:
+                count = each.stop_index - each.first_index
+                throttle.spend(count, size, self.node_loop.now_ms())
 
     def topic(self, call: Call, name: str) -> Topic:
         """Of the namespace that its caller has entered. Raises UnknownTopic."""

@@ -17,6 +17,24 @@ from braidmq.api.problems import SlowRequest, problem
 from braidmq.model.errors import BadRequest
 from braidmq.net.admission import admit
 from braidmq.net.tls_handshakes import ALERT, is_tls, note_tls
+from braidmq.runtime.rate_limits import RateLimits
+
+ARRIVAL = "arrival"
+
+
+class Arrival:
+    """How a connection came: whether there are too many from its address."""
+
+    def __init__(self, rates: RateLimits, host: str) -> None:
+        self._rates = rates
+        self._host = host
+        self._late_ms = rates.arrived(host)
+
+    async def let_in(self) -> None:
+        """Before its first request; raises RateExceeded."""
+        if self._late_ms:
+            await self._rates.let_in(self._late_ms, self._host)
+            self._late_ms = 0
 
 
 class TimeoutProtocol(H11Protocol):
@@ -25,14 +43,18 @@ class TimeoutProtocol(H11Protocol):
     UNREAD_S = 30.0
     """A client that read nothing of what waits for it for so long reads no more."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, rates: RateLimits | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._rates = rates
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._is_new = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self._rates is not None and self.client is not None:
+            # Of this connection alone, as long as it lives.
+            self.app_state = {**self.app_state, ARRIVAL: Arrival(self._rates, self.client[0])}
         if admit(transport):
             self._await_head()
 

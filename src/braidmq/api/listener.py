@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import cast
 
 import uvicorn
 
@@ -55,7 +57,8 @@ class _Uvicorn(uvicorn.Server):
     def protocol(self, link: TlsLink) -> TimeoutProtocol:
         """For a connection that does not come by a socket of its own."""
         state = {**self.lifespan.state, CERTIFIED_USER: link.certified_user}
-        return TimeoutProtocol(config=self.config, server_state=self.server_state, app_state=state)
+        make = cast(Callable[..., TimeoutProtocol], self.config.http)
+        return make(config=self.config, server_state=self.server_state, app_state=state)
 
 
 class HttpListener:
@@ -88,7 +91,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             lifespan="off",
-            http=TimeoutProtocol,
+            http=partial(TimeoutProtocol, rates=self._app.rates),  # type: ignore[arg-type]
             ws=ListenerProtocol,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,

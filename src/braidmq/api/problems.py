@@ -13,6 +13,8 @@ from starlette.responses import Response
 from braidmq.engine.errors import TooManyInFlight, TopicFull
 from braidmq.engine.routing.errors import RoutingRefused
 from braidmq.model.errors import AccessRefused, BadRequest, BadSetting, BraidError, Conflict, Kind
+from braidmq.runtime.rate_limits import RateExceeded
+from braidmq.security.failed_logins import TooManyFailures
 from braidmq.security.logins import TooManyLogins
 
 PROBLEM_TYPE = "application/problem+json"
@@ -74,13 +76,6 @@ class PreconditionFailed(Conflict):
     code = "precondition-failed"
 
 
-class LimitReached(Conflict):
-    """A namespace has as many of something as it may."""
-
-    code = "limit-reached"
-    remedy = "Delete some, or raise the limit of the namespace"
-
-
 class MethodNotAllowed(BadRequest):
     code = "method-not-allowed"
 
@@ -120,6 +115,8 @@ OWN_STATUS: dict[type[BraidError], int] = {
     TopicFull: 429,
     TooManyInFlight: 429,
     TooManyLogins: 429,
+    TooManyFailures: 429,
+    RateExceeded: 429,
     BadSetting: 409,
     MemoryLow: 429,
     DiskLow: 507,
@@ -154,7 +151,8 @@ def problem(error: BraidError) -> Response:
     elif document.status == 401:
         headers |= CHALLENGE
     elif document.status in (429, 507):
-        headers["retry-after"] = str(RETRY_AFTER_S)
+        wait_ms = error.wait_ms if isinstance(error, RateExceeded | TooManyFailures) else 0
+        headers["retry-after"] = str(max(-(-wait_ms // 1000), RETRY_AFTER_S))
     elif document.status in (408, 413):
         headers["connection"] = "close"  # what is still to come of it is not read
     return Response(

@@ -14,7 +14,8 @@ app = Commands(
     name="namespaces", help="Namespaces of a node: AMQP's virtual hosts.", no_args_is_help=True
 )
 
-COLUMNS = ("name", "storage", "max_connections", "max_queues")
+COLUMNS = ("name", "storage", "max_connections", "max_queues", "max_topics", "max_storage_bytes")
+QUOTA_COLUMNS = ("quota", "limit", "used", "near")
 NO_LIMIT = -1
 
 Name = Annotated[
@@ -24,6 +25,33 @@ MaxConnections = Annotated[
     int | None, typer.Option(min=NO_LIMIT, help="Most connections at a time; -1 is no limit.")
 ]
 MaxQueues = Annotated[int | None, typer.Option(min=NO_LIMIT, help="Most queues; -1 is no limit.")]
+MaxTopics = Annotated[
+    int | None, typer.Option(min=NO_LIMIT, help="Most topics, queues among them; -1 is no limit.")
+]
+MaxChannels = Annotated[
+    int | None, typer.Option(min=NO_LIMIT, help="Most channels of AMQP; -1 is no limit.")
+]
+MaxConsumers = Annotated[
+    int | None, typer.Option(min=NO_LIMIT, help="Most consumers; -1 is no limit.")
+]
+MaxStorage = Annotated[
+    int | None,
+    typer.Option(min=NO_LIMIT, help="Most bytes that its topics store; -1 is no limit."),
+]
+MaxIn = Annotated[
+    int | None,
+    typer.Option(min=NO_LIMIT, help="Most messages published in a second; -1 is no limit."),
+]
+MaxOut = Annotated[
+    int | None,
+    typer.Option(min=NO_LIMIT, help="Most messages delivered in a second; -1 is no limit."),
+]
+MaxRetained = Annotated[
+    int | None, typer.Option(min=NO_LIMIT, help="Most retained messages; -1 is no limit.")
+]
+MaxTransactions = Annotated[
+    int | None, typer.Option(min=NO_LIMIT, help="Most open transactions; -1 is no limit.")
+]
 Storage = Annotated[
     Literal["disk", "memory"],
     typer.Option(
@@ -52,13 +80,33 @@ def add(
     name: Name,
     max_connections: MaxConnections = None,
     max_queues: MaxQueues = None,
+    max_topics: MaxTopics = None,
+    max_channels: MaxChannels = None,
+    max_consumers: MaxConsumers = None,
+    max_storage_bytes: MaxStorage = None,
+    max_messages_in_per_s: MaxIn = None,
+    max_messages_out_per_s: MaxOut = None,
+    max_retained_messages: MaxRetained = None,
+    max_transactions: MaxTransactions = None,
     storage: Storage = "disk",
 ) -> None:
     """Add a namespace. Nobody can use it until `braid permissions set` grants something there.
 
     Example: braid namespaces add shop --max-connections 100
     """
-    body = {**_limits(max_connections, max_queues), "storage": storage}
+    limits = _limits(
+        max_connections=max_connections,
+        max_queues=max_queues,
+        max_topics=max_topics,
+        max_channels=max_channels,
+        max_consumers=max_consumers,
+        max_storage_bytes=max_storage_bytes,
+        max_messages_in_per_s=max_messages_in_per_s,
+        max_messages_out_per_s=max_messages_out_per_s,
+        max_retained_messages=max_retained_messages,
+        max_transactions=max_transactions,
+    )
+    body = {**limits, "storage": storage}
     node.global_api().put("namespaces", name, body=body, only_new=True)
     out.quiet({"name": name, **body})
 
@@ -70,14 +118,46 @@ def set_limits(
     name: Name,
     max_connections: MaxConnections = None,
     max_queues: MaxQueues = None,
+    max_topics: MaxTopics = None,
+    max_channels: MaxChannels = None,
+    max_consumers: MaxConsumers = None,
+    max_storage_bytes: MaxStorage = None,
+    max_messages_in_per_s: MaxIn = None,
+    max_messages_out_per_s: MaxOut = None,
+    max_retained_messages: MaxRetained = None,
+    max_transactions: MaxTransactions = None,
 ) -> None:
     """Change a namespace's limits; those not given stay.
 
     Example: braid namespaces limits shop --max-queues -1
     """
-    body = _limits(max_connections, max_queues)
+    body = _limits(
+        max_connections=max_connections,
+        max_queues=max_queues,
+        max_topics=max_topics,
+        max_channels=max_channels,
+        max_consumers=max_consumers,
+        max_storage_bytes=max_storage_bytes,
+        max_messages_in_per_s=max_messages_in_per_s,
+        max_messages_out_per_s=max_messages_out_per_s,
+        max_retained_messages=max_retained_messages,
+        max_transactions=max_transactions,
+    )
     node.global_api().put("namespaces", name, "limits", body=body)
     out.quiet({"name": name, **body})
+
+
+@app.command("quotas")
+def show_quotas(
+    node: AnyNode,
+    out: Out,
+    name: Name,
+) -> None:
+    """Show what a namespace uses of each of its quotas.
+
+    Example: braid namespaces quotas shop
+    """
+    out.show(node.global_api().every("namespaces", name, "quotas"), QUOTA_COLUMNS)
 
 
 @app.command()
@@ -103,8 +183,7 @@ def _at_least(topics: int) -> str:
     return f"{PAGE} topics or more" if topics == PAGE else counted(topics, "topic")
 
 
-def _limits(max_connections: int | None, max_queues: int | None) -> dict[str, object]:
-    given = {"max_connections": max_connections, "max_queues": max_queues}
+def _limits(**given: int | None) -> dict[str, object]:
     return {
         name: None if value == NO_LIMIT else value
         for name, value in given.items()

@@ -80,6 +80,15 @@ PART_OF: Final[Mapping[str, str]] = {
             *_keys("jwt", "users", "user_claim", "scope_claim", "scope_prefix", "refresh_s"),
         ),
         "audit": _keys("audit", "file_bytes_max", "files_max"),
+        "rates": (
+            *_keys("rates", "limit_loopback", "over_limit"),
+            *_keys("rates", "connections_per_min", "connections_burst"),
+            *_keys("rates", "messages_per_s", "messages_burst", "bytes_per_s", "bytes_burst"),
+            *_keys("rates", "subscriptions_per_s", "subscriptions_burst"),
+            *_keys("rates", "user_messages_per_s", "user_bytes_per_s"),
+            *_keys("rates", "node_messages_per_s", "node_bytes_per_s"),
+            *_keys("rates", "failed_logins", "failed_login_wait_max_s"),
+        ),
     }.items()
     for key in keys
 }

@@ -17,6 +17,7 @@ from braidmq.logs import LogSettings
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.net.settings import ListenerSettings
 from braidmq.net.tls_settings import TlsSettings
+from braidmq.runtime.rate_settings import RateSettings
 from braidmq.runtime.usage import UsageSettings
 from braidmq.security.jwt_settings import JwtSettings
 from braidmq.storage.settings import StorageSettings
@@ -80,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: TlsSettings = TlsSettings()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
+    rates: RateSettings = RateSettings()
     retention: RetentionSettings = RetentionSettings()
     amqp: AmqpSettings = AmqpSettings()
     mqtt: MqttSettings = MqttSettings()

@@ -71,6 +71,13 @@ class TopicExists(Conflict):
     code = "topic-exists"
 
 
+class LimitReached(Conflict):
+    """A namespace has as much of something as it may."""
+
+    code = "limit-reached"
+    remedy = "Delete some, or raise the quota of the namespace"
+
+
 class StorageIsFixed(Conflict):
     """Records do not move between memory and disk."""
 

@@ -256,6 +256,9 @@ class GroupCoordinator:
         wanted = [self._state.topic(namespace, topic) for topic in dict.fromkeys(topics)]
         self._check_modes(name, wanted)
         found = self._groups.get((namespace, name))
+        earlier = found.consumers.get(member_id or "", {}) if found is not None else {}
+        if len(wanted) > len(earlier):
+            self._state.quotas.require(namespace, "max_consumers", len(wanted) - len(earlier))
         if found is None:
             if not wanted:
                 raise BadRequest("a member of a group must name at least one topic")

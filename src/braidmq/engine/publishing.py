@@ -58,12 +58,19 @@ class Publishing:
             topic.require_existing()
         if partition is None and topic.needs_partition:
             check_place(topic)
+        if self._state.quotas.limits_storage:
+            self._state.quotas.store(topic.namespace, batch.size)
         if origin is not None:
             if is_staged(origin):
                 return self._staging.stage([topic], batch, now_ms, origin, partition)
             return self._stamped.publish(
                 topic, batch, now_ms, origin, partition=partition, durable=durable
             )
+        return self._take(topic, batch, now_ms, partition, durable)
+
+    def _take(
+        self, topic: Topic, batch: RecordBatch, now_ms: int, partition: int | None, durable: bool
+    ) -> Published:
         check_size(topic, batch)
         if topic.is_quarantined:
             raise topic.partitions[0].log.quarantined()
@@ -121,6 +128,8 @@ class Publishing:
             topic.require_existing()
             if partition is None:
                 check_place(topic)
+        if self._state.quotas.limits_storage and topics:
+            self._state.quotas.store(topics[0].namespace, batch.size * len(topics))
         if origin is not None:
             if is_staged(origin):
                 return self._staging.stage(topics, batch, now_ms, origin, partition)
@@ -131,7 +140,7 @@ class Publishing:
             for topic in topics:
                 topic.open_partition(partition)
         if len(topics) == 1:
-            return self.publish(topics[0], batch, now_ms, partition=partition, durable=durable)
+            return self._take(topics[0], batch, now_ms, partition, durable)
         targets: list[TopicPartition] = []
         accepted = batch.count
         lsn: Lsn | None = None
@@ -151,7 +160,7 @@ class Publishing:
             # Its records part ways, or not all are written: it needs a batch of its own.
             try:
                 copy = RecordBatch.scan(bytes(memoryview(batch)), base_offset=0, verify=False)
-                one = self.publish(topic, copy, now_ms, partition=partition, durable=durable)
+                one = self._take(topic, copy, now_ms, partition, durable)
                 accepted, lsn = min(accepted, one.accepted), one.lsn or lsn
             except TopicFull:
                 accepted = 0

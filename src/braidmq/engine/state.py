@@ -11,6 +11,7 @@ import msgspec
 from braidmq.engine.effects import Effect, MemberNotice, SubscriptionReady
 from braidmq.engine.errors import UnknownSubscription, UnknownTopic
 from braidmq.engine.policy import Template
+from braidmq.engine.quotas import Quotas
 from braidmq.engine.record_times import Ages, RecordClock
 from braidmq.engine.records import SubscriptionRecord, TopicRecord
 from braidmq.engine.settings import RetentionSettings
@@ -78,6 +79,8 @@ class TimerKind(IntEnum):
     """schedule; its run that was planned for a may be due"""
     LOGIN = 15
     """a log-in of number a may be over"""
+    WAIT = 16
+    """somebody beside the engine; it has waited long enough"""
 
 
 class EngineState:
@@ -101,6 +104,7 @@ class EngineState:
         self.effects: list[Effect] = []
         self.notices: list[MemberNotice] = []
         self.totals = Totals()
+        self.quotas = Quotas()
         self.clock = RecordClock()
         """Reads the times of records that are appended now."""
         self.clocks = [self.clock]

@@ -22,6 +22,7 @@ from braidmq.audit.trail import AuditTrail
 from braidmq.engine.engine import Engine
 from braidmq.engine.record_times import AGE_BOUNDS_MS
 from braidmq.engine.topics import Topic
+from braidmq.metrics.limits import LimitsCollector
 from braidmq.metrics.settings import MetricsSettings
 from braidmq.metrics.tls import TlsCollector
 from braidmq.metrics.tokens import TokenCollector
@@ -109,6 +110,8 @@ class Metrics:
         reloads: ReloadCounts | None = None,
         tokens: TokenLogins | None = None,
         audit: AuditTrail | None = None,
+        rates: Mapping[tuple[str, str], int] | None = None,
+        held_back: Callable[[], int] = int,
     ) -> None:
         self._engine = engine
         self._gateways = gateways
@@ -118,6 +121,8 @@ class Metrics:
         self._reloads = reloads
         self._tokens = tokens
         self._audit = audit
+        self._rates = {} if rates is None else rates
+        self._held_back = held_back
         self._alerts = alerts or AlertCounts()
         self._pipelines = pipelines
         self.replace(settings or MetricsSettings())
@@ -155,6 +160,8 @@ class Metrics:
         registry.register(ListenerCollector(self._listeners))
         if self._certificates is not None:
             registry.register(TlsCollector(self._certificates))
+        limits = LimitsCollector(self._engine.state.quotas, self._rates, self._held_back())
+        registry.register(limits)
         registry.register(PipelineCollector(self._pipelines()))
         registry.register(AlertCollector(self._alerts))
         if self._audit is not None:

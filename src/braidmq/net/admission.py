@@ -64,14 +64,11 @@ class Admission:
         self._namespace_of: dict[object, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def enter(self, connection: object, namespace: str, limit: int | None) -> bool:
-        """False, and nothing changed, if the namespace has as many as it may."""
+    def enter(self, connection: object, namespace: str) -> None:
+        """Whether it may have one more is asked before."""
         assert connection not in self._namespace_of, "a connection enters one namespace, once"
-        if limit is not None and self._counts[namespace] >= limit:
-            return False
         self._namespace_of[connection] = namespace
         self._counts[namespace] += 1
-        return True
 
     def leave(self, connection: object) -> None:
         """It is over, whether or not it had come in."""

@@ -33,10 +33,12 @@ from braidmq.runtime.memory_trim import MemoryTrim
 from braidmq.runtime.pauses import Pauses
 from braidmq.runtime.pipeline_runs import Pipelines
 from braidmq.runtime.publish_batcher import PendingBatch, PublishBatcher, Publisher
+from braidmq.runtime.rate_limits import RateLimits
 from braidmq.runtime.sessions import Sessions
 from braidmq.runtime.sliced_work import SlicedWork, Steps
 from braidmq.runtime.turns import Turns
 from braidmq.runtime.usage import Usage, UsageSettings
+from braidmq.runtime.wheel_waits import WheelWaits
 from braidmq.storage.journal import Waiter
 from braidmq.storage.store import Store
 from braidmq.storage.workers import Workers
@@ -137,6 +139,9 @@ class NodeLoop:
         self._pauses = Pauses(loop, self.schedule_turn)
         self._pressure_timer = loop.call_later(PRESSURE_EVERY_S, self._check_pressure)
         self.on_pressure(_log_pressure)
+        waits = WheelWaits(engine, loop, self.now_ms, self.schedule_turn)
+        self.rates = RateLimits(self.now_ms, waits.after)
+        self.rates.on_change.append(self.turns.changed)
         self.schedule_turn()
 
     def replace_marks(self, marks: Watermarks) -> None:
@@ -418,6 +423,7 @@ class NodeLoop:
         self._disk_free_bytes = self._engine.store.disk.free_bytes("")
         self._trimming.look(self._engine.store.memory.resident + self.input_budget.held_bytes)
         self._engine.check_pressure(self._disk_free_bytes)
+        self._engine.state.quotas.look()
         self._engine.reclaim()
         is_rolled = self._roll_usage()
         if self._engine.store.wants_checkpoint():

@@ -8,6 +8,7 @@ counted since: a minute at most. Rows stay for as long as they are to be kept, a
 namespaces that are gone.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from operator import add, sub
@@ -79,6 +80,14 @@ class Usage:
         found = self._meters.get((namespace, protocol))
         if found is None:
             found = self._meters[namespace, protocol] = Meter()
+        return found
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Messages by namespace, published (``in``) and delivered (``out``), since the start."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (namespace, _), meter in self._meters.items():
+            found[namespace, "in"] += meter.published
+            found[namespace, "out"] += meter.delivered
         return found
 
     def roll(self, wall_ms: int, *, at_once: bool = False) -> bool:

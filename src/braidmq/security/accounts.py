@@ -62,7 +62,18 @@ GUEST = "guest"
 LOOPBACK_ONLY = frozenset({GUEST})
 """Users whose password everybody knows: they log in from this machine or not at all."""
 
-LIMITS = ("max_connections", "max_queues")
+LIMITS = (
+    "max_connections",
+    "max_queues",
+    "max_topics",
+    "max_channels",
+    "max_consumers",
+    "max_storage_bytes",
+    "max_messages_in_per_s",
+    "max_messages_out_per_s",
+    "max_retained_messages",
+    "max_transactions",
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _user_record = msgspec.msgpack.Decoder(UserRecord).decode
@@ -105,8 +116,21 @@ class TokenRevoked:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    """A namespace has other quotas, or is new."""
+
+    namespace: str
+
+
 AccountChange = (
-    UserDeleted | NamespaceDeleted | LoginChanged | TagsChanged | PermissionChanged | TokenRevoked
+    UserDeleted
+    | NamespaceDeleted
+    | LoginChanged
+    | TagsChanged
+    | PermissionChanged
+    | TokenRevoked
+    | LimitsChanged
 )
 
 
@@ -472,7 +496,14 @@ class Accounts:
 
     def namespace(self, name: str) -> Namespace:
         record = self._namespace_record(name)
-        return Namespace(name, record.max_connections, record.max_queues, self._storage(name))
+        limits = {limit: getattr(record, limit) for limit in LIMITS}
+        return Namespace(name, **limits, storage=self._storage(name))
+
+    def limits(self, name: str) -> dict[str, int]:
+        """The quotas that a namespace has."""
+        record = self._namespace_record(name)
+        found = ((limit, getattr(record, limit)) for limit in LIMITS)
+        return {limit: value for limit, value in found if value is not None}
 
     def _storage(self, name: str) -> NamespaceStorage:
         kept = self._store.catalogue.get(NAMESPACE_STORAGE, name)
@@ -484,10 +515,9 @@ class Accounts:
     def add_namespace(
         self,
         name: str,
-        max_connections: int | None = None,
-        max_queues: int | None = None,
         *,
         storage: NamespaceStorage = "disk",
+        **limits: int | None,
     ) -> Lsn:
         """``storage`` is for good: no record moves between memory and disk."""
         check_namespace_name(name)
@@ -498,7 +528,7 @@ class Accounts:
         if name in self._namespaces:
             raise Conflict(f"namespace {name!r} already exists")
         in_memory: list[Change] = [(NAMESPACE_STORAGE, name, storage.encode())]
-        record = NamespaceRecord(max_connections, max_queues)
+        record = NamespaceRecord(**limits)
         return self._keep_namespace(name, record, in_memory if storage == "memory" else [])
 
     def open_system_namespace(self) -> None:
@@ -544,6 +574,7 @@ class Accounts:
             check_limit(limit, getattr(record, limit))
         lsn = self._change([(NAMESPACES, name, _encode(record)), *with_it])
         self._namespaces[name] = record
+        self.tell(LimitsChanged(name))
         return lsn
 
     # --- both ---

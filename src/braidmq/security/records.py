@@ -43,6 +43,9 @@ TAGS_MAX = 32
 LIMIT_MAX = 2**31 - 1
 """More connections or queues than a node can have, and still an integer to every client."""
 
+BYTES_MAX = 2**53
+"""What a float holds exactly, as does whatever reads JSON."""
+
 
 class UserRecord(msgspec.Struct, frozen=True):
     password: str
@@ -50,9 +53,17 @@ class UserRecord(msgspec.Struct, frozen=True):
     tags: list[str] = []
 
 
-class NamespaceRecord(msgspec.Struct, frozen=True):
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     max_connections: int | None = None
     max_queues: int | None = None
+    max_topics: int | None = None
+    max_channels: int | None = None
+    max_consumers: int | None = None
+    max_storage_bytes: int | None = None
+    max_messages_in_per_s: int | None = None
+    max_messages_out_per_s: int | None = None
+    max_retained_messages: int | None = None
+    max_transactions: int | None = None
 
 
 class PermissionRecord(msgspec.Struct, frozen=True):
@@ -117,6 +128,14 @@ class Namespace(msgspec.Struct, frozen=True):
     name: str
     max_connections: int | None = None
     max_queues: int | None = None
+    max_topics: int | None = None
+    max_channels: int | None = None
+    max_consumers: int | None = None
+    max_storage_bytes: int | None = None
+    max_messages_in_per_s: int | None = None
+    max_messages_out_per_s: int | None = None
+    max_retained_messages: int | None = None
+    max_transactions: int | None = None
     storage: NamespaceStorage = "disk"
 
 
@@ -149,8 +168,10 @@ def check_tags(tags: frozenset[str]) -> None:
 
 
 def check_limit(what: str, value: int | None) -> None:
-    if value is not None and not 0 <= value <= LIMIT_MAX:
-        raise BadRequest(f"{what} must be from 0 to {LIMIT_MAX}, or nothing for no limit")
+    most = BYTES_MAX if what.endswith("_bytes") else LIMIT_MAX
+    least = 1 if what.endswith("_per_s") else 0  # of a rate of 0 nothing would ever be over
+    if value is not None and not least <= value <= most:
+        raise BadRequest(f"{what} must be from {least} to {most}, or nothing for no limit")
 
 
 def check_name(name: str, what: str) -> None:

@@ -23,13 +23,14 @@ from braidmq.api.problems import PreconditionFailed
 from braidmq.api.requests import note
 from braidmq.engine.errors import StorageIsFixed
 from braidmq.engine.policy import Milliseconds
+from braidmq.engine.quotas import Quotas
 from braidmq.model.clock import Clock
 from braidmq.model.errors import AccessRefused, BadRequest, Conflict, NotFound
 from braidmq.model.ids import Lsn
-from braidmq.security.accounts import Accounts
+from braidmq.security.accounts import LIMITS, Accounts
 from braidmq.security.logins import Logins
 from braidmq.security.records import Namespace, NamespaceStorage, Permission, User, scopes_of
-from braidmq.security.rights import ADMINISTRATOR, MANAGEMENT, USER, owner
+from braidmq.security.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, USER, owner
 from braidmq.security.token_logins import require_account, require_own_login
 from braidmq.security.tokens import Token, Tokens
 
@@ -70,10 +71,25 @@ class LimitsBody(Body, frozen=True):
 
     max_connections: Limit | UnsetType | None = UNSET
     max_queues: Limit | UnsetType | None = UNSET
+    max_topics: Limit | UnsetType | None = UNSET
+    max_channels: Limit | UnsetType | None = UNSET
+    max_consumers: Limit | UnsetType | None = UNSET
+    max_storage_bytes: Limit | UnsetType | None = UNSET
+    max_messages_in_per_s: Limit | UnsetType | None = UNSET
+    max_messages_out_per_s: Limit | UnsetType | None = UNSET
+    max_retained_messages: Limit | UnsetType | None = UNSET
+    max_transactions: Limit | UnsetType | None = UNSET
 
     def given(self) -> dict[str, int | None]:
-        limits = {"max_connections": self.max_connections, "max_queues": self.max_queues}
+        limits = {name: getattr(self, name) for name in LIMITS}
         return {name: value for name, value in limits.items() if not isinstance(value, UnsetType)}
+
+
+class QuotaUsage(msgspec.Struct, frozen=True):
+    quota: str
+    limit: int
+    used: int
+    near: Annotated[bool, Meta(description="Whether 80 % of it or more is used")]
 
 
 class NamespaceBody(LimitsBody, frozen=True):
@@ -125,13 +141,20 @@ class TokensQuery(ListQuery, frozen=True):
 
 class Admin:
     def __init__(
-        self, accounts: Accounts, logins: Logins, tokens: Tokens, commit: Commit, clock: Clock
+        self,
+        accounts: Accounts,
+        logins: Logins,
+        tokens: Tokens,
+        commit: Commit,
+        clock: Clock,
+        quotas: Quotas,
     ) -> None:
         self._accounts = accounts
         self._logins = logins
         self._tokens = tokens
         self._commit = commit
         self._clock = clock
+        self._quotas = quotas
 
     # --- users ---
 
@@ -296,7 +319,7 @@ class Admin:
                 self._accounts.require_storage(name, body.storage)
             return await self._kept(self._accounts.set_limits(name, limits), 200)
         storage = "disk" if body.storage is UNSET else body.storage
-        return await self._kept(self._accounts.add_namespace(name, **limits, storage=storage), 201)
+        return await self._kept(self._accounts.add_namespace(name, storage=storage, **limits), 201)
 
     @operation(
         "PUT",
@@ -309,6 +332,22 @@ class Admin:
         """Change the limits of a namespace."""
         note(**{name: str(value) for name, value in body.given().items()})
         await self._commit(self._accounts.set_limits(name, body.given()))
+
+    @operation(
+        "GET",
+        "/v1/namespaces/{name}/quotas",
+        right=MONITORING,
+        tag="namespaces",
+        errors=(NotFound,),
+    )
+    async def list_quotas(self, call: Call, name: str, query: ListQuery) -> list[QuotaUsage] | Page:
+        """List the quotas that a namespace has, by name, with what is used of each."""
+        self._accounts.namespace(name)
+        found = [
+            QuotaUsage(each.quota, each.limit, each.used, each.is_near)
+            for each in self._quotas.usage(name)
+        ]
+        return Page(*await page_of(found, query, lambda each: (each.quota,), tuple[str]))
 
     @operation(
         "DELETE",

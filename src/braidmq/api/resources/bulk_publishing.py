@@ -70,6 +70,9 @@ class BulkPublishing:
         target = engine.state.topic(query.namespace, topic)
         self._context.require_room()
         batch = checked(body, call)
+        await self._context.let_in(call, query.namespace, batch.count)
+        engine = self._context.engine()
+        target = engine.state.topic(query.namespace, topic)  # it may have gone meanwhile
         require_fits(target, batch)
         partition = None if query.partition is UNSET else query.partition
         if partition is not None:

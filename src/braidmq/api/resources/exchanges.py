@@ -344,6 +344,7 @@ class Exchanges:
                     f"message {place} names a partition, and goes through an exchange",
                     remedy="Leave the partition out, or publish to the topic",
                 )
+        await self._context.let_in(call, query.namespace, len(body.messages))
         name = real_name(exchange)
         self._context.engine().exchanges.router(query.namespace).exchange(name)
         self._context.require_room()

@@ -43,6 +43,7 @@ from braidmq.api.transaction_headers import (
 from braidmq.engine.auto_commit import AUTO_COMMIT_INTERVAL_MS
 from braidmq.engine.errors import (
     BadPosition,
+    LimitReached,
     UnknownGroup,
     UnknownPartition,
     UnknownSubscription,
@@ -66,6 +67,7 @@ from braidmq.engine.policy import HOUR_MS
 from braidmq.engine.topics import QUEUE_SUBSCRIPTION, Consumer, Mode, Subscription
 from braidmq.model.errors import NotFound
 from braidmq.model.limits import MIB
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.security.permissions import Grants
 from braidmq.security.records import check_name
 from braidmq.security.rights import READS, listing, owner, read
@@ -366,7 +368,15 @@ class Groups:
         right=read("body.topics").noting("an id that is another user's member is refused"),
         tag="groups",
         statuses=(201,),
-        errors=(UnknownTopic, WrongMode, BadPosition, GroupFull, NotYourMember),
+        errors=(
+            UnknownTopic,
+            WrongMode,
+            BadPosition,
+            GroupFull,
+            NotYourMember,
+            LimitReached,
+            RateExceeded,
+        ),
         body_bytes_max=PARTITIONS_BYTES_MAX,
         examples=({"topics": ["orders"]},),
         traffic=True,
@@ -380,6 +390,7 @@ class Groups:
         member's new life: what it had goes back first. The id of another user's member is refused.
         """
         check_name(group, "group name")
+        await self._context.may_begin(call, query.namespace)
         groups = self._context.engine().groups
         answer = groups.join(
             query.namespace,
@@ -485,7 +496,7 @@ class Groups:
         "/v1/groups/{group}/members/{member}/poll",
         right=owner("member").noting(READS),
         tag="groups",
-        errors=(*MEMBER_ERRORS, UnknownTopic),
+        errors=(*MEMBER_ERRORS, UnknownTopic, RateExceeded),
         examples=({"generation": 3, "limit": 500, "wait_ms": 10_000},),
         traffic=True,
     )
@@ -499,6 +510,7 @@ class Groups:
         1000 messages of a topic unanswered.
         """
         self._require_reads(call, query.namespace, group)
+        await self._context.may_be_given(call, query.namespace)
         wait_ms = self._waiting.wanted_ms(body.wait_ms)
         consumers = self._consumers(query.namespace, group, member, body.generation)
         topics = [each.subscription.topic.name for each in consumers]

@@ -9,9 +9,8 @@ from braidmq.api.context import ApiContext, InNamespace, ListInNamespace, Millis
 from braidmq.api.endpoints import Body, Call, operation
 from braidmq.api.messages import Partition
 from braidmq.api.paging import Page, page_of
-from braidmq.api.problems import LimitReached
 from braidmq.api.resources.reading import Offset
-from braidmq.engine.errors import UnknownLease, UnknownPartition, UnknownTopic
+from braidmq.engine.errors import LimitReached, UnknownLease, UnknownPartition, UnknownTopic
 from braidmq.engine.leases import Lease
 from braidmq.engine.topics import TopicPartition
 from braidmq.model.errors import NotFound

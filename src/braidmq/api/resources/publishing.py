@@ -20,12 +20,19 @@ from braidmq.api.messages import (
 from braidmq.api.problems import DiskLow, MemoryLow
 from braidmq.api.transaction_headers import ORIGIN_ERRORS, PublishHeaders, origin_of
 from braidmq.engine.appending import Published
-from braidmq.engine.errors import MessageTooLarge, TopicFull, UnknownPartition, UnknownTopic
+from braidmq.engine.errors import (
+    LimitReached,
+    MessageTooLarge,
+    TopicFull,
+    UnknownPartition,
+    UnknownTopic,
+)
 from braidmq.engine.policy import Milliseconds
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import BadRequest, BraidError, RecordTooLarge
 from braidmq.model.limits import MIB
 from braidmq.record.batch import RecordBatch
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.security.rights import write
 
 BATCH_BYTES_MAX = 16 * MIB
@@ -42,6 +49,8 @@ ERRORS: tuple[type[BraidError], ...] = (
     MessageTooLarge,
     RecordTooLarge,
     TopicFull,
+    LimitReached,
+    RateExceeded,
     MemoryLow,
     DiskLow,
     *ORIGIN_ERRORS,
@@ -152,6 +161,7 @@ class Publishing:
         `refused` names the others; one that is full already answers 429. With a sequence, which is
         the first message's, or in a transaction, all are taken or none.
         """
+        await self._context.let_in(call, query.namespace, len(body.messages))
         target = self._target(call, query.namespace, topic)
         done = self._append(call, target, body.messages, headers)
         await self._context.done()
@@ -183,6 +193,7 @@ class Publishing:
     async def _publish_one(
         self, call: Call, namespace: str, name: str, headers: PublishHeaders, message: NewMessage
     ) -> Placed:
+        await self._context.let_in(call, namespace)
         target = self._target(call, namespace, name)
         done = self._append(call, target, [message], headers)
         await self._context.done()

@@ -46,6 +46,7 @@ from braidmq.engine.topics import (
     mode_by_ordering,
 )
 from braidmq.model.errors import NotFound
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.security.permissions import Grants
 from braidmq.security.records import check_name
 from braidmq.security.rights import listing, read
@@ -259,7 +260,7 @@ class Subscriptions:
         right=read("topic"),
         tag="subscriptions",
         statuses=(201, 200),
-        errors=(UnknownTopic, BadPosition, WrongMode),
+        errors=(UnknownTopic, BadPosition, WrongMode, RateExceeded),
         examples=({}, {"start": "latest"}),
     )
     async def create_subscription(
@@ -270,6 +271,7 @@ class Subscriptions:
         One that is there with this mode is left as it is, wherever it stands.
         """
         check_name(subscription, "subscription name")
+        await self._context.may_begin(call, query.namespace)
         found = self._context.topic(call, topic)
         known = found.subscriptions.get(subscription)
         if known is not None:
@@ -366,6 +368,7 @@ class Subscriptions:
                 " are unanswered"
             )
 
+        await self._context.may_be_given(call, query.namespace)
         wait_ms = self._waiting.wanted_ms(body.wait_ms)
 
         def take() -> list[Message]:

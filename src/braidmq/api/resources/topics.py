@@ -20,15 +20,14 @@ from braidmq.api.endpoints import (
     refuse_if_only_new,
 )
 from braidmq.api.paging import Page, cursor_of, place_in
-from braidmq.api.problems import LimitReached, PreconditionFailed
+from braidmq.api.problems import PreconditionFailed
 from braidmq.engine.ages import oldest
-from braidmq.engine.errors import TooManyResizes, TopicExists, UnknownTopic
+from braidmq.engine.errors import LimitReached, TooManyResizes, TopicExists, UnknownTopic
 from braidmq.engine.keeping import kept_of
 from braidmq.engine.policy import IllegalPolicy, TopicPolicy, merge
 from braidmq.engine.references import names_target
 from braidmq.engine.topics import Topic
 from braidmq.model.errors import NotFound
-from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.security.records import check_name
 from braidmq.security.rights import TARGETS, any_right, configure, listing, read
 
@@ -198,10 +197,7 @@ class Topics:
         return self._described(made, call)
 
     def _require_room(self, namespace: str) -> None:
-        context = self._context
-        limit = reached_queue_limit(context.access.accounts, context.node_loop.view, namespace)
-        if limit is not None:
-            raise LimitReached(f"namespace {namespace!r} has reached its limit of {limit} topics")
+        self._context.node_loop.view.state.quotas.require(namespace, "max_topics")
 
     @operation(
         "PATCH",

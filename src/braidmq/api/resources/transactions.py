@@ -27,7 +27,7 @@ from braidmq.api.transaction_headers import (
     TransactionNumber,
     find_transaction,
 )
-from braidmq.engine.errors import TopicFull, UnknownTopic
+from braidmq.engine.errors import LimitReached, TopicFull, UnknownTopic
 from braidmq.engine.groups import StaleGeneration
 from braidmq.engine.transactions.coordinator import (
     BRANCHES_MAX,
@@ -182,6 +182,7 @@ class Transactions:
             TransactionCommitting,
             StaleApplication,
             OtherInstance,
+            LimitReached,
         ),
         examples=({}, {"name": "nightly-17", "timeout_ms": 600_000}),
         traffic=True,

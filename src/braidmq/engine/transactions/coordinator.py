@@ -271,6 +271,7 @@ class Coordinator:
             self._require_owner(owner, outcome.owner, name)
             raise TransactionCommitted(f"transaction {name!r} is committed already")
         require_next(self._ledger, namespace, application, owner)
+        self._state.quotas.require(namespace, "max_transactions")
         if producer is not None:
             self._abort_unfinished(producer, now_ms)
         number = ledger.next_transaction
@@ -291,6 +292,11 @@ class Coordinator:
         transaction = ledger.transactions[number]
         self._arm(transaction)
         return transaction, lsn
+
+    def open_count(self, namespace: str) -> int:
+        """Transactions that are begun and not over."""
+        every = self._ledger.transactions.values()
+        return sum(each.begun.namespace == namespace for each in every)
 
     def _abort_unfinished(self, producer: Producer, now_ms: int) -> None:
         """A producer has one transaction at a time: it has given up the one before."""

@@ -290,7 +290,7 @@ class Commands:
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
         )
-        self._connection.gateway.require_queue_room(channel.vhost)
+        self._connection.gateway.require_queue_room(channel.vhost, queue_type(arguments))
         durable = method.durable and not method.exclusive
         topic = engine.topics.create(
             channel.vhost,
@@ -522,6 +522,7 @@ class Commands:
                 ReplyCode.NOT_IMPLEMENTED,
                 f"queue '{topic.name}' in vhost '{channel.vhost}' does not support global qos",
             )
+        self._connection.rates.subscribe()
         if is_assigned(topic, method.arguments):
             self._join_group(channel, topic, method, target)
         else:
@@ -544,6 +545,7 @@ class Commands:
         subscription = self._subscription_for(channel, topic, method)
         if method.exclusive and subscription.mode is Mode.SINGLE_ACTIVE:
             raise _in_exclusive_use(topic)
+        self._node_loop.view.state.quotas.require(channel.vhost, "max_consumers")
         try:
             target.consumer = self._node_loop.engine().consumers.attach(
                 subscription,

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from braidmq.engine.effects import Level
+from braidmq.gateways.amqp.braked import Braked
 from braidmq.gateways.amqp.channel import Channel
 from braidmq.gateways.amqp.commands import Commands
 from braidmq.gateways.amqp.consumers import AmqpConsumer
@@ -28,7 +29,7 @@ from braidmq.gateways.amqp.handshake import (
 from braidmq.gateways.amqp.holds import UNREAD, Hold
 from braidmq.gateways.amqp.input_events import FrameEvents
 from braidmq.gateways.amqp.output import ClosedChannels
-from braidmq.gateways.amqp.parking import Parking
+from braidmq.gateways.amqp.parking import Parking, has_to_answer
 from braidmq.gateways.amqp.permission_checks import PermissionChecks
 from braidmq.gateways.amqp.publisher import Publisher
 from braidmq.gateways.amqp.releasing import close_channel, end_channels
@@ -41,6 +42,7 @@ from braidmq.model.limits import KIB
 from braidmq.net.tcp import RECEIVE_BYTES_MAX
 from braidmq.net.transport import Transport
 from braidmq.record.copies import single
+from braidmq.runtime.connection_rates import ConnectionRates
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES
 from braidmq.runtime.sessions import PEER_GONE
 from braidmq.runtime.sliced_work import READ_S
@@ -151,6 +153,7 @@ class AmqpConnection(PermissionChecks):
         self.received_bytes = self.sent_bytes = 0
         self.last_received = self.last_sent = self.node_loop.loop.time()
         self._publishes = False
+        self.rates = ConnectionRates(self.node_loop.rates, transport.host)
         gateway.connections.add(self)
         self._handshake: Handshake | None = Handshake(self)
         """Until it is open."""
@@ -166,6 +169,7 @@ class AmqpConnection(PermissionChecks):
         self.node_loop.sessions.remove(self.session_id, self._end, self.node_loop.now_ms())
         self._release()
         self.share.release()
+        self.rates.end()
         # Clients come and go in thousands, and load balancers knock: no news to most.
         is_news = self.opened and self._end not in ("", CLIENT_LEFT)
         level = logging.INFO if is_news else logging.DEBUG
@@ -288,7 +292,8 @@ class AmqpConnection(PermissionChecks):
     @property
     def _may_send_more(self) -> bool:
         """Whether as much may be read at once as there is, if it is not late with that."""
-        return self.opened and not self._contents and not self.holds & Hold.BLOCKED
+        is_free = not self.holds & (Hold.BLOCKED | Hold.TOO_FAST)
+        return self.opened and not self._contents and is_free
 
     def _read_while_closing(self, data: memoryview, start: int, size: int) -> int:
         events, used = scan(data[start:], size - start, self.settings.frame_bytes_max, 0, False)
@@ -362,7 +367,7 @@ class AmqpConnection(PermissionChecks):
             # Each may have to be looked into, and that may take long.
             self.input.do(self._publishing_each(event))
         elif self.parking is None and self.node_loop.view.pressure.level is not Level.BLOCKED:
-            channel.publisher.publish_run(flags, exchange, key, batch, destination)
+            channel.publisher.take_run(flags, exchange, key, batch, destination)
         else:
             self._publishes = True
             self.set_blocked(self.node_loop.view.pressure.reason)
@@ -467,6 +472,7 @@ class AmqpConnection(PermissionChecks):
             )
             self.close(error)
             return
+        self.gateway.require_channel_room(self)
         channel = Channel(self, number, self._closed_channels.take(number))
         self.channels[number] = channel
         channel.reply(ChannelOpenOk())
@@ -527,6 +533,7 @@ class AmqpConnection(PermissionChecks):
         self.grants = self.accounts.grants(self.user, vhost, scopes_of(self.login))
         self._handshake = None
         self.opened = True
+        self.rates.begin(vhost, self.user, Braked(self))
         self.node_loop.sessions.add(self.session_id, AmqpSession(self))
         self.transport.receive_bytes = RECEIVE_BYTES_MIN
         self.gateway.connections_opened += 1
@@ -629,7 +636,7 @@ class AmqpConnection(PermissionChecks):
     def drain(self) -> None:
         """The node stops: nothing new is handed out or taken in, but answers still count."""
         self._draining = True
-        self._pause_consumers()
+        self.pause_consumers()
 
     @property
     def is_drained(self) -> bool:
@@ -675,14 +682,14 @@ class AmqpConnection(PermissionChecks):
         self.node_loop.flush_later(self)
         if self._out_bytes > OUTPUT_HIGH_BYTES:
             # What waits for the end of the turn is memory as well, and the socket may take it.
-            self._pause_consumers()
+            self.pause_consumers()
             self.flush()
 
     def hold_back(self, size: int) -> None:
         """A channel has more to send that waits for the disk."""
         self.held_bytes += size
         if self.held_bytes > OUTPUT_HIGH_BYTES:
-            self._pause_consumers()
+            self.pause_consumers()
 
     @property
     def output_bytes(self) -> int:
@@ -702,26 +709,26 @@ class AmqpConnection(PermissionChecks):
         self.transport.write(data)
         if not self.is_socket_full and self.held_bytes <= OUTPUT_HIGH_BYTES:
             # What is left unsent is below the mark: the transport will not say that it drained.
-            self._resume_consumers()
+            self.resume_consumers()
 
     def pause_output(self, paused: bool) -> None:
         self.is_socket_full = paused
         if paused:
-            self._pause_consumers()
+            self.pause_consumers()
         else:
-            self._resume_consumers()
+            self.resume_consumers()
             self.release_hold(Hold.UNSENT)
             if self.input.is_behind:
                 self.input.put_off()
 
-    def _pause_consumers(self) -> None:
+    def pause_consumers(self) -> None:
         if not self._write_paused:
             self._write_paused = True
             for channel in self.channels.values():
                 channel.consumers.pause(True)
 
-    def _resume_consumers(self) -> None:
-        if self._write_paused and not self._draining:
+    def resume_consumers(self) -> None:
+        if self._write_paused and not self._draining and not self.rates.is_ungiven:
             self._write_paused = False
             for channel in self.channels.values():
                 channel.consumers.pause(False)
@@ -740,7 +747,7 @@ class AmqpConnection(PermissionChecks):
         if not self.hold(Hold.BLOCKED):
             return
         self.transport.receive_bytes = PARKED_RECEIVE_BYTES
-        if not self.has_to_answer():
+        if not has_to_answer(self):
             self.hold(Hold.PARKED)
         if self.wants_blocked:
             self.send_method(0, ConnectionBlocked(reason))
@@ -752,13 +759,6 @@ class AmqpConnection(PermissionChecks):
         self.release_hold(Hold.BLOCKED | Hold.PARKED)
         if self.wants_blocked:
             self.send_method(0, ConnectionUnblocked())
-
-    def has_to_answer(self) -> bool:
-        """Whether it has deliveries, or may get some."""
-        return any(
-            channel.consumers.by_tag or channel.consumers.unacked
-            for channel in self.channels.values()
-        )
 
     def _park(self, event: tuple[Any, ...], number: int) -> None:
         if self.parking is None:

@@ -163,9 +163,10 @@ class Consumers:
         first_tag = self._next_tag
         count = delivery.stop_index - delivery.first_index
         self._next_tag += count
-        self._meter.gave(
-            count, delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
-        )
+        size = delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
+        self._meter.gave(count, size)
+        if self._connection.rates.limits_deliveries:
+            self._connection.rates.gave(count, size)
         if not target.no_ack:
             self.unacked.add(
                 UnackedRun(
@@ -245,9 +246,9 @@ class Consumers:
         if not found:
             return None
         delivery = found[0]
-        self._meter.gave(
-            1, delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
-        )
+        size = delivery.batch.value_bytes_between(delivery.first_index, delivery.stop_index)
+        self._meter.gave(1, size)
+        self._connection.rates.gave(1, size)
         tag = self._next_tag
         self._next_tag += 1
         if not no_ack:

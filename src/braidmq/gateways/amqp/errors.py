@@ -5,6 +5,7 @@ from typing import Any
 
 from braidmq.engine.errors import (
     ExclusiveConsumer,
+    LimitReached,
     MessageTooLarge,
     PartitionClosed,
     PartitionRequired,
@@ -12,6 +13,7 @@ from braidmq.engine.errors import (
 )
 from braidmq.engine.transactions.errors import EVERY as TRANSACTION_ERRORS
 from braidmq.model.errors import BraidError, Kind, PartitionQuarantined
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.wire.amqp.constants import FrameKind, ReplyCode
 from braidmq.wire.amqp.errors import AmqpError, ChannelError, ConnectionError_
 from braidmq.wire.amqp.scan import EVENT_ACK, EVENT_FRAME, EVENT_PUBLISH, describe_octets
@@ -52,7 +54,14 @@ _BY_KIND = {
 }
 
 
-WITH_CODE = (*TRANSACTION_ERRORS, UnknownPartition, PartitionClosed, PartitionRequired)
+WITH_CODE = (
+    *TRANSACTION_ERRORS,
+    UnknownPartition,
+    PartitionClosed,
+    PartitionRequired,
+    LimitReached,
+    RateExceeded,
+)
 """Errors whose code a client of ours is told, as the text's beginning."""
 
 

@@ -11,6 +11,7 @@ from braidmq.gateways.amqp.settings import Product
 from braidmq.logs import log_login, testify
 from braidmq.model.errors import AccessRefused, BraidError
 from braidmq.model.limits import KIB
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.security.accounts import is_loopback
 from braidmq.security.records import User, scopes_of
 from braidmq.wire.amqp.constants import FRAME_BYTES_MIN, PROTOCOL_HEADER, ReplyCode
@@ -104,20 +105,39 @@ class Handshake:
             raise HandshakeBroken
         self._connection.client_properties = dict(method.client_properties)
         self._mechanism = method.mechanism
+        if self._connection.rates.late_ms:
+            self._state = None
+            self._connection.node_loop.loop.create_task(self._log_in_late(method))
+        else:
+            self._log_in_with(method)
+
+    async def _log_in_late(self, method: ConnectionStartOk) -> None:
+        """There are many connections from this address: its log-in waits, or is refused."""
+        connection = self._connection
+        try:
+            await connection.rates.let_in()
+            if not connection.is_lost:
+                self._log_in_with(method)
+        except RateExceeded as error:
+            self._end_login(ReplyCode.NOT_ALLOWED, str(error), "too many connections")
+        except HandshakeBroken:
+            connection.drop("the peer does not follow the handshake")
+
+    def _log_in_with(self, method: ConnectionStartOk) -> None:
         if method.mechanism == EXTERNAL:
             self._log_in_by_certificate(method)
             return
         user, password = credentials(method)
         self._state = None  # nothing is due until the user is known
         connection = self._connection
-        logins, loopback = connection.gateway.logins, is_loopback(connection.transport.host)
+        logins, host = connection.gateway.logins, connection.transport.host
         try:
-            found = logins.recognise(user, password, connection.node_loop.now_ms(), loopback)
+            found = logins.recognise(user, password, connection.node_loop.now_ms(), host)
         except BraidError as error:
             self._refuse_login(user, error)
             return
         if found is None:
-            connection.node_loop.loop.create_task(self._log_in(user, password, loopback))
+            connection.node_loop.loop.create_task(self._log_in(user, password))
         else:
             self._welcome(found)
 
@@ -139,11 +159,11 @@ class Handshake:
         else:
             self._welcome(found)
 
-    async def _log_in(self, user: str, password: str, loopback: bool) -> None:
+    async def _log_in(self, user: str, password: str) -> None:
         connection = self._connection
         try:
             found = await connection.gateway.logins.authenticate(
-                user, password, connection.node_loop.now_ms(), loopback
+                user, password, connection.node_loop.now_ms(), connection.transport.host
             )
         except BraidError as error:
             self._refuse_login(user, error)
@@ -162,16 +182,20 @@ class Handshake:
     def _refuse_login(self, user: str, error: BraidError) -> None:
         connection = self._connection
         connection.accounts.failed_logins.note("amqp", user, connection.peer, str(error))
+        text = (
+            f"Login was refused using authentication mechanism {self._mechanism}. For details"
+            " see the broker logfile."
+        )
+        self._end_login(ReplyCode.ACCESS_REFUSED, text, "login refused")
+
+    def _end_login(self, code: ReplyCode, text: str, why: str) -> None:
+        connection = self._connection
         if connection.is_lost:
             return
         if is_capable(connection.client_properties, "authentication_failure_close"):
-            text = (
-                f"Login was refused using authentication mechanism {self._mechanism}. For details"
-                " see the broker logfile."
-            )
-            connection.close(ConnectionError_(ReplyCode.ACCESS_REFUSED, text), "login refused")
+            connection.close(ConnectionError_(code, text), why)
         else:
-            connection.drop("login refused")
+            connection.drop(why)
 
     def _await_tune_ok(self, method: Method) -> None:
         connection = self._connection

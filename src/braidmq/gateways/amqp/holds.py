@@ -19,7 +19,9 @@ class Hold(IntFlag):
     """What it sent last is not done yet."""
     UNSENT = 32
     """It does not read what it is sent."""
+    TOO_FAST = 64
+    """It sends faster than it may."""
 
 
-UNREAD = Hold.SLOW | Hold.UNCONFIRMED | Hold.PARKED | Hold.BUSY | Hold.UNSENT
+UNREAD = Hold.SLOW | Hold.UNCONFIRMED | Hold.PARKED | Hold.BUSY | Hold.UNSENT | Hold.TOO_FAST
 """With any of these it is not read from."""

@@ -5,8 +5,10 @@ import logging
 import socket
 
 from braidmq.engine.effects import Level, PressureChanged
+from braidmq.engine.errors import LimitReached
 from braidmq.gateways.amqp import upkeep
 from braidmq.gateways.amqp.connection import OUTPUT_HIGH_BYTES, AmqpConnection
+from braidmq.gateways.amqp.errors import precondition_failed
 from braidmq.gateways.amqp.registry import Registry
 from braidmq.gateways.amqp.replies import Replies
 from braidmq.gateways.amqp.settings import AmqpSettings, UnconfirmedLimit
@@ -16,7 +18,6 @@ from braidmq.net.tcp import RECEIVE_BYTES_MAX
 from braidmq.net.tls_handshakes import TlsPort
 from braidmq.net.transport import Transport
 from braidmq.runtime.gateway import Gateway
-from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.withdrawals import reason_to_end
 from braidmq.security.accounts import (
@@ -28,7 +29,7 @@ from braidmq.security.accounts import (
 )
 from braidmq.security.logins import Logins
 from braidmq.wire.amqp.constants import ReplyCode
-from braidmq.wire.amqp.errors import ChannelError, ConnectionError_
+from braidmq.wire.amqp.errors import ConnectionError_
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class AmqpGateway(Gateway[AmqpConnection]):
         self.registry = Registry(node_loop)
         self.replies = Replies()
         self._consumers_checked = 0.0
+        self._quotas = node_loop.view.state.quotas
+        self._quotas.count_by("max_channels", self._channels)
         node_loop.on_pressure(self._on_pressure)
         accounts.watch(self._on_change)
 
@@ -133,17 +136,32 @@ class AmqpGateway(Gateway[AmqpConnection]):
 
     def admit(self, connection: AmqpConnection, vhost: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.accounts.namespace(vhost).max_connections
-        if not self.node_loop.admission.enter(connection, vhost, limit):
-            raise ConnectionError_(
-                ReplyCode.NOT_ALLOWED,
-                f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached",
-            )
+        try:
+            self._quotas.require(vhost, "max_connections")
+        except LimitReached as error:
+            limit = self.accounts.namespace(vhost).max_connections
+            text = f"access to vhost '{vhost}' refused: connection limit ({limit}) is reached"
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"{text}: {error.args[0]}") from None
+        self.node_loop.admission.enter(connection, vhost)
 
-    def require_queue_room(self, vhost: str) -> None:
-        limit = reached_queue_limit(self.accounts, self.node_loop.view, vhost)
-        if limit is not None:
-            raise ChannelError(
-                ReplyCode.PRECONDITION_FAILED,
-                f"cannot declare queue: queue limit in vhost '{vhost}' ({limit}) is reached",
-            )
+    def require_queue_room(self, vhost: str, kind: str) -> None:
+        self._quotas.require(vhost, "max_topics")
+        if kind == "stream":
+            return
+        try:
+            self._quotas.require(vhost, "max_queues")
+        except LimitReached as error:
+            limit = self.accounts.namespace(vhost).max_queues
+            text = f"cannot declare queue: queue limit in vhost '{vhost}' ({limit}) is reached"
+            raise precondition_failed(f"{text}: {error.args[0]}") from None
+
+    def require_channel_room(self, connection: AmqpConnection) -> None:
+        """As RabbitMQ: it is the connection that ends."""
+        try:
+            self._quotas.require(connection.vhost, "max_channels")
+        except LimitReached as error:
+            text = f"{error.code}: {error.args[0]}"
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, text) from None
+
+    def _channels(self, vhost: str) -> int:
+        return sum(len(each.channels) for each in self.connections if each.vhost == vhost)

@@ -123,7 +123,7 @@ class Parking:
         """Why the connection has to end, if it could not be heard for too long: others get what it
         has to answer for."""
         connection = self._connection
-        if now_s - self.since_s <= PARKED_S or not connection.has_to_answer():
+        if now_s - self.since_s <= PARKED_S or not has_to_answer(connection):
             return None
         return ConnectionError_(
             ReplyCode.RESOURCE_ERROR,
@@ -135,3 +135,11 @@ class Parking:
     def clear(self) -> None:
         self._waiting.clear()
         self._publishes_only.clear()
+
+
+def has_to_answer(connection: "AmqpConnection") -> bool:
+    """Whether it has deliveries, or may get some."""
+    return any(
+        channel.consumers.by_tag or channel.consumers.unacked
+        for channel in connection.channels.values()
+    )

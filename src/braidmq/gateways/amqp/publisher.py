@@ -86,6 +86,7 @@ class Publisher:
         self._sender = sender
         self._tx = tx
         self._consumers = consumers
+        self._quotas = connection.node_loop.view.state.quotas
         self._unconfirmed = connection.gateway.unconfirmed
         self.meter = connection.node_loop.usage.meter(connection.vhost, "amqp")
         self.confirms: Confirms | None = None
@@ -112,6 +113,36 @@ class Publisher:
         self._connection.require_write(exchange)
         if not self._node_loop.view.router(self._vhost).has_exchange(exchange):
             raise no_exchange(exchange, self._vhost)
+
+    def take_run(
+        self,
+        flags: int,
+        exchange: bytes,
+        key: bytes,
+        batch: RecordBatch,
+        destination: Destination | None,
+    ) -> None:
+        """A run that was just received: as much of it as the client may send. Raises RateExceeded
+        for the rest."""
+        rates = self._connection.rates
+        throttle = None if rates.client is None else rates.client.throttle
+        if throttle is None or throttle.admit(
+            batch.count, batch.value_bytes, self._node_loop.now_ms()
+        ):
+            self.publish_run(flags, exchange, key, batch, destination)
+            return
+        taken = rates.publish(batch.count, batch.value_bytes)
+        if taken == batch.count:
+            self.publish_run(flags, exchange, key, batch, destination)
+            return
+        for index in range(taken):
+            one = single(batch, index)
+            if destination is None:
+                self.publish_run(flags, exchange, key, one)
+            else:
+                self.publish_each(flags, one)
+        assert rates.client is not None
+        raise rates.client.too_fast()
 
     def publish_run(
         self,
@@ -286,7 +317,8 @@ class Publisher:
             origin = self.numbered.take(batch.count)
             self.publish_to(flags, exchange, key, batch, topics, origin)
             return
-        anywhere = flags < FLAG_PARTITION
+        # What may be refused is told to who sent it: it is not gathered.
+        anywhere = flags < FLAG_PARTITION and not self._quotas.limits_storage
         if len(topics) == 1 and anywhere and can_batch(topics[0], batch):
             confirming, size = None if self.confirms is None else self, batch.size
             self.meter.took(batch.count, batch.value_bytes)

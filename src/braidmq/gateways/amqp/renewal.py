@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from braidmq.logs import log_login
 from braidmq.model.errors import BraidError
-from braidmq.security.accounts import is_loopback
 from braidmq.security.records import TokenUser, User, scopes_of
 from braidmq.wire.amqp.constants import ReplyCode
 from braidmq.wire.amqp.errors import ConnectionError_
@@ -49,10 +48,10 @@ def update_secret(connection: "AmqpConnection", method: ConnectionUpdateSecret) 
         secret = method.new_secret.decode()
     except UnicodeDecodeError:
         secret = ""  # as no password is
-    now_ms, loopback = connection.node_loop.now_ms(), is_loopback(connection.transport.host)
+    now_ms, host = connection.node_loop.now_ms(), connection.transport.host
     logins = connection.gateway.logins
     try:
-        found = logins.recognise(connection.user, secret, now_ms, loopback)
+        found = logins.recognise(connection.user, secret, now_ms, host)
         if found is not None:
             _renew(connection, found, method.reason)
             return
@@ -63,11 +62,9 @@ def update_secret(connection: "AmqpConnection", method: ConnectionUpdateSecret) 
 
 
 async def _find_out(connection: "AmqpConnection", secret: str, reason: str) -> None:
-    now_ms, loopback = connection.node_loop.now_ms(), is_loopback(connection.transport.host)
+    now_ms, host = connection.node_loop.now_ms(), connection.transport.host
     try:
-        found = await connection.gateway.logins.authenticate(
-            connection.user, secret, now_ms, loopback
-        )
+        found = await connection.gateway.logins.authenticate(connection.user, secret, now_ms, host)
         if not connection.is_lost and not connection.is_closing:
             _renew(connection, found, reason)
     except BraidError as error:

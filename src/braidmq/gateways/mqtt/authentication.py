@@ -61,7 +61,7 @@ async def recognise(connection: "MqttConnection", packet: Connect, user: str) ->
     if is_nobody and not is_token:
         user, password = GUEST, GUEST.encode()
     try:
-        return await logins.authenticate(user, password, now_ms, loopback)
+        return await logins.authenticate(user, password, now_ms, connection.transport.host)
     except AccessRefused:
         if not is_nobody or is_token:
             raise
@@ -69,12 +69,11 @@ async def recognise(connection: "MqttConnection", packet: Connect, user: str) ->
 
 
 async def _by_token(connection: "MqttConnection", user: str, token: bytes) -> User:
-    tokens = connection.gateway.logins.tokens
-    loopback = is_loopback(connection.transport.host)
-    if tokens is None or connection.gateway.accounts.dev:
-        now_ms = connection.node_loop.now_ms()
-        return await connection.gateway.logins.authenticate(user, token, now_ms, loopback)
-    return await tokens.authenticate(user, token, loopback)
+    logins, host = connection.gateway.logins, connection.transport.host
+    now_ms = connection.node_loop.now_ms()
+    if logins.tokens is None or connection.gateway.accounts.dev:
+        return await logins.authenticate(user, token, now_ms, host)
+    return await logins.by_token(user, token, now_ms, host)
 
 
 def shown_by(connection: "MqttConnection", packet: Connect, user: User) -> str:

@@ -13,6 +13,7 @@ from braidmq.engine.effects import Level
 from braidmq.engine.topics import Credit
 from braidmq.gateways.mqtt.aliases import Aliases
 from braidmq.gateways.mqtt.authentication import reauthenticate
+from braidmq.gateways.mqtt.braked import Braked, session_info
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.fast_path import MqttFastPath
 from braidmq.gateways.mqtt.handshake import Handshake
@@ -32,6 +33,7 @@ from braidmq.model.ids import Lsn
 from braidmq.model.limits import KIB
 from braidmq.net.transport import Transport
 from braidmq.record.buffer import Buffer
+from braidmq.runtime.connection_rates import ConnectionRates
 from braidmq.runtime.parked import PARKED_RECEIVE_BYTES, PARKED_S, Parked
 from braidmq.runtime.sessions import PEER_GONE, ChannelInfo, SessionInfo
 from braidmq.runtime.sliced_work import READ_S
@@ -60,7 +62,6 @@ from braidmq.wire.mqtt.packets import (
     Unsubscribe,
     decode,
     encode,
-    publish_head,
 )
 from braidmq.wire.mqtt.properties import Properties
 from braidmq.wire.mqtt.render import render_acks
@@ -149,8 +150,8 @@ class MqttConnection:
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._output_bytes_max = gateway.settings.output_bytes_max
-        self._session_id = self.node_loop.sessions.new_id("mqtt")
-        self._connected_ms = self.node_loop.now_ms()
+        self.session_id = self.node_loop.sessions.new_id("mqtt")
+        self.connected_ms = self.node_loop.now_ms()
         self._established = self._closed = False
         self._held = False
         """CONNACK waits for the disk, and all that follows it."""
@@ -163,6 +164,7 @@ class MqttConnection:
         self._trace: Trace | None = None
         self._end = ""
         """Why it is over, once that is known."""
+        self.rates = ConnectionRates(self.node_loop.rates, transport.host)
         gateway.connections.add(self)
         self._handshake: Handshake | None = Handshake(self)
         """Until CONNACK is on its way."""
@@ -199,18 +201,7 @@ class MqttConnection:
     # --- as those see it who list and close connections ---
 
     def describe(self) -> SessionInfo:
-        return SessionInfo(
-            id=self._session_id,
-            protocol="mqtt",
-            user=self.user,
-            namespace=self.namespace,
-            peer=self.transport.peer,
-            connected_ms=self._connected_ms,
-            client=self.client_id,
-            channels=0,
-            blocked=self._parked is not None,
-            listener=self.transport.listener,
-        )
+        return session_info(self, blocked=self._parked is not None or self.rates.is_unread)
 
     def describe_channels(self) -> list[ChannelInfo]:
         return []
@@ -234,7 +225,7 @@ class MqttConnection:
                 self.session.index.moved()
 
     def log_fields(self) -> dict[str, Any]:
-        named = {"connection": self._session_id, "peer": self.transport.peer}
+        named = {"connection": self.session_id, "peer": self.transport.peer}
         if self.client_id:
             named["client"] = self.client_id
         if self.user:
@@ -285,19 +276,11 @@ class MqttConnection:
             return size
         self._set_receive_bytes(size, monotonic() - began)
         self._note_aliases()
-        if self._scanner.wanted_bytes > LARGE_BYTES and self._is_refused(view[used:size]):
+        is_large = self._scanner.wanted_bytes > LARGE_BYTES and self._established
+        if is_large and self._publisher.is_refused(view[used:size]):
             self._skipped_bytes = self._scanner.wanted_bytes - (size - used)
             return size
         return used
-
-    def _is_refused(self, data: memoryview) -> bool:
-        """Whether a large packet, of which this is the beginning, need not be kept: it is a publish
-        that the client is told no to already."""
-        found = publish_head(data)
-        if found is None or not self._established:
-            return False
-        topic, qos, packet_id = found
-        return self._publisher.refuse_early(topic, qos, packet_id)
 
     def refuse_output(self, text: str) -> None:
         """It does not read, and others need the room."""
@@ -343,6 +326,12 @@ class MqttConnection:
                 about.set(None)
 
     def take(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
+        """As much as the client may send."""
+        throttle = None if self.rates.client is None else self.rates.client.throttle
+        if throttle is None or self._publisher.is_let_in(throttle, arrival, packet_ids):
+            self.take_all(arrival, packet_ids)
+
+    def take_all(self, arrival: Arrival, packet_ids: "array[int] | None") -> None:
         is_long = arrival.count > RUN_AT_ONCE
         if is_long and not self._publisher.takes_runs(arrival):
             self.input.do(self._taking(arrival.kept(), packet_ids))
@@ -355,7 +344,7 @@ class MqttConnection:
         """A run that has to be taken one by one."""
         for index in range(arrival.count):
             ids = None if packet_ids is None else packet_ids[index : index + 1]
-            self.take(arrival.part(index), ids)
+            self.take_all(arrival.part(index), ids)
             yield
 
     def _note_aliases(self) -> None:
@@ -370,17 +359,20 @@ class MqttConnection:
         receive_bytes = self.transport.receive_bytes
         if self.input.is_late or took_s > LONG_READ_S:
             self.transport.receive_bytes = min(max(size // 2, RECEIVE_BYTES_MIN), receive_bytes)
+        elif self.rates.is_unread:
+            self.transport.receive_bytes = RECEIVE_BYTES_MIN  # what is read counts, however much
         elif size >= receive_bytes and took_s < READ_S and self._established and not self._parked:
             self.transport.receive_bytes = min(2 * receive_bytes, RECEIVE_BYTES)
 
     def caught_up(self) -> None:
-        """Everything it sent is done: it is heard again."""
+        """It is heard again: everything it sent is done, or it was too fast and has waited."""
         self._resumed_s = self.node_loop.loop.time()
         self.read_on()
 
     def read_on(self) -> None:
         """Unless there is a reason not to."""
-        if self._closed or not self._is_heard or self._read_paused or self.input.is_late:
+        is_busy = self._read_paused or self.input.is_late or self.rates.is_unread
+        if self._closed or not self._is_heard or is_busy:
             return
         self.transport.resume()
 
@@ -424,7 +416,8 @@ class MqttConnection:
         session.connection = self
         session.index.moved()
         self._established = self._held = True
-        self.node_loop.sessions.add(self._session_id, self)
+        self.node_loop.sessions.add(self.session_id, self)
+        self.rates.begin(self.namespace, self.user, Braked(self))
         self._scanner.version = self.version
         self._scanner.packet_bytes_max = self.settings.packet_bytes_max
         self._scanner.topic_alias_max = self.settings.topic_alias_maximum
@@ -540,7 +533,7 @@ class MqttConnection:
         """Let the session go, once."""
         self._closed = True
         self.answers.end()
-        self.node_loop.sessions.remove(self._session_id, self._end, self.node_loop.now_ms())
+        self.node_loop.sessions.remove(self.session_id, self._end, self.node_loop.now_ms())
         if self._established and self.session.connection is self:
             self.node_loop.let_go(partial(self._leave_session, with_will))
         if self._fast_path is not None:
@@ -564,6 +557,7 @@ class MqttConnection:
         self.share.release()
         self._out.clear()
         self._leave(with_will=True)
+        self.rates.end()
         # Clients come and go in thousands, and load balancers knock: no news to most.
         is_news = self._established and self._end not in ("", CLIENT_LEFT)
         level = logging.INFO if is_news else logging.DEBUG
@@ -587,6 +581,8 @@ class MqttConnection:
     def is_behind(self) -> bool:
         """Whether it has more to read than it may: QoS 0 goes to others."""
         limit = self._output_bytes_max
+        if self.rates.is_ungiven:
+            return True
         if not self._write_paused and self._out_bytes + OUTPUT_HIGH_BYTES <= limit:
             return False  # it would have said so if it had more than that mark
         return self.unsent_bytes > limit
@@ -677,9 +673,7 @@ class MqttConnection:
         """The socket is full, or has room again."""
         self._write_paused = paused
         if self._established and not self._closed:
-            self.session.outbox.pause(paused)
-            if self._queues is not None:
-                self._queues.pause(paused)
+            self.pause_deliveries(paused or self.rates.is_ungiven)
         if not paused and not self._is_heard:
             self._is_heard = True
             self._resumed_s = self.node_loop.loop.time()
@@ -687,12 +681,18 @@ class MqttConnection:
         if not paused and not self._closed:
             self._subscriber.catch_up()
 
+    def pause_deliveries(self, paused: bool) -> None:
+        self.session.outbox.pause(paused)
+        if self._queues is not None:
+            self._queues.pause(paused)
+
     # --- the short way ---
 
     def fast_path(self) -> MqttFastPath:
         """Its part in it: made when it is first asked for."""
         if self._fast_path is None:
             self._fast_path = MqttFastPath(self, self.transport.link, self._publisher)
+            self._fast_path.limit(self.rates.client)
             self._set_shortcut()
         return self._fast_path
 
@@ -794,7 +794,7 @@ class MqttConnection:
         """Called about once a second: hang up on a silent peer (MQTT-3.1.2-22)."""
         if not self.keep_alive_s or self._closed or self._read_paused or not self._is_heard:
             return
-        if self.input.is_late:
+        if self.input.is_late or self.rates.is_unread:
             return
         if now - max(self.transport.heard_s, self._resumed_s) > 1.5 * self.keep_alive_s:
             self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard for too long")

@@ -1,5 +1,6 @@
 """Errors as MQTT answers them: the one place where the engine's errors become MQTT's."""
 
+from braidmq.engine.errors import LimitReached
 from braidmq.engine.routing.errors import InvalidFilter
 from braidmq.model.errors import BraidError, Kind
 from braidmq.wire.mqtt.constants import Reason
@@ -31,6 +32,8 @@ def refusal(error: BraidError) -> MqttError:
 def translate(error: BraidError) -> MqttError:
     if isinstance(error, MqttError):
         return error
+    if isinstance(error, LimitReached):
+        return MqttError(Reason.QUOTA_EXCEEDED, str(error))
     if isinstance(error, InvalidFilter):
         return MqttError(Reason.TOPIC_FILTER_INVALID, str(error))
     return MqttError(_BY_KIND.get(error.kind, Reason.UNSPECIFIED_ERROR), str(error))

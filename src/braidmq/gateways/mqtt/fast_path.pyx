@@ -26,6 +26,7 @@ from braidmq.gateways.mqtt.counters cimport Counters
 from braidmq.net.tcp cimport FastPath, TcpLink
 from braidmq.runtime.meter cimport Meter
 from braidmq.runtime.turns cimport CROWD, Turns
+from braidmq.security.token_bucket cimport Throttle
 from braidmq.record.offset_set cimport braid_popcount
 from braidmq.wire.mqtt.fields cimport be16, put16
 from braidmq.wire.mqtt.publish cimport PUBLISH, V5, packet_head
@@ -80,6 +81,8 @@ cdef class MqttFastPath(FastPath):
     cdef Turns turns
     cdef Counters counters
     cdef Meter meter
+    cdef object clock
+    cdef Throttle throttle      # what limits it as a publisher; None: nothing does
     cdef long long payload_bytes    # of the packets that were counted last
     # The way that was found last, and when: None when there is none.
     cdef Route known
@@ -99,6 +102,7 @@ cdef class MqttFastPath(FastPath):
         self.known_topic = b""
         self.known_at = -1
         self.turns = connection.node_loop.turns
+        self.clock = connection.node_loop.clock
         self.counters = connection.router.counters
         self.meter = connection.session.meter
         self.outbox = connection.session.outbox
@@ -108,10 +112,16 @@ cdef class MqttFastPath(FastPath):
         # 3.1.1 knows no such limit.
         self.quota = connection.settings.receive_maximum if self.version == V5 else IDS
 
+    def limit(self, client):
+        """What its client may send is limited by this from now on."""
+        if client is not None:
+            self.throttle = client.throttle
+            client.when_refreshed = self.limit
+
     def let_go(self):
         """The connection is over. No route leads here any more, but some may be remembered."""
         self.link = None
-        self.connection = self.publisher = self.credit = self.outbox = None
+        self.connection = self.publisher = self.credit = self.outbox = self.throttle = None
 
     # --- publishing ---
 
@@ -129,7 +139,7 @@ cdef class MqttFastPath(FastPath):
         cdef MqttFastPath target
         cdef Py_ssize_t count = 0
         cdef Route route = self.route_to(data, data + size, NULL, &count)
-        if route is None:
+        if route is None or not self.may_send(count):
             return False
         for target in route.targets:
             if not target.is_clear():
@@ -148,6 +158,8 @@ cdef class MqttFastPath(FastPath):
         if route is None or not route.targets or not route.takes_qos1:
             return False
         if not self.is_idle or count > self.quota or not self.is_clear():
+            return False
+        if not self.may_send(count):
             return False
         for target in route.targets:
             if not target.has_room(count):
@@ -177,11 +189,18 @@ cdef class MqttFastPath(FastPath):
         self.turns.crowd += 1
         return self.turns.crowd < CROWD
 
-    cdef void served(self, Py_ssize_t count, Py_ssize_t targets) noexcept:
+    cdef bint may_send(self, Py_ssize_t count) except -1:
+        """Whether its limits have room for so many; if not the long way makes it wait."""
+        return self.throttle is None or self.throttle.has_room(count, self.clock.now_ms())
+
+    cdef int served(self, Py_ssize_t count, Py_ssize_t targets) except -1:
+        if self.throttle is not None:
+            self.throttle.charge(count, self.payload_bytes)
         self.counters.received += count
         self.counters.sent += count * targets
         self.meter.count(count, self.payload_bytes, targets)
         self.turns.serve(<void *>self)
+        return 0
 
     cdef Route route_to(
         self, uint8_t *data, const uint8_t *end, uint8_t **ids, Py_ssize_t *count

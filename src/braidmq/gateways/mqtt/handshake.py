@@ -15,6 +15,7 @@ from braidmq.gateways.mqtt.settings import EXPIRES_NEVER
 from braidmq.gateways.translation import due_in
 from braidmq.logs import log_login
 from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.security.accounts import GUEST
 from braidmq.security.records import ROOT_NAMESPACE, scopes_of
 from braidmq.wire.mqtt.constants import PACKET_ID_MAX, Reason, Version
@@ -88,11 +89,14 @@ class Handshake:
     async def _log_in(self, packet: Connect) -> None:
         connection = self._connection
         try:
+            await connection.rates.let_in()
             await self._authenticate(packet)
             if not connection.is_closed:
                 await self._establish(packet)
         except StorageFailed as error:
             connection.fail(MqttError(Reason.SERVER_UNAVAILABLE, str(error)))
+        except RateExceeded as error:
+            connection.fail(MqttError(Reason.CONNECTION_RATE_EXCEEDED, str(error)))
         except BraidError as error:
             if not connection.is_established and isinstance(error, AccessRefused):
                 connection.gateway.accounts.failed_logins.note(

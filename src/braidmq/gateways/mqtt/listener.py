@@ -35,7 +35,6 @@ from braidmq.security.accounts import (
 )
 from braidmq.security.logins import Logins
 from braidmq.wire.mqtt.constants import Reason
-from braidmq.wire.mqtt.errors import MqttError
 
 SUBPROTOCOL = Subprotocol("mqtt")
 FRAME_SLACK_BYTES = 16
@@ -136,12 +135,8 @@ class MqttGateway(Gateway[MqttConnection]):
 
     def admit(self, connection: MqttConnection, namespace: str) -> None:
         """A namespace may limit its connections."""
-        limit = self.accounts.namespace(namespace).max_connections
-        if not self.node_loop.admission.enter(connection, namespace, limit):
-            raise MqttError(
-                Reason.QUOTA_EXCEEDED,
-                f"{namespace!r} has {limit} connections, and may not have more",
-            )
+        self.node_loop.view.state.quotas.require(namespace, "max_connections")
+        self.node_loop.admission.enter(connection, namespace)
 
     def beat(self, now: float) -> None:
         for connection in list(self.connections):

@@ -29,6 +29,7 @@ from braidmq.gateways.mqtt.subscription_index import DeliveryOptions
 from braidmq.gateways.translation import mqtt_record
 from braidmq.model.errors import StorageFailed
 from braidmq.record.batch import RecordBatch
+from braidmq.runtime.connection_rates import ConnectionRates
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.runtime.sessions import ClientInfo, client_of
 from braidmq.storage.partition_log import PartitionLog
@@ -68,6 +69,7 @@ class Port(Protocol):
     packet_bytes_max: int
     aliases: Aliases | None
     wants_facts: bool
+    rates: ConnectionRates
 
     def send(self, data: bytes) -> None: ...
     def release_gone(self) -> None:
@@ -429,7 +431,9 @@ class Outbox:
             )
             if data:
                 self._counters.sent += end - first
-                self._meter.gave(end - first, batch.value_bytes_between(first, end))
+                size = batch.value_bytes_between(first, end)
+                self._meter.gave(end - first, size)
+                port.rates.gave(end - first, size)
                 port.send(data)
                 if alias and not is_set and port.aliases is not None:
                     port.aliases.sent(topic, alias)

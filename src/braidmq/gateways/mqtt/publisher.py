@@ -4,8 +4,10 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from braidmq.engine.errors import LimitReached
 from braidmq.engine.topics import Topic
 from braidmq.gateways.mqtt.delayed import may_be_delayed, real_topic, timed
+from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.fast_path import Route
 from braidmq.gateways.mqtt.message import Arrival
 from braidmq.gateways.mqtt.packet_ids import NO_ANCHOR, Anchor, IdRuns
@@ -17,8 +19,10 @@ from braidmq.gateways.mqtt.subscription_index import REMEMBERED_BYTES_MAX
 from braidmq.logs import about
 from braidmq.model.errors import StorageError
 from braidmq.model.ids import Lsn
+from braidmq.security.token_bucket import Throttle
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError
+from braidmq.wire.mqtt.packets import publish_head
 from braidmq.wire.mqtt.publish import FLAG_USER_PROPERTIES
 from braidmq.wire.mqtt.render import id_runs, render_acks
 
@@ -95,6 +99,12 @@ class Publisher:
             return True
         return _is_answer(arrival.topic)
 
+    def is_refused(self, data: memoryview) -> bool:
+        """Whether a large packet, of which this is the beginning, need not be kept: it is a publish
+        that the client is told no to already."""
+        found = publish_head(data)
+        return found is not None and self.refuse_early(*found)
+
     def refuse_early(self, topic: bytes, qos: int, packet_id: int) -> bool:
         """Whether a publish whose payload has not come yet is refused, and was told so. Raises
         MqttError for a client that can't be told."""
@@ -116,6 +126,32 @@ class Publisher:
                 answer = connection.answers.expect(kind, array("H", [packet_id]))
             self._refuse(answer, error)
             return True
+        return False
+
+    def is_let_in(
+        self, throttle: Throttle, arrival: Arrival, packet_ids: "array[int] | None"
+    ) -> bool:
+        """Whether the client may send all of this now. Of a run that is too long the first are
+        taken, and it is told no to the rest. Raises MqttError for a client that can't be told."""
+        connection = self._connection
+        now_ms = connection.node_loop.now_ms()
+        if throttle.admit(arrival.count, arrival.value_bytes, now_ms):
+            return True
+        taken = connection.rates.publish(arrival.count, arrival.value_bytes)
+        if taken == arrival.count:
+            return True
+        ids = packet_ids if packet_ids is not None else array("H")
+        if arrival.qos == EXACTLY_ONCE and any(each in connection.session.inbound for each in ids):
+            return True  # it was here before, and is no more to be refused
+        for index in range(taken):
+            connection.take_all(arrival.part(index), ids[index : index + 1] if ids else None)
+        client = connection.rates.client
+        assert client is not None
+        if not arrival.qos:
+            raise MqttError(Reason.MESSAGE_RATE_TOO_HIGH, str(client.too_fast()))
+        kind = Kind.PUBACK if arrival.qos == 1 else Kind.PUBREC
+        answer = connection.answers.expect(kind, ids[taken:])
+        self._refuse(answer, MqttError(Reason.QUOTA_EXCEEDED, str(client.too_fast())))
         return False
 
     def publish(
@@ -163,6 +199,8 @@ class Publisher:
         connection = self._connection
         if not self._is_checked(topic) or connection.node_loop.view.pressure.level:
             return None
+        if connection.rates.limits_deliveries:
+            return None
         return connection.router.route(connection.namespace, topic)
 
     @property
@@ -186,8 +224,8 @@ class Publisher:
             arrival = timed(arrival)
             self._check(arrival)
             routed = self.route(arrival, waiting=self if answer is not None else None)
-        except MqttError as error:
-            self._refuse(answer, error)
+        except (MqttError, LimitReached) as error:
+            self._refuse(answer, translate(error))
             return
         if answer is not None and not routed.gathered:
             if not routed.matched:
@@ -315,9 +353,9 @@ class Publisher:
             arrival = timed(arrival)
             self._check(arrival)
             routed = self.route(arrival, remember)
-        except MqttError as error:
+        except (MqttError, LimitReached) as error:
             self._forget(ids)
-            self._refuse(answer, error)
+            self._refuse(answer, translate(error))
             return
         if not routed.matched:
             answer.reason = Reason.NO_MATCHING_SUBSCRIBERS

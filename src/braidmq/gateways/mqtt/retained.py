@@ -4,9 +4,12 @@ mqtt-retained   namespace\\0topic → [envelope, payload, timestamp in ms, expir
                 client id of who published it]
 """
 
+from collections import Counter
+
 import msgspec
 
 from braidmq.engine.envelope import MQTT
+from braidmq.engine.quotas import Quotas
 from braidmq.gateways.mqtt.settings import MqttSettings
 from braidmq.gateways.mqtt.topic_tree import TopicTree, Walk
 from braidmq.model.ids import Lsn
@@ -33,7 +36,7 @@ _decode = msgspec.msgpack.Decoder(RetainedRecord).decode
 class Retained:
     """Those of all namespaces. They live in the catalogue; this is the way to them by filter."""
 
-    def __init__(self, store: Store, settings: MqttSettings) -> None:
+    def __init__(self, store: Store, settings: MqttSettings, quotas: Quotas | None = None) -> None:
         self._store = store
         self._settings = settings
         self.count = 0
@@ -45,13 +48,16 @@ class Retained:
             self.count += 1
             self.bytes += len(value)
         self._trees = {namespace: TopicTree(names) for namespace, names in topics.items()}
+        self._counts = Counter({namespace: len(names) for namespace, names in topics.items()})
+        self._quotas = quotas or Quotas()
+        self._quotas.count_by("max_retained_messages", self._counts.__getitem__)
 
     def replace(self, settings: MqttSettings) -> None:
         """What is there stays, also above a new limit."""
         self._settings = settings
 
     def keep(self, namespace: str, topic: str, record: Record, client_id: str = "") -> Lsn:
-        """Raises QUOTA_EXCEEDED when there is no room for it."""
+        """Raises QUOTA_EXCEEDED when there is no room for it, or LimitReached."""
         key = _key(namespace, topic)
         value = _encode(
             RetainedRecord(
@@ -69,6 +75,8 @@ class Retained:
             growth > 0 and self.bytes + growth > limits.retained_bytes_max
         ):
             raise MqttError(Reason.QUOTA_EXCEEDED, "there are too many retained messages")
+        if old is None:
+            self._quotas.require(namespace, "max_retained_messages")
         lsn = self._store.change([(TABLE, key, value)])
         self.bytes += growth
         if old is None:
@@ -123,10 +131,12 @@ class Retained:
 
     def _enter(self, namespace: str, topic: str) -> None:
         self._trees.setdefault(namespace, TopicTree()).add(topic)
+        self._counts[namespace] += 1
         self.count += 1
 
     def _leave(self, namespace: str, topic: str) -> None:
         self._trees[namespace].remove(topic)
+        self._counts[namespace] -= 1
         self.count -= 1
 
 

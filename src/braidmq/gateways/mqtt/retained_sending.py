@@ -159,6 +159,7 @@ class RetainedSending:
         if at_once.count:
             limit = connection.packet_bytes_max
             connection.session.meter.gave(at_once.count, at_once.value_bytes)
+            connection.rates.gave(at_once.count, at_once.value_bytes)
             connection.send(render_all(at_once, connection.version, True, b"", limit, now_ms))
 
     def _note(self, ends: dict[str, str | None], offset: int) -> None:

@@ -51,7 +51,7 @@ class MqttRouter:
         self.node_loop = node_loop
         self.accounts = accounts
         self.settings = settings
-        self.retained = Retained(node_loop.view.store, settings)
+        self.retained = Retained(node_loop.view.store, settings, node_loop.view.state.quotas)
         self.indexes: dict[str, SubscriptionIndex] = {}
         self.counters = Counters()
 
@@ -148,7 +148,7 @@ class MqttRouter:
                 queues.append(topic)
         if waiting is not None and len(queues) == 1 and not again and not arrival.retain:
             batch = arrival.batch
-            if can_batch(queues[0], batch):
+            if can_batch(queues[0], batch) and not self.node_loop.view.state.quotas.limits_storage:
                 self.node_loop.publish_batched(queues[0], arrival.qos > 0, batch, waiting)
                 return Routed(None, True, True)
         if before_append is not None:
@@ -195,6 +195,7 @@ class MqttRouter:
                 aliases.sent(arrival.topic, alias[0])
             self.counters.sent += arrival.count
             session.meter.gave(arrival.count, arrival.value_bytes)
+            connection.rates.gave(arrival.count, arrival.value_bytes)
             connection.send(data)
 
     def _retain(self, namespace: str, arrival: Arrival, publisher: Session | None) -> Lsn | None:

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from braidmq.engine.errors import LimitReached
 from braidmq.gateways.mqtt.errors import translate
 from braidmq.gateways.mqtt.publisher import is_reserved
 from braidmq.gateways.mqtt.queues.admin import is_admin
@@ -13,6 +14,7 @@ from braidmq.gateways.mqtt.retained_sending import RetainedSending
 from braidmq.gateways.mqtt.subscription_index import Subscription
 from braidmq.model.errors import BraidError
 from braidmq.model.ids import Lsn
+from braidmq.runtime.rate_limits import RateExceeded
 from braidmq.runtime.sliced_work import Steps
 from braidmq.wire.mqtt.constants import Kind, Reason
 from braidmq.wire.mqtt.errors import MqttError, ProtocolError
@@ -80,9 +82,11 @@ class Subscriber:
         lsn: Lsn | None = None
         for requests in _parts(packet.requests):
             reasons += [
-                self._subscribe_to_queue(request, packet.properties, queues, texts)
+                self._too_fast(texts)
+                or self._subscribe_to_queue(request, packet.properties, queues, texts)
                 if is_queue_filter(request.filter)
-                else self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
+                else self._too_fast(texts)
+                or self._subscribe_one(request, identifiers[0] if identifiers else 0, wanted)
                 for request in requests
             ]
             for each in wanted[known:]:
@@ -110,15 +114,28 @@ class Subscriber:
         answer = SubAck(packet.packet_id, tuple(reasons))
         connection.answers.reply(connection.encoded(answer, "; ".join(texts)), lsn, answered)
 
+    def _too_fast(self, texts: list[str]) -> int:
+        """Why one more subscription is refused; 0 if it is not."""
+        try:
+            self._connection.rates.subscribe()
+        except RateExceeded as error:
+            texts.append(str(error))
+            return Reason.QUOTA_EXCEEDED
+        return 0
+
     def _subscribe_to_queue(
         self, request: Request, given: Properties, wanted: list[QueueRecord], texts: list[str]
     ) -> int:
-        client = self._connection.queue_client()
+        connection = self._connection
+        client, quotas = connection.queue_client(), connection.node_loop.view.state.quotas
         try:
+            if request.filter not in connection.session.queues:
+                # Those of this packet are consumers once it is answered.
+                quotas.require(connection.namespace, "max_consumers", len(wanted) + 1)
             wanted.append(client.subscribe(request, split_share(request.filter), given))
-        except MqttError as error:
+        except (MqttError, LimitReached) as error:
             texts.append(str(error))
-            return error.reason
+            return translate(error).reason
         return wanted[-1].qos
 
     def _subscribe_one(self, request: Request, identifier: int, wanted: list[Subscription]) -> int:

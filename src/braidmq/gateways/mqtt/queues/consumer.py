@@ -147,6 +147,7 @@ class QueueConsumer:
             self._open(message_id, sent)
         connection.router.counters.sent += 1
         connection.session.meter.gave(1, len(record.value or b""))
+        connection.rates.gave(1, len(record.value or b""))
         connection.send(data)
 
     def _refuse(self, sent: Sent, why: str) -> None:

@@ -14,9 +14,8 @@ from braidmq.gateways.mqtt.router import BeforeAppend, Routed
 from braidmq.gateways.mqtt.session import Session
 from braidmq.gateways.translation import TO_PARTITION, queue_partition, queue_record
 from braidmq.logs import log_change
-from braidmq.model.errors import AccessRefused, BraidError, Conflict, StorageFailed
+from braidmq.model.errors import AccessRefused, BraidError, StorageFailed
 from braidmq.record.batch import RecordBatch
-from braidmq.runtime.namespace_limits import reached_queue_limit
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.permissions import Grants
@@ -27,10 +26,6 @@ from braidmq.wire.mqtt.publish import FLAG_USER_PROPERTIES
 
 MODES = {"none": Mode.SHARED, "partition": Mode.KEY_ORDERED, "strict": Mode.SINGLE_ACTIVE}
 """How a new group shares a queue, by the order that the queue promises."""
-
-
-class TooManyQueues(Conflict):
-    code = "too-many-queues"
 
 
 class Queues:
@@ -72,10 +67,9 @@ class Queues:
         return topics.create(namespace, name, now_ms=now_ms, kind="queue")
 
     def require_room(self, namespace: str) -> None:
-        """A namespace may limit its topics."""
-        limit = reached_queue_limit(self._accounts, self._node_loop.view, namespace)
-        if limit is not None:
-            raise TooManyQueues(f"namespace {namespace!r} has reached its limit of {limit} topics")
+        """A namespace may limit its topics, and which of them are queues."""
+        self._node_loop.view.state.quotas.require(namespace, "max_topics")
+        self._node_loop.view.state.quotas.require(namespace, "max_queues")
 
     def group(self, topic: Topic, name: str) -> Subscription:
         """The subscription of a group, made if there is none."""
