@@ -218,7 +218,7 @@ FIELDS: dict[type, Fields] = {
         **dict.fromkeys(
             (
                 *("active", "assignment", "revoking", "consumers", "exclusive", "keys", "watched"),
-                "rotor",
+                *("rotor", "next_partition", "served"),
             ),
             NOBODY,
         ),
