@@ -1,11 +1,13 @@
 """A resize is a barrier: what a key has in its new partition comes after what it has in the old."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from engine_worlds import NS, World, roomy, values
 
-from braidmq.engine.barriers import common
+from braidmq.engine.barriers import Barriers, common
+from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.errors import PartitionClosed, TooManyResizes
 from braidmq.engine.records import Resize
 from braidmq.engine.resizing import DRAINED_LOOK_MS, RESIZES_MAX
@@ -70,6 +72,34 @@ def test_of_many_that_are_waited_for_a_few_are_named() -> None:
             assert len(found) == most
             assert number not in found
             assert set(found) <= set(range(50))
+
+
+class CountedState:
+    """How often it is asked what is unsettled."""
+
+    def __init__(self, state: DeliveryState) -> None:
+        self.state = state
+        self.looks = 0
+
+    def first_unsettled(self, start: int, stop: int) -> int:
+        self.looks += 1
+        return self.state.first_unsettled(start, stop)
+
+
+def test_a_partition_is_looked_at_once_however_many_resizes_there_were() -> None:
+    world = World()
+    topic = world.topic(partitions=2)
+    sub = world.engine.subscriptions.subscribe(topic, "s", now_ms=world.now_ms)
+    for number in range(RESIZES_MAX):
+        world.publish(topic, b"old", partition=0)
+        resize(world, topic, 3 - number % 2)
+    (view, *_) = sub.views
+    counted: Any = SimpleNamespace(log=view.log, state=CountedState(view.state))
+    watched: Any = SimpleNamespace(views=[counted, *sub.views[1:]])
+    barriers = Barriers(watched, topic.resizes)
+    assert not barriers.look()
+    assert counted.state.looks == 1
+    assert not barriers.is_over
 
 
 def test_what_moved_waits_until_everything_before_the_switch_is_settled() -> None:

@@ -32,31 +32,40 @@ def common(resize: Resize) -> int:
 class Barriers:
     """What one subscription waits for, while there is something."""
 
-    __slots__ = ("_resizes", "_unsettled", "_views")
+    __slots__ = ("_ahead", "_known", "_resizes", "_unsettled", "_views")
 
     def __init__(self, subscription: Subscription, resizes: tuple[Resize, ...]) -> None:
         self._views = subscription.views
         self._resizes = resizes
-        self._unsettled: list[dict[int, int]] = [
-            {number: 0 for number in range(resize.before) if resize.ends[number]}
-            for resize in resizes
+        self._unsettled: list[set[int]] = [
+            {number for number in range(resize.before) if resize.ends[number]} for resize in resizes
         ]
-        """Of each resize: partitions in which something below the switch is not settled, with an
-        offset below which all is."""
+        """Of each resize: partitions in which something below the switch is not settled."""
+        self._ahead: dict[int, list[int]] = {}
+        """Of each partition the resizes for which it is unsettled, the oldest last. Later ones end
+        at the same offset or after it, so that only the oldest wants to be looked at."""
+        for index in reversed(range(len(resizes))):
+            for number in self._unsettled[index]:
+                self._ahead.setdefault(number, []).append(index)
+        self._known = dict.fromkeys(self._ahead, 0)
+        """Of each of them an offset below which all is settled."""
 
     def look(self) -> bool:
         """Follow what was settled since the last look; returns whether anything is free now."""
         changed = False
-        for resize, unsettled in zip(self._resizes, self._unsettled, strict=True):
-            for number, known in list(unsettled.items()):
-                view = self._views[number]
-                start = max(known, view.log.start_offset)
-                at = view.state.first_unsettled(start, resize.ends[number])
-                if at < 0:
-                    del unsettled[number]
-                    changed = True
-                else:
-                    unsettled[number] = at
+        for number, indexes in list(self._ahead.items()):
+            view = self._views[number]
+            start = max(self._known[number], view.log.start_offset)
+            while indexes:
+                end = self._resizes[indexes[-1]].ends[number]
+                at = view.state.first_unsettled(start, end)
+                if at >= 0:
+                    self._known[number] = at
+                    break
+                self._unsettled[indexes.pop()].discard(number)
+                start, changed = max(start, end), True
+            else:
+                del self._ahead[number]
         return changed and self.set_ceilings()
 
     @property

@@ -124,8 +124,8 @@ class Subscriptions:
     ) -> PartitionView:
         view = PartitionView(self._state.next_id("view"), subscription, partition, state)
         self._state.views[view.id] = view
-        subscription.views.append(view)
-        partition.views.append(view)
+        subscription.views = _joined(subscription.views, view)
+        partition.views = _joined(partition.views, view)
         partition.later = None
         if partition.topic.keeps_acked:
             self.set_wanted(partition)
@@ -251,3 +251,11 @@ class Subscriptions:
             raise UnknownSubscription(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} is deleted"
             )
+
+
+def _joined(views: list[PartitionView], view: PartitionView) -> list[PartitionView]:
+    """Most have one view, and a list that grew has room for four: ten thousand topics are many."""
+    if not views:
+        return [view]
+    views.append(view)
+    return views

@@ -194,6 +194,7 @@ FIELDS: dict[type, Fields] = {
         clock="what the time is",
         older_clocks="what the time was",
         has_dates="from its records",
+        later="from its records, when its timers are set",
         head_timer=TIMER,
         kept="when what is acknowledged goes: its time begins anew",
         undecided="from open transactions",
@@ -217,7 +218,7 @@ FIELDS: dict[type, Fields] = {
         **dict.fromkeys(
             (
                 *("active", "assignment", "revoking", "consumers", "exclusive", "keys", "watched"),
-                "rotor",
+                *("rotor", "next_partition", "served"),
             ),
             NOBODY,
         ),
