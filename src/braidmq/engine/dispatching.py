@@ -10,17 +10,17 @@ from typing import Final, TypeVar
 from braidmq.engine.barriers import lift_barriers
 from braidmq.engine.effects import ActiveConsumerChanged
 from braidmq.engine.key_queues import KeyQueues
-from braidmq.engine.key_reading import KEY_WINDOW, Allowance, KeyReader, note_waiting
+from braidmq.engine.key_reading import KEY_WINDOW, Allowance, KeyLook, note_waiting, ready_runs
+from braidmq.engine.key_slots import KeySlots
 from braidmq.engine.lanes import LaneScheduler
 from braidmq.engine.partitioner import NO_SLOT
 from braidmq.engine.removal import Removal
 from braidmq.engine.settlement import Settlement
 from braidmq.engine.state import EngineState, TimerKind
 from braidmq.engine.states import State
-from braidmq.engine.topics import Consumer, Delivery, KeySlots, Mode, PartitionView, Subscription
+from braidmq.engine.topics import Consumer, Delivery, Mode, PartitionView, Subscription
 from braidmq.model.errors import PartitionQuarantined
 from braidmq.record.batch import FLAG_TIMED
-from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
 RUN_BYTES_MAX: Final = 1 << 20
@@ -470,7 +470,7 @@ class Dispatching:
             for view in subscription.views
         )
 
-    def _serve_look(self, look: "KeyLook", now_ms: int, out: list[Delivery], limit: int) -> int:
+    def _serve_look(self, look: KeyLook, now_ms: int, out: list[Delivery], limit: int) -> int:
         """Returns what is left of ``limit``."""
         try:
             if look.view.lanes is not None:
@@ -518,7 +518,7 @@ class Dispatching:
                     view.state.materialise(part.batch, part.first, part.stop)
 
     def _serve_view_by_key(
-        self, look: "KeyLook", now_ms: int, out: list[Delivery], limit: int
+        self, look: KeyLook, now_ms: int, out: list[Delivery], limit: int
     ) -> int:
         """Returns what is left of ``limit``."""
         view, keys = look.view, look.keys
@@ -526,7 +526,7 @@ class Dispatching:
         # Lanes that a topic had once may have left something.
         lanes = [lane for lane in view.state.lanes if lane is not None]
         passed = 0
-        for start, stop in _ready_runs(lanes, view.state.ceiling):
+        for start, stop in ready_runs(lanes, view.state.ceiling):
             for offset, slot in look.reader.slots(start, stop):
                 if limit <= 0:
                     return 0
@@ -625,7 +625,7 @@ class Dispatching:
 
     def _serve_lanes_by_key(
         self,
-        look: "KeyLook",
+        look: KeyLook,
         lanes: LaneScheduler,
         now_ms: int,
         out: list[Delivery],
@@ -650,7 +650,7 @@ class Dispatching:
                 look.exhausted.add(lane)
         return limit
 
-    def _can_take(self, look: "KeyLook") -> bool:
+    def _can_take(self, look: KeyLook) -> bool:
         if look.only is not None:
             return self._has_room(look.only)
         return any(self._has_room(each) for each in look.view.subscription.consumers)
@@ -684,7 +684,7 @@ class Dispatching:
             left -= at - start
 
     def _serve_lane_by_key(
-        self, look: "KeyLook", lane: int, turn: int, now_ms: int, out: list[Delivery]
+        self, look: KeyLook, lane: int, turn: int, now_ms: int, out: list[Delivery]
     ) -> int:
         """At most ``turn`` messages of a lane, from where the look at it has come to."""
         view, keys, given = look.view, look.keys, 0
@@ -730,77 +730,6 @@ class Dispatching:
         if subscription.active is not None:
             self._state.effects.append(ActiveConsumerChanged(subscription.active))
             self._state.mark_dirty(subscription)
-
-
-class KeyLook:
-    """One look through a partition whose keys are in order: how far it has come."""
-
-    __slots__ = (
-        "_queues",
-        "allowance",
-        "blocked",
-        "exhausted",
-        "keys",
-        "looks",
-        "only",
-        "places",
-        "reader",
-        "view",
-    )
-
-    def __init__(
-        self, view: PartitionView, keys: KeySlots, only: Consumer | None, allowance: Allowance
-    ) -> None:
-        self.view = view
-        self.keys = keys
-        self.only = only
-        """The consumer that asks, if one does."""
-        self.allowance = allowance
-        self.reader = KeyReader(view, keys, allowance)
-        self._queues: KeyQueues | None = None
-        self.blocked: set[int] = set()
-        """Slots of keys whose next message can't go now, and so none of them."""
-        self.exhausted: set[int] = set()
-        """Lanes that have nothing more that can go now."""
-        self.places: dict[int, int] = {}
-        self.looks: dict[int, int] = {}
-
-    @property
-    def queues(self) -> KeyQueues:
-        """Only where the partition has priorities: making them takes a walk through what is
-        ready."""
-        if self._queues is None:
-            self._queues = self.view.state.queue_keys()
-        return self._queues
-
-    def left_of(self, lane: int) -> int:
-        """How many more messages of a lane are looked at in vain."""
-        return KEY_WINDOW - self.looks.get(lane, 0)
-
-    def passed(self, lane: int) -> None:
-        """A message was looked at in vain."""
-        self.looks[lane] = self.looks.get(lane, 0) + 1
-
-    def reached_next(self) -> None:
-        """The message behind the last one of its key may go now: maybe in another lane."""
-        found = self.queues.take_next()
-        if found is not None:
-            lane, offset = found
-            self.places[lane] = min(self.places.get(lane, 0), offset)
-            self.exhausted.discard(lane)
-
-
-def _ready_runs(lanes: list[OffsetBits], ceiling: int) -> Iterator[tuple[int, int]]:
-    """What is ready below an offset, in any lane, by offset."""
-    at = 0
-    while True:
-        found = [run for lane in lanes if (run := lane.run(at, KEY_WINDOW)) is not None]
-        if not found:
-            return
-        start, at = min(found)
-        if start >= ceiling:
-            return
-        yield start, min(at, ceiling)
 
 
 def _beginning_at(views: list[PartitionView], number: int) -> list[PartitionView]:

@@ -9,8 +9,11 @@ can't go yet would read them again.
 from collections.abc import Iterator
 from typing import Final
 
+from braidmq.engine.key_queues import KeyQueues
+from braidmq.engine.key_slots import KeySlots
 from braidmq.engine.partitioner import NO_SLOT, key_slots
-from braidmq.engine.topics import KeySlots, PartitionView
+from braidmq.engine.topics import Consumer, PartitionView
+from braidmq.record.offset_set import OffsetBits
 from braidmq.storage.partition_log import Run
 
 LOOK_BYTES_MAX: Final = 1 << 20
@@ -122,3 +125,74 @@ def note_waiting(view: PartitionView, keys: KeySlots, allowance: Allowance) -> b
             return False
     del keys.unnoted[view.partition.number]
     return True
+
+
+class KeyLook:
+    """One look through a partition whose keys are in order: how far it has come."""
+
+    __slots__ = (
+        "_queues",
+        "allowance",
+        "blocked",
+        "exhausted",
+        "keys",
+        "looks",
+        "only",
+        "places",
+        "reader",
+        "view",
+    )
+
+    def __init__(
+        self, view: PartitionView, keys: KeySlots, only: Consumer | None, allowance: Allowance
+    ) -> None:
+        self.view = view
+        self.keys = keys
+        self.only = only
+        """The consumer that asks, if one does."""
+        self.allowance = allowance
+        self.reader = KeyReader(view, keys, allowance)
+        self._queues: KeyQueues | None = None
+        self.blocked: set[int] = set()
+        """Slots of keys whose next message can't go now, and so none of them."""
+        self.exhausted: set[int] = set()
+        """Lanes that have nothing more that can go now."""
+        self.places: dict[int, int] = {}
+        self.looks: dict[int, int] = {}
+
+    @property
+    def queues(self) -> KeyQueues:
+        """Only where the partition has priorities: making them takes a walk through what is
+        ready."""
+        if self._queues is None:
+            self._queues = self.view.state.queue_keys()
+        return self._queues
+
+    def left_of(self, lane: int) -> int:
+        """How many more messages of a lane are looked at in vain."""
+        return KEY_WINDOW - self.looks.get(lane, 0)
+
+    def passed(self, lane: int) -> None:
+        """A message was looked at in vain."""
+        self.looks[lane] = self.looks.get(lane, 0) + 1
+
+    def reached_next(self) -> None:
+        """The message behind the last one of its key may go now: maybe in another lane."""
+        found = self.queues.take_next()
+        if found is not None:
+            lane, offset = found
+            self.places[lane] = min(self.places.get(lane, 0), offset)
+            self.exhausted.discard(lane)
+
+
+def ready_runs(lanes: list[OffsetBits], ceiling: int) -> Iterator[tuple[int, int]]:
+    """What is ready below an offset, in any lane, by offset."""
+    at = 0
+    while True:
+        found = [run for lane in lanes if (run := lane.run(at, KEY_WINDOW)) is not None]
+        if not found:
+            return
+        start, at = min(found)
+        if start >= ceiling:
+            return
+        yield start, min(at, ceiling)
