@@ -279,8 +279,8 @@ def test_a_pause_leaves_the_mark_of_an_idle_journal(tmp_path) -> None:
         committer.wake()
         while journal.durable_lsn < last:
             turn(loop, wait_s=10)
-        assert durable_by_mark(disk, journal) < last
-        while durable_by_mark(disk, journal) < last:
+        assert not is_marked_durable(disk, journal)
+        while not is_marked_durable(disk, journal):
             turn(loop, wait_s=10)
         committer.stop()
     journal.close()
@@ -307,13 +307,13 @@ def test_what_comes_after_the_committer_stopped_goes_to_disk_with_the_journal(
     assert recovered(disk)[-1].lsn == last
 
 
-def durable_by_mark(disk: RealDisk, journal: Journal) -> int:
-    """What the file itself says is durable, for whoever finds it."""
+def is_marked_durable(disk: RealDisk, journal: Journal) -> bool:
+    """Whether the file itself says that its first entry is, for whoever finds it."""
     file = disk.open(file_name(journal.epoch))
     try:
         view = file.map()
         salt = check_file_header(file.path, view, journal.epoch)
-        return inspect_tail(view, ENTRIES_START, salt)[0]
+        return inspect_tail(view, ENTRIES_START, salt, 1)[0]
     finally:
         file.close()
 

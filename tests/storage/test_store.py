@@ -445,7 +445,7 @@ def newer_snapshot(root: Path) -> None:
 FOREIGN: dict[str, Callable[[Path], object]] = {
     "a foreign file": lambda root: (root / "notes.txt").write_text("mine"),
     "a foreign directory": lambda root: (root / "photos").mkdir(),
-    "a newer FORMAT": lambda root: (root / "FORMAT").write_text('{"product":"braidmq","format":2}'),
+    "a newer FORMAT": lambda root: (root / "FORMAT").write_text('{"product":"braidmq","format":3}'),
     "another product": lambda root: (root / "FORMAT").write_text('{"product":"x","format":1}'),
     "an unreadable FORMAT": lambda root: (root / "FORMAT").write_bytes(b"\0\1"),
     "a newer journal": newer_journal,

@@ -1,6 +1,6 @@
 """The data directory: who may use it, and what may be in it.
 
-    FORMAT              JSON: {"product": "braidmq", "format": 1}
+    FORMAT              JSON: {"product": "braidmq", "format": 2}
     LOCK                held by the one node that uses it; its pid
     journal/            0000000000000007.journal        (+ .journal.new while one is made)
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
@@ -21,7 +21,9 @@ from braidmq.storage.disk import DirectoryLock, Disk
 
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
-FORMAT = 1
+FORMAT = 2
+"""What an older one holds is read, and goes on in this format (``carry_over``)."""
+
 KNOWN = {
     FORMAT_FILE,
     LOCK_FILE,
@@ -53,7 +55,7 @@ def claim(disk: Disk) -> DirectoryLock:
     lock = disk.lock(LOCK_FILE)
     try:
         if disk.exists(FORMAT_FILE):
-            _check_format(disk)
+            _read_format(disk)
         else:
             _write_format(disk)
         for directory in (journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY):
@@ -93,7 +95,14 @@ def _expect(ours: object, path: str) -> None:
         )
 
 
-def _check_format(disk: Disk) -> None:
+def carry_over(disk: Disk) -> None:
+    """All that an older BraidMQ left has been read, and what follows it can't read: it says so."""
+    if _read_format(disk) < FORMAT:
+        _write_format(disk)
+        disk.sync_directory("")
+
+
+def _read_format(disk: Disk) -> int:
     file = disk.open(FORMAT_FILE)
     try:
         found = msgspec.json.decode(file.read(file.size(), 0), type=FormatFile)
@@ -111,6 +120,7 @@ def _check_format(disk: Disk) -> None:
             f"{FORMAT_FILE} says format {found.format}, this BraidMQ reads {FORMAT}",
             remedy="It was written by a newer version of BraidMQ: use that version",
         )
+    return found.format
 
 
 def _write_format(disk: Disk) -> None:

@@ -54,7 +54,7 @@ DIRECTORY = "journal"
 SUFFIX = ".journal"
 UNFINISHED = ".journal.new"
 FILE_MAGIC = b"BRAIDWAL"
-FILE_VERSION = 1
+FILE_VERSION = 2
 FILE_HEADER = struct.Struct("<8sIIQQ")
 ENTRIES_START = 4096
 """Entries begin on a page of their own: a torn write of theirs can't take the header along."""
@@ -109,16 +109,16 @@ def file_name(epoch: int) -> str:
     return f"{DIRECTORY}/{epoch:016x}{SUFFIX}"
 
 
-def file_header(epoch: int, salt: int, size: int = 0) -> bytes:
+def file_header(epoch: int, salt: int, size: int = 0, version: int = FILE_VERSION) -> bytes:
     """``size`` of 0: not known, as in files that were made before it was noted."""
-    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, size // 8, epoch, salt)
+    fields = FILE_HEADER.pack(FILE_MAGIC, version, size // 8, epoch, salt)
     return fields + struct.pack("<I", crc32c(fields))
 
 
 class JournalFile:
     """One file on disk in one use of it."""
 
-    __slots__ = ("epoch", "file", "position", "reusable", "salt", "size")
+    __slots__ = ("durable", "epoch", "file", "position", "reusable", "salt", "size")
 
     def __init__(
         self, epoch: int, salt: int, file: File, size: int, *, reusable: bool = True
@@ -127,7 +127,8 @@ class JournalFile:
         self.salt = salt
         self.file = file
         self.size = size
-        self.position = ENTRIES_START
+        self.position = self.durable = ENTRIES_START
+        """``durable``: through which byte a sync of it has returned."""
         self.reusable = reusable
 
 
@@ -199,7 +200,7 @@ class Journal:
         self.failure: StorageFailed | None = None
         self.durable_lsn = Lsn(next_lsn - 1)
         self.last_lsn = self.durable_lsn
-        """Of the last entry appended; the journal's own marks don't count."""
+        """Of the last entry appended."""
         self.commits = 0
         self.bytes_written = 0
         self.syncs = 0
@@ -287,7 +288,7 @@ class Journal:
             return []
         assert not self._committing, "another commit is not over"
         if self._buffer.size or self._spans:
-            self._set_span_aside(self._buffer.take(self.durable_lsn))
+            self._set_span_aside(self._buffer.take(self._file.durable))
         spans, self._spans = self._spans, []
         if not spans:
             return []
@@ -317,7 +318,9 @@ class Journal:
         self.commit_seconds.observe(seconds)
         self.commits += 1
         for span in spans:
-            self.bytes_written += span.entries.size
+            entries = span.entries
+            self.bytes_written += entries.size
+            span.target.durable = entries.position + entries.size
         self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
 
     def note_idle(self) -> None:
@@ -336,7 +339,7 @@ class Journal:
         """
         if self.failure is not None or self._idle_marked is not None or self._spans:
             return None
-        entries = self._buffer.take_idle(self.durable_lsn)
+        entries = self._buffer.take_idle(self._file.durable)
         if entries is None:
             return None
         self._idle_marked = self._file
@@ -540,8 +543,12 @@ def recover(
             progress("bytes of journal", before + position, sum(sizes))
 
         journal_file.position = _apply_file(file.path, view, salt, recovered, apply, told)
-        durable, torn_bytes = inspect_tail(view, journal_file.position, salt)
-        if durable >= recovered.next_lsn:
+        was_durable, torn_bytes = inspect_tail(
+            view, journal_file.position, salt, recovered.next_lsn
+        )
+        # A file is begun only when those before it are on disk.
+        was_durable |= torn_bytes > 0 and any(map(is_begun, files[index + 1 :]))
+        if was_durable:
             raise CorruptData(
                 file.path,
                 journal_file.position,
@@ -572,7 +579,7 @@ def _apply_file(
             view, position, salt, recovered.next_lsn, ENTRIES_PER_SCAN, BYTES_PER_SCAN
         )
         for kind, version, lsn, start, meta_start, meta_end, end in found:
-            if version != ENTRY_VERSION or kind not in KINDS:
+            if version > ENTRY_VERSION or kind not in KINDS:
                 raise ForeignFile(
                     f"{path}: the entry at byte {start} is of kind {kind}, version {version}, "
                     f"which this BraidMQ does not know",
@@ -608,6 +615,13 @@ def journal_epochs(disk: Disk) -> list[int]:
     """Epochs of the files in the journal directory, in order."""
     names = disk.list(DIRECTORY)
     return sorted(int(name.removesuffix(SUFFIX), 16) for name in names if name.endswith(SUFFIX))
+
+
+def is_begun(file: File) -> bool:
+    """Whether anything of an entry was written to it in this use."""
+    view = file.map()
+    salt = check_file_header(file.path, view, int(file.path[-24:].removesuffix(SUFFIX), 16))
+    return inspect_tail(view, ENTRIES_START, salt, 0)[1] > 0
 
 
 def oldest_lsn(disk: Disk) -> int:
@@ -646,7 +660,8 @@ def check_file_header(path: str, view: memoryview, epoch: int) -> int:
     if len(view) < ENTRIES_START:
         raise CorruptData(path, len(view), "the file ends within its header")
     magic, version, eighths, _, salt = FILE_HEADER.unpack(header[:-4])
-    if header == file_header(epoch, salt, size := 8 * eighths):
+    size = 8 * eighths
+    if header == file_header(epoch, salt, size, max(1, min(version, FILE_VERSION))):
         if len(view) < size:
             raise CorruptData(path, len(view), f"the file ends here, before byte {size}")
         return int(salt)

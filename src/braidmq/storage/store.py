@@ -150,6 +150,7 @@ class Store:
                 f"cut {recovered.torn_bytes} bytes that were never confirmed off the journal's end"
             )
         oldest_epoch = self._tidy()
+        directory.carry_over(self.disk)
         self.journal = Journal(
             self.disk,
             self.settings.journal_file_bytes,
