@@ -47,6 +47,7 @@ from braidmq.storage.journal_entry import (
     inspect_tail,
     scan_entries,
 )
+from braidmq.storage.replication import Group, Replication
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +199,9 @@ class Journal:
         self._idle_marked: JournalFile | None = None
         self._awaited_lsn = self._taken_lsn = next_lsn - 1
         self.failure: StorageFailed | None = None
+        self.replication: Replication | None = None
+        """Who else is to have every entry. On a single node nobody is, which costs a comparison a
+        commit."""
         self.durable_lsn = Lsn(next_lsn - 1)
         self.last_lsn = self.durable_lsn
         """Of the last entry appended."""
@@ -292,10 +296,21 @@ class Journal:
         spans, self._spans = self._spans, []
         if not spans:
             return []
+        if self.replication is not None:
+            self._ship(self.replication, spans)
         # Of the spans, not of the buffer, which will have more by the end.
         self._taken_lsn = spans[-1].entries.next_lsn - 1
         self._committing = spans
         return self._writes(spans)
+
+    def _ship(self, replication: Replication, spans: list[Span]) -> None:
+        before = self._taken_lsn
+        for span in spans:
+            last = span.entries.next_lsn - 1
+            if last > before:  # else a mark or a roll alone, which are this journal's own
+                pieces = span.entries.pieces()
+                replication.shipped(Group(span.target.salt, Lsn(before + 1), Lsn(last), pieces))
+                before = last
 
     def _writes(self, spans: list[Span]) -> list[Write]:
         """A span is written only after the files before it are synced: recovery relies on it."""
@@ -322,6 +337,8 @@ class Journal:
             self.bytes_written += entries.size
             span.target.durable = entries.position + entries.size
         self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
+        if self.replication is not None:
+            self.replication.durable(self.durable_lsn)
 
     def note_idle(self) -> None:
         """Nothing waits: leave a mark behind the last group."""
