@@ -97,6 +97,17 @@ class PartitionQuarantined(CorruptData):
         self.args = (f"{label} is quarantined: {file} is damaged at byte {position}: {reason}",)
 
 
+class StateDiverged(StorageError):
+    """A follower has done what its leader did, and has come to another state."""
+
+    code = "state-diverged"
+    remedy = "Copy the leader's state anew, and report this: it is a defect"
+
+    def __init__(self, lsn: int) -> None:
+        self.lsn = lsn
+        super().__init__(f"the state at the checkpoint of entry {lsn} differs from the leader's")
+
+
 # --- the operator was wrong: the node does not start ---
 
 

@@ -25,6 +25,7 @@ from braidmq.storage.entries import (
     Ranges,
     Settled,
     encode_acknowledged,
+    encode_checkpoint,
     encode_records_meta,
 )
 from braidmq.storage.flush import Rewrite, Salvage, to_rewrite
@@ -296,7 +297,7 @@ class Store:
         batch.place(log.next_offset)
         log.append(batch)
         if not log.in_memory:
-            self.state.dirty[log.id] = log
+            self.state.dirty[log.id] = self.state.unsaid[log.id] = log
         elif log.durable and log.next_offset > log.reserved_offset - OFFSETS_RESERVED // 2:
             return self.change(self._reservation(log.id, log.next_offset))
         return None
@@ -327,6 +328,7 @@ class Store:
             self.advance_start(log, offset)
         else:
             log.advance_start(offset)
+            self.state.unsaid[log.id] = log
 
     def keep_start(self, log: PartitionLog) -> None:
         """The acknowledgements that say how far a log was released are about to go, or to count no
@@ -486,7 +488,12 @@ class Store:
         ]
         planned = {plan.log.id for plan in plans}
         self.state.dirty.clear()
-        journaled_lsn = self.journal.append(Kind.CHECKPOINT, b"")
+        for subscription, partition, ranges in self.state.take_left_out():
+            self.journal.append(ACKNOWLEDGED, encode_acknowledged(subscription, partition, ranges))
+        ends = self.state.ends()
+        digest = self.state.digest() if self.journal.replication is not None else b""
+        journaled_lsn = self.journal.append(Kind.CHECKPOINT, encode_checkpoint(ends, digest))
+        self.state.checkpoint(ends)
         retire_below, self._first_epoch = self._first_epoch, self.journal.roll()
         obsolete, self.state.obsolete = self.state.obsolete, []
         self._checkpoint = Checkpoint(
