@@ -21,9 +21,10 @@ from braidmq.testing.faulty_disk import CrashChoice, FaultyDisk
 
 
 def follow(engine: Engine, follower: Follower) -> None:
-    """Whenever it was opened again."""
+    """Whenever it was opened again: a leadership begins."""
     if engine.store.journal.replication is not follower:
         follower.follow(engine.store)
+        engine.store.begin_term(engine.store.state.term + 1, bytes(16), 0)
 
 
 def check_followed(engine: Engine, follower: Follower) -> None:

@@ -27,7 +27,7 @@ from braidmq.model.errors import DirectoryLocked, ForeignFile, NotFound, Storage
 from braidmq.record.batch import RecordBatch
 from braidmq.record.crc32c import crc32c
 from braidmq.record.offset_set import OffsetSet
-from braidmq.storage import journal, snapshot
+from braidmq.storage import directory, journal, snapshot
 from braidmq.storage.disk import MemoryDisk, RealDisk
 from braidmq.storage.partition_log import TAIL_BATCH_BYTES
 from braidmq.storage.segment import Segment
@@ -279,8 +279,8 @@ def test_when_everything_is_acknowledged_no_segment_is_made() -> None:
 def copy_of(disk: MemoryDisk) -> FaultyDisk:
     """What the next process finds."""
     twin = FaultyDisk()
-    for directory in ("journal", "snapshots", "segments"):
-        twin.make_directory(directory)
+    for name in ("journal", "snapshots", "segments"):
+        twin.make_directory(name)
     for path, data in files(disk).items():
         twin.open(path, create=True).write(data, 0)
     return twin
@@ -549,3 +549,35 @@ def test_a_segment_is_kept_by_the_names_of_its_fields() -> None:
         "size": 300,
         "sealed": True,
     }
+
+
+# --- terms ---
+
+
+def test_terms_are_there_after_a_restart_and_in_snapshots() -> None:
+    disk = FaultyDisk()
+    store = Store.open(disk, SMALL)
+    leader = directory.identity(disk)
+    assert len(leader) == 16
+    began = [store.begin_term(3, leader, 1000)]
+    store.create_partition("t")
+    began.append(store.begin_term(7, leader, 2000))
+    store.commit()
+    for _ in range(3):
+        store = Store.open(disk := disk.crash(LoseAll()), SMALL)
+        assert store.state.terms == [(3, began[0]), (7, began[1])]
+        assert store.state.term == 7
+        assert directory.identity(disk) == leader
+        store.checkpoint()
+    with pytest.raises(AssertionError):
+        store.begin_term(7, leader, 3000)
+
+
+def test_a_node_that_is_alone_has_no_term() -> None:
+    disk = MemoryDisk()
+    store = Store.open(disk, SMALL)
+    store.checkpoint()
+    assert (store.state.term, store.state.terms) == (0, [])
+    other = MemoryDisk()
+    Store.open(other, SMALL).close()
+    assert directory.identity(other) != directory.identity(disk)

@@ -1,6 +1,6 @@
 """The data directory: who may use it, and what may be in it.
 
-    FORMAT              JSON: {"product": "braidmq", "format": 2}
+    FORMAT              JSON: {"product": "braidmq", "format": 2, "id": "…"}
     LOCK                held by the one node that uses it; its pid
     journal/            0000000000000007.journal        (+ .journal.new while one is made)
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
@@ -12,6 +12,7 @@ Anything else is somebody else's: the node refuses to start and leaves it as it 
 """
 
 import re
+import secrets
 
 import msgspec
 
@@ -32,6 +33,7 @@ KNOWN = {
     segment.DIRECTORY,
     aside.DIRECTORY,
 }
+ID_BYTES = 16
 FORMAT_REMEDY = (
     "Give the node a directory of its own with --data-dir. If it is BraidMQ's and only this file is"
     " damaged, delete the file: it is made again"
@@ -46,6 +48,8 @@ SNAPSHOT_NAME = re.compile(r"[0-9a-f]{16}\.snapshot(\.new)?")
 class FormatFile(msgspec.Struct):
     product: str
     format: int
+    id: str = ""
+    """Drawn with the directory: one that was wiped is another, whatever the node is called."""
 
 
 def claim(disk: Disk) -> DirectoryLock:
@@ -97,12 +101,17 @@ def _expect(ours: object, path: str) -> None:
 
 def carry_over(disk: Disk) -> None:
     """All that an older BraidMQ left has been read, and what follows it can't read: it says so."""
-    if _read_format(disk) < FORMAT:
+    if _read_format(disk).format < FORMAT:
         _write_format(disk)
         disk.sync_directory("")
 
 
-def _read_format(disk: Disk) -> int:
+def identity(disk: Disk) -> bytes:
+    """Of a directory that was claimed, and is in this format."""
+    return bytes.fromhex(_read_format(disk).id)
+
+
+def _read_format(disk: Disk) -> FormatFile:
     file = disk.open(FORMAT_FILE)
     try:
         found = msgspec.json.decode(file.read(file.size(), 0), type=FormatFile)
@@ -120,7 +129,7 @@ def _read_format(disk: Disk) -> int:
             f"{FORMAT_FILE} says format {found.format}, this BraidMQ reads {FORMAT}",
             remedy="It was written by a newer version of BraidMQ: use that version",
         )
-    return found.format
+    return found
 
 
 def _write_format(disk: Disk) -> None:
@@ -128,7 +137,9 @@ def _write_format(disk: Disk) -> None:
         disk.remove(FORMAT_UNFINISHED)
     file = disk.open(FORMAT_UNFINISHED, create=True)
     try:
-        file.write(msgspec.json.encode(FormatFile("braidmq", FORMAT)), 0)
+        file.write(
+            msgspec.json.encode(FormatFile("braidmq", FORMAT, secrets.token_hex(ID_BYTES))), 0
+        )
         file.sync()
     finally:
         file.close()

@@ -20,6 +20,9 @@ ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
 LOG_START = struct.Struct("<Qq")
 RESET = struct.Struct("<QQq")
 
+TERM = struct.Struct("<Q16sq")
+"""The term, the id of its leader's directory, and what time it was there."""
+
 CHECKPOINT_HEAD = struct.Struct("<I8s")
 LOG_ENDS = struct.Struct("<Qqq")
 

@@ -88,6 +88,7 @@ class Kind(IntEnum):
     DELIVERY = 8
     RESET = 9
     ROLL = 10
+    TERM = 11
 
 
 KINDS = frozenset(Kind)

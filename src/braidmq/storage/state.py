@@ -38,6 +38,7 @@ from braidmq.storage.catalogue import (
 from braidmq.storage.entries import (
     LOG_START,
     RESET,
+    TERM,
     LogEnds,
     Ranges,
     Settled,
@@ -73,6 +74,8 @@ class StoreState:
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
         self.next_partition = 1
+        self.terms: list[tuple[int, int]] = []
+        """Terms, and the LSN of the entry that each began with; none where nobody ever followed."""
         self.participants = {each.name: each for each in participants}
         self.memory = Memory()
         self.recovery = RecoveryReport()
@@ -149,6 +152,15 @@ class StoreState:
     def reset(self, subscription: SubscriptionId, partition: PartitionId, floor: int) -> None:
         """RESET"""
         self.offsets_of(subscription, partition).reset(floor)
+
+    def begin_term(self, term: int, lsn: int) -> None:
+        """TERM"""
+        self.terms.append((term, lsn))
+
+    @property
+    def term(self) -> int:
+        """That of the last entry; 0 before the first."""
+        return self.terms[-1][0] if self.terms else 0
 
     def checkpoint(self, ends: Sequence[LogEnds]) -> None:
         """CHECKPOINT: whether a snapshot came of it, the file tells."""
@@ -238,6 +250,10 @@ class StoreState:
 
     def _apply_note(self, entry: Entry) -> None:
         self.by_kind[Kind(entry.kind)].replay(Kind(entry.kind), entry.meta)
+
+    def _apply_term(self, entry: Entry) -> None:
+        term, _, _ = TERM.unpack(entry.meta)
+        self.begin_term(term, entry.lsn)
 
     def _apply_checkpoint(self, entry: Entry) -> None:
         ends, digest = decode_checkpoint(entry.meta)
@@ -404,7 +420,7 @@ class StoreState:
             if (start := starts.get(key[1])) is not None
             if (settled := _from_start(offsets, start)) is not None
         ]
-        whole = msgspec.msgpack.encode((self.catalogue.rows(), rows, sets))
+        whole = msgspec.msgpack.encode((self.catalogue.rows(), rows, sets, self.terms))
         return hashlib.blake2b(whole, digest_size=DIGEST_SIZE).digest()
 
     # --- snapshots ---
@@ -433,6 +449,7 @@ class StoreState:
                 PartitionId(acknowledged.partition),
                 OffsetSet.from_bytes(acknowledged.offsets),
             )
+        self.terms = list(state.terms)
         for name, participant in self.participants.items():
             if name in state.sections:
                 participant.restore(state.sections[name])
@@ -489,4 +506,5 @@ _APPLY: dict[Kind, Callable[[StoreState, Entry], None]] = {
     Kind.TRANSACTION: StoreState._apply_note,
     Kind.DELIVERY: StoreState._apply_note,
     Kind.CHECKPOINT: StoreState._apply_checkpoint,
+    Kind.TERM: StoreState._apply_term,
 }

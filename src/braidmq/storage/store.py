@@ -22,6 +22,7 @@ from braidmq.storage.disk import DirectoryLock, Disk
 from braidmq.storage.entries import (
     LOG_START,
     RESET,
+    TERM,
     Ranges,
     Settled,
     encode_acknowledged,
@@ -360,6 +361,14 @@ class Store:
         assert kind in self.state.by_kind
         return self.journal.append(kind, meta)
 
+    def begin_term(self, term: int, leader: bytes, now_ms: int) -> Lsn:
+        """The first entry of a leadership: it says from where on all are of this one. A node that
+        is alone leads for ever, and has none."""
+        assert term > self.state.term
+        lsn = self.journal.append(Kind.TERM, TERM.pack(term, leader, now_ms))
+        self.state.begin_term(term, lsn)
+        return lsn
+
     # --- quarantine ---
 
     def quarantine(self, log: PartitionLog, damage: Damage) -> None:
@@ -515,6 +524,7 @@ class Store:
             salvages=self._plan_salvages(),
             previous=self._snapshot,
             sections=self.state.dump_sections(),
+            terms=self.state.terms[:],
         )
         return self._checkpoint
 

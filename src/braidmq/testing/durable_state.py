@@ -49,6 +49,7 @@ FIELDS: dict[type, Fields] = {
         "logs",
         "acknowledged",
         "next_partition",
+        "terms",
         "participants",
         memory="bytes that tails take",
         recovery="what opening found",
