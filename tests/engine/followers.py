@@ -24,6 +24,7 @@ class Follower:
         self.checked = 0
         """Checkpoints at which both agreed."""
         self._waiting: list[Entry] = []
+        self._leader: journal.Journal | None = None
 
     # --- as the leader's journal sees it ---
 
@@ -41,6 +42,8 @@ class Follower:
         for entry in waiting:
             assert entry.lsn <= lsn
             self.apply(entry)
+        assert self._leader is not None
+        self._leader.confirm(lsn)
 
     # --- what it does ---
 
@@ -64,4 +67,5 @@ class Follower:
         if begins:
             journal.recover(copy, first_epoch=first, next_lsn=begins, apply=self.apply)
         assert self.next_lsn == leader.journal.next_lsn, (self.next_lsn, leader.journal.next_lsn)
+        self._leader = leader.journal
         leader.journal.replication = self

@@ -195,6 +195,8 @@ class Journal:
         self._prepared: JournalFile | None = None
         self._closed: deque[JournalFile] = deque(closed or ())
         self._waiters: deque[tuple[int, Waiter]] = deque()
+        self._local: deque[tuple[int, Waiter]] = deque()
+        """Those who wait for this disk alone."""
         self._spans: list[Span] = []
         self._committing: list[Span] = []
         self._idle_marked: JournalFile | None = None
@@ -204,6 +206,10 @@ class Journal:
         """Who else is to have every entry. On a single node nobody is, which costs a comparison a
         commit."""
         self.durable_lsn = Lsn(next_lsn - 1)
+        """Through which entry all is on this disk."""
+        self.confirmed_lsn = self.durable_lsn
+        """Through which entry all is safe, so that clients may be told: where others follow, on the
+        disks of as many as there have to be. On a single node both are the same."""
         self.last_lsn = self.durable_lsn
         """Of the last entry appended."""
         self.commits = 0
@@ -217,7 +223,7 @@ class Journal:
     # --- appending: the engine's thread ---
 
     def append(self, kind: Kind, meta: bytes, payload: object = None) -> Lsn:
-        """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
+        """Lay out one entry for the next commit. It is safe once ``confirmed_lsn`` reaches it."""
         if self.failure is not None:
             raise self.failure
         lsn = self._buffer.append(kind, meta, payload)
@@ -338,8 +344,15 @@ class Journal:
             self.bytes_written += entries.size
             span.target.durable = entries.position + entries.size
         self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
-        if self.replication is not None:
+        if self.replication is None:
+            self.confirmed_lsn = self.durable_lsn
+        else:
             self.replication.durable(self.durable_lsn)
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Where others follow: everything up to this entry is safe. ``release`` tells who waits."""
+        assert self.confirmed_lsn <= lsn <= self.durable_lsn
+        self.confirmed_lsn = lsn
 
     def note_idle(self) -> None:
         """Nothing waits: leave a mark behind the last group."""
@@ -372,38 +385,46 @@ class Journal:
 
     # --- waiting ---
 
-    def wait(self, lsn: Lsn, waiter: Waiter) -> None:
-        """Have ``waiter`` called by ``release`` once ``lsn`` is durable, in the order of asking."""
-        self._waiters.append((lsn, waiter))
+    def wait(self, lsn: Lsn, waiter: Waiter, *, local: bool = False) -> None:
+        """Have ``waiter`` called by ``release`` once ``lsn`` is confirmed, or on this disk for who
+        is content with that, in the order of asking."""
+        (self._local if local else self._waiters).append((lsn, waiter))
         self._awaited_lsn = max(self._awaited_lsn, lsn)
 
     def release(self) -> None:
-        """Call the waiters whose entries are durable; all of them, with the error, after a failure.
+        """Call the waiters whose entries are confirmed; all of them, with the error, after a
+        failure.
 
         Runs in the thread that appends, so that waiters need no locks. One that raises keeps nobody
         behind it from being told.
         """
-        durable, failure = self.durable_lsn, self.failure
-        raised: Exception | None = None
-        while self._waiters and (failure or self._waiters[0][0] <= durable):
-            lsn, waiter = self._waiters.popleft()
-            try:
-                waiter(None if lsn <= durable else failure)
-            except Exception as error:
-                raised = raised or error
+        raised = self._release(self._waiters, self.confirmed_lsn)
+        if self._local:
+            raised = self._release(self._local, self.durable_lsn) or raised
         if raised is not None:
             raise raised
 
+    def _release(self, waiters: deque[tuple[int, Waiter]], through: Lsn) -> Exception | None:
+        failure = self.failure
+        raised: Exception | None = None
+        while waiters and (failure or waiters[0][0] <= through):
+            lsn, waiter = waiters.popleft()
+            try:
+                waiter(None if lsn <= through else failure)
+            except Exception as error:
+                raised = raised or error
+        return raised
+
     @property
     def waiting(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + len(self._local)
 
     @property
     def is_awaited(self) -> bool:
         """Whether a commit is due: somebody waits for an entry that none has taken up, or to be
         told of a failure."""
         if self.failure is not None:
-            return bool(self._waiters)
+            return self.waiting > 0
         return self._awaited_lsn > self._taken_lsn
 
     # --- files ---
