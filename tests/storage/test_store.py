@@ -29,6 +29,7 @@ from braidmq.record.crc32c import crc32c
 from braidmq.record.offset_set import OffsetSet
 from braidmq.storage import directory, journal, snapshot
 from braidmq.storage.disk import MemoryDisk, RealDisk
+from braidmq.storage.entries import decode_checkpoint, encode_checkpoint
 from braidmq.storage.partition_log import TAIL_BATCH_BYTES
 from braidmq.storage.segment import Segment
 from braidmq.storage.settings import StorageSettings
@@ -581,3 +582,31 @@ def test_a_node_that_is_alone_has_no_term() -> None:
     other = MemoryDisk()
     Store.open(other, SMALL).close()
     assert directory.identity(other) != directory.identity(disk)
+
+
+# --- what a checkpoint's entry says ---
+
+
+def test_what_was_released_stays_so_though_the_checkpoint_was_interrupted() -> None:
+    """Its snapshot never came to be; its entry says where the logs begin and end."""
+    disk = FaultyDisk()
+    store = Store.open(disk, SMALL)
+    log = store.create_partition("queue")
+    store.append(value_batch(b"a", b"b", b"c"), [log])
+    store.append_transient(value_batch(b"d"), log)
+    store.release(log, 2)
+    store.begin_checkpoint()
+    store.commit()
+    left = Store.open(disk.crash(LoseAll()), SMALL).logs[log.id]
+    assert (left.start_offset, left.next_offset) == (2, 4)
+    assert [each.value for each in read_all(left)] == [b"c"]
+
+
+def test_a_checkpoint_without_anything_to_say_is_as_short_as_before() -> None:
+    assert encode_checkpoint([]) == b""
+    said = [(1, 2, 3), (4, 5, 6)]
+    for digest in (b"", b"8 bytes!"):
+        assert decode_checkpoint(encode_checkpoint(said, digest)) == (said, digest)
+    for length in range(0, 200, 8):
+        # A mended journal has such entries for those that are lost.
+        assert decode_checkpoint(bytes(length)) == ([], b"")
