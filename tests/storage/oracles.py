@@ -296,18 +296,25 @@ def encode_offset_set(floor: int, ranges: Iterable[tuple[int, int]]) -> bytes:
 ENTRY_AFTER_CRC = struct.Struct("<I2sBBIQQ")
 ENTRY_HEADER_BYTES = 32
 MARK = 1
+ROLL = 10
 MARK_BYTES = 40
 
 
-def encode_entry(kind: int, meta: bytes, payload: bytes, epoch: int, lsn: int) -> bytes:
+def takes_lsn(kind: int, version: int = 2) -> bool:
+    return version == 1 or kind not in (MARK, ROLL)
+
+
+def encode_entry(
+    kind: int, meta: bytes, payload: bytes, epoch: int, lsn: int, version: int = 2
+) -> bytes:
     rest = meta.ljust(aligned(len(meta)), b"\0") + payload
     length = ENTRY_HEADER_BYTES + len(rest)
-    covered = ENTRY_AFTER_CRC.pack(length, b"BJ", kind, 1, len(meta), epoch, lsn) + rest
+    covered = ENTRY_AFTER_CRC.pack(length, b"BJ", kind, version, len(meta), epoch, lsn) + rest
     return struct.pack("<I", crc32c(covered)) + covered
 
 
-def encode_mark(durable_lsn: int, epoch: int, lsn: int) -> bytes:
-    return encode_entry(MARK, struct.pack("<Q", durable_lsn), b"", epoch, lsn)
+def encode_mark(durable: int, epoch: int, lsn: int, version: int = 2) -> bytes:
+    return encode_entry(MARK, struct.pack("<Q", durable), b"", epoch, lsn, version)
 
 
 def flip(data: bytes, bit: int) -> bytearray:

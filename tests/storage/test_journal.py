@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.model.errors import CorruptData, StorageFailed
+from braidmq.model.ids import Lsn
 from braidmq.storage import journal as journal_module
 from braidmq.storage.disk import MemoryDisk, RealDisk
 from braidmq.storage.journal import (
@@ -30,7 +31,8 @@ from braidmq.storage.journal import (
     file_name,
     recover,
 )
-from braidmq.storage.journal_entry import inspect_tail
+from braidmq.storage.journal_entry import inspect_tail, scan_entries
+from braidmq.storage.replication import Group
 from braidmq.storage.workers import Committer
 from braidmq.testing.faulty_disk import FaultyDisk, KeepAll, LoseAll
 from braidmq.testing.recording_disk import RecordingDisk
@@ -279,8 +281,8 @@ def test_a_pause_leaves_the_mark_of_an_idle_journal(tmp_path) -> None:
         committer.wake()
         while journal.durable_lsn < last:
             turn(loop, wait_s=10)
-        assert durable_by_mark(disk, journal) < last
-        while durable_by_mark(disk, journal) < last:
+        assert not is_marked_durable(disk, journal)
+        while not is_marked_durable(disk, journal):
             turn(loop, wait_s=10)
         committer.stop()
     journal.close()
@@ -307,13 +309,13 @@ def test_what_comes_after_the_committer_stopped_goes_to_disk_with_the_journal(
     assert recovered(disk)[-1].lsn == last
 
 
-def durable_by_mark(disk: RealDisk, journal: Journal) -> int:
-    """What the file itself says is durable, for whoever finds it."""
+def is_marked_durable(disk: RealDisk, journal: Journal) -> bool:
+    """Whether the file itself says that its first entry is, for whoever finds it."""
     file = disk.open(file_name(journal.epoch))
     try:
         view = file.map()
         salt = check_file_header(file.path, view, journal.epoch)
-        return inspect_tail(view, ENTRIES_START, salt)[0]
+        return inspect_tail(view, ENTRIES_START, salt, 1)[0]
     finally:
         file.close()
 
@@ -343,6 +345,82 @@ def test_an_error_of_the_thread_that_writes_fails_the_journal(tmp_path) -> None:
         committer.stop()
     os.close(read_only)
     journal.close()
+
+
+class Others:
+    """Whoever else is to have the entries, and is slower than this disk."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.durable_lsns: list[int] = []
+
+    def shipped(self, group: Group) -> None:
+        self.groups.append(group)
+
+    def durable(self, lsn: Lsn) -> None:
+        self.durable_lsns.append(lsn)
+
+
+def test_clients_wait_for_others_and_who_is_content_with_this_disk_does_not() -> None:
+    journal = new_journal(FaultyDisk())
+    others = journal.replication = Others()
+    told: list[str] = []
+    first = journal.append(Kind.CATALOGUE, b"1")
+    second = journal.append(Kind.CATALOGUE, b"2")
+    journal.wait(first, lambda failure: told.append("first"))
+    journal.wait(second, lambda failure: told.append("second"))
+    journal.wait(second, lambda failure: told.append("local"), local=True)
+    assert (journal.waiting, journal.is_awaited) == (3, True)
+    journal.commit()
+    assert others.durable_lsns == [second]
+    journal.release()
+    assert told == ["local"]
+    assert (journal.durable_lsn, journal.confirmed_lsn) == (second, 0)
+    journal.confirm(first)
+    journal.release()
+    assert told == ["local", "first"]
+    journal.confirm(second)
+    journal.release()
+    assert told == ["local", "first", "second"]
+    with pytest.raises(AssertionError):
+        journal.confirm(Lsn(second + 1))
+
+
+def test_whoever_waits_for_others_is_told_of_a_failure() -> None:
+    disk = FaultyDisk()
+    journal = new_journal(disk)
+    journal.replication = Others()
+    told: list[StorageFailed | None] = []
+    lsn = journal.append(Kind.CATALOGUE, b"1")
+    journal.wait(lsn, told.append)
+    journal.commit()
+    journal.fail(OSError(errno.EIO, "gone"))
+    journal.wait(lsn, told.append, local=True)
+    journal.release()
+    assert told == [journal.failure, None]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
+def test_others_get_every_entry_once_in_whatever_files_they_came_to_stand(sizes) -> None:
+    journal = new_journal(FaultyDisk())
+    others = journal.replication = Others()
+    lsns = []
+    for at, size in enumerate(sizes):
+        lsns.append(append(journal, size))
+        if at % 3 == 2:
+            journal.commit()
+            journal.note_idle()
+        if at % 7 == 5:
+            journal.roll()
+    journal.commit()
+    found = []
+    for group in others.groups:
+        data = b"".join(group.pieces)
+        entries, end, following = scan_entries(data, 0, group.salt, group.first)
+        assert (end, following) == (len(data), group.last + 1)
+        found += [lsn for kind, _, lsn, *_ in entries if kind != Kind.ROLL]
+    assert found == lsns == list(range(1, len(sizes) + 1))
 
 
 def test_many_entries_one_write_one_sync() -> None:

@@ -28,12 +28,14 @@ def written(count: int = 12, *, checkpoint: bool = False) -> tuple[FaultyDisk, l
 
 
 def entries(disk: FaultyDisk, path: str) -> list[tuple[int, int, int]]:
-    """LSN, start and end of the entries of a file but marks."""
+    """LSN, start and end of the entries of a file but marks and rolls, which have none."""
     view = disk.open(path).map()
     salt = journal.check_file_header(path, view, int(path[8:24], 16))
     lsn = journal.first_lsn(view, journal.ENTRIES_START, salt)
     found, _, _ = journal.scan_entries(view, journal.ENTRIES_START, salt, lsn)
-    return [(lsn, start, end) for _, _, lsn, start, _, _, end in found]
+    return [
+        (lsn, start, end) for kind, _, lsn, start, _, _, end in found if kind != journal.Kind.ROLL
+    ]
 
 
 def kept(disk: FaultyDisk) -> set[bytes]:
@@ -75,6 +77,38 @@ def test_one_entry_is_lost_and_named(number: int) -> None:
     assert disk.open(dropped.aside).read(1 << 20, 0) == before
     assert kept(disk) == everything() - {b"%d" % number * 30}
     assert skip_damaged_entry(disk) is None
+
+
+def test_only_the_first_entry_of_a_file_between_others_is_lost() -> None:
+    disk, lsns = written()
+    store = Store.open(disk, SMALL)
+    lsns.append(store.append(value_batch(b"12" * 30), [store.logs[1]]))
+    store.close()
+    path = journal.file_name(journal.journal_epochs(disk)[1])
+    number, start, end = entries(disk, path)[0]
+    disk.flip_bit(path, end - 3)
+    dropped = skip_damaged_entry(disk)
+    assert dropped is not None
+    assert (dropped.file, dropped.start, dropped.stop) == (path, start, end)
+    assert (dropped.first_lsn, dropped.last_lsn) == (number, number)
+    left = everything() | {b"12" * 30}
+    assert kept(disk) == left - {b"%d" % lsns.index(number) * 30}
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_damaged_mark_takes_no_entry_along(at: int) -> None:
+    disk, _ = written()
+    path = journal.file_name(journal.journal_epochs(disk)[0])
+    mark = entries(disk, path)[at + 1][1] - journal.MARK_SIZE
+    disk.flip_bit(path, mark + 34)
+    with pytest.raises(CorruptData):
+        Store.open(disk, SMALL)
+    dropped = skip_damaged_entry(disk)
+    assert dropped is not None
+    assert (dropped.start, dropped.stop) == (mark, mark + journal.MARK_SIZE)
+    assert dropped.last_lsn < dropped.first_lsn
+    assert skip_damaged_entry(disk) is None
+    assert kept(disk) == everything()
 
 
 def test_two_damaged_entries_take_two_steps() -> None:

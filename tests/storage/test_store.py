@@ -27,8 +27,9 @@ from braidmq.model.errors import DirectoryLocked, ForeignFile, NotFound, Storage
 from braidmq.record.batch import RecordBatch
 from braidmq.record.crc32c import crc32c
 from braidmq.record.offset_set import OffsetSet
-from braidmq.storage import journal, snapshot
+from braidmq.storage import directory, journal, snapshot
 from braidmq.storage.disk import MemoryDisk, RealDisk
+from braidmq.storage.entries import decode_checkpoint, encode_checkpoint
 from braidmq.storage.partition_log import TAIL_BATCH_BYTES
 from braidmq.storage.segment import Segment
 from braidmq.storage.settings import StorageSettings
@@ -279,8 +280,8 @@ def test_when_everything_is_acknowledged_no_segment_is_made() -> None:
 def copy_of(disk: MemoryDisk) -> FaultyDisk:
     """What the next process finds."""
     twin = FaultyDisk()
-    for directory in ("journal", "snapshots", "segments"):
-        twin.make_directory(directory)
+    for name in ("journal", "snapshots", "segments"):
+        twin.make_directory(name)
     for path, data in files(disk).items():
         twin.open(path, create=True).write(data, 0)
     return twin
@@ -445,7 +446,7 @@ def newer_snapshot(root: Path) -> None:
 FOREIGN: dict[str, Callable[[Path], object]] = {
     "a foreign file": lambda root: (root / "notes.txt").write_text("mine"),
     "a foreign directory": lambda root: (root / "photos").mkdir(),
-    "a newer FORMAT": lambda root: (root / "FORMAT").write_text('{"product":"braidmq","format":2}'),
+    "a newer FORMAT": lambda root: (root / "FORMAT").write_text('{"product":"braidmq","format":3}'),
     "another product": lambda root: (root / "FORMAT").write_text('{"product":"x","format":1}'),
     "an unreadable FORMAT": lambda root: (root / "FORMAT").write_bytes(b"\0\1"),
     "a newer journal": newer_journal,
@@ -549,3 +550,63 @@ def test_a_segment_is_kept_by_the_names_of_its_fields() -> None:
         "size": 300,
         "sealed": True,
     }
+
+
+# --- terms ---
+
+
+def test_terms_are_there_after_a_restart_and_in_snapshots() -> None:
+    disk = FaultyDisk()
+    store = Store.open(disk, SMALL)
+    leader = directory.identity(disk)
+    assert len(leader) == 16
+    began = [store.begin_term(3, leader, 1000)]
+    store.create_partition("t")
+    began.append(store.begin_term(7, leader, 2000))
+    store.commit()
+    for _ in range(3):
+        store = Store.open(disk := disk.crash(LoseAll()), SMALL)
+        assert store.state.terms == [(3, began[0]), (7, began[1])]
+        assert store.state.term == 7
+        assert directory.identity(disk) == leader
+        store.checkpoint()
+    with pytest.raises(AssertionError):
+        store.begin_term(7, leader, 3000)
+
+
+def test_a_node_that_is_alone_has_no_term() -> None:
+    disk = MemoryDisk()
+    store = Store.open(disk, SMALL)
+    store.checkpoint()
+    assert (store.state.term, store.state.terms) == (0, [])
+    other = MemoryDisk()
+    Store.open(other, SMALL).close()
+    assert directory.identity(other) != directory.identity(disk)
+
+
+# --- what a checkpoint's entry says ---
+
+
+def test_what_was_released_stays_so_though_the_checkpoint_was_interrupted() -> None:
+    """Its snapshot never came to be; its entry says where the logs begin and end."""
+    disk = FaultyDisk()
+    store = Store.open(disk, SMALL)
+    log = store.create_partition("queue")
+    store.append(value_batch(b"a", b"b", b"c"), [log])
+    store.append_transient(value_batch(b"d"), log)
+    store.release(log, 2)
+    store.begin_checkpoint()
+    store.commit()
+    left = Store.open(disk.crash(LoseAll()), SMALL).logs[log.id]
+    assert (left.start_offset, left.next_offset) == (2, 4)
+    assert [each.value for each in read_all(left)] == [b"c"]
+
+
+def test_a_checkpoint_without_anything_to_say_is_as_short_as_before() -> None:
+    assert encode_checkpoint([]) == b""
+    said = [(1, 2, 3), (4, 5, 6)]
+    for digest in (b"", b"8 bytes!"):
+        assert decode_checkpoint(encode_checkpoint(said, digest)) == (said, digest)
+    for length in range(0, 200, 8):
+        # A mended journal has such entries for those that are lost.
+        assert decode_checkpoint(bytes(length)) == ([], b"")

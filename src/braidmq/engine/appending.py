@@ -164,7 +164,7 @@ class Appending:
             for view in target.views:
                 if only is not None and view.subscription is not only:
                     stop = base_offset + batch.count
-                    leave_out(view.state, min(view.state.end, base_offset), stop)
+                    leave_out(state, view, min(view.state.end, base_offset), stop)
                     continue
                 view.state.published(batch, base_offset, now_ms, topic.lane_of, target.clock)
                 state.mark_dirty(view.subscription)
@@ -232,7 +232,7 @@ class Appending:
             for view in views:
                 self._tell_view(view, run, now_ms, clock)
         for view in views:
-            leave_out(view.state, view.state.end, stable)
+            leave_out(self._state, view, view.state.end, stable)
             self._state.mark_dirty(view.subscription)
         self._settlement.release(partition)
         if partition.topic.bounded and partition.topic.drops_head:
@@ -244,7 +244,7 @@ class Appending:
         batch, state = run.batch, view.state
         first = max(run.first, batch.find(state.end))
         if first < run.stop:
-            leave_out(state, state.end, batch.offset_at(first))
+            leave_out(self._state, view, state.end, batch.offset_at(first))
             lane_of = view.partition.topic.lane_of
             state.told(batch, first, run.stop, now_ms, lane_of, clock)
 

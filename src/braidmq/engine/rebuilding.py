@@ -75,21 +75,20 @@ class Rebuilding:
             for run in found:
                 stop = min(run.stop, run.batch.find(end))
                 if stop <= run.first:
-                    leave_out(state, at, end)
+                    leave_out(self._state, view, at, end)
                     at = end
                     break
                 first = run.batch.offset_at(run.first)
-                leave_out(state, at, first)
+                leave_out(self._state, view, at, first)
                 for clock, part in view.partition.by_clock(Run(run.batch, run.first, stop)):
                     state.rebuild(run.batch, part.first, part.stop, now_ms, lane_of, clock)
                 last = run.batch.offset_at(stop - 1) + 1
                 if last - first != stop - run.first:
                     for index in range(run.first + 1, stop):
-                        leave_out(
-                            state, run.batch.offset_at(index - 1) + 1, run.batch.offset_at(index)
-                        )
+                        behind = run.batch.offset_at(index - 1) + 1
+                        leave_out(self._state, view, behind, run.batch.offset_at(index))
                 at = last
-        leave_out(state, at, end)
+        leave_out(self._state, view, at, end)
         # What was left out may have closed the gap above the floor, which then passed the cursor.
         state.settle_early(state.cursor, state.settled.floor)
         for start, stop in state.settled.ranges_above_floor():

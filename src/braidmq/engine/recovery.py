@@ -159,7 +159,8 @@ class Recovery:
         logs = self._state.store.logs
         for partition, subscriptions in self._notes.replayed.items():
             if (log := logs.get(PartitionId(partition))) is not None:
-                log.pass_over(max(each.cursor for each in subscriptions.values()))
+                reached = max(each.cursor for each in subscriptions.values())
+                self._state.store.state.pass_over(log, reached)
 
     def _clock_ahead(self, now_ms: int) -> RecordClock:
         """Reads records that are stamped with times to come as if it had been now."""
@@ -187,7 +188,7 @@ class Recovery:
             for resize in record.resizes:
                 if place < len(resize.ends):
                     # Records that were never journaled may have been there.
-                    log.pass_over(resize.ends[place])
+                    self._state.store.state.pass_over(log, resize.ends[place])
             partition = self._topics.add_partition(topic, log)
             if log.latest_ms > now_ms:
                 # The clock was set back while the node was down. Nothing takes longer for that.
@@ -222,7 +223,7 @@ class Recovery:
         if settled.floor < log.start_offset:
             # Retention moved the start of the log over unread records.
             settled.add(settled.floor, log.start_offset)
-        self._subscriptions.settle_cancelled(subscription, partition, settled, journaled=False)
+        self._subscriptions.settle_cancelled(subscription, partition, settled)
         noted = self._notes.of(subscription.id, log.id)
         cursor = max(noted.cursor, settled.floor)
         end = log.next_offset if subscription.uncommitted else partition.stable_offset
@@ -233,8 +234,9 @@ class Recovery:
         self._rebuilding.rebuild(view, now_ms, noted.runs)
 
     def _forget_strangers(self) -> None:
-        """Acknowledgements of subscriptions that were deleted after they were journaled."""
+        """Acknowledgements of subscriptions that never came to be, or were deleted after they were
+        journaled. Whoever follows forgets them, too."""
         store = self._state.store
-        for subscription, partition in list(store.acknowledged):
-            if subscription != CANCELLED and subscription not in self._state.subscriptions:
-                store.forget_offsets(subscription, partition)
+        strangers = {number for number, _ in store.acknowledged} - self._state.subscriptions.keys()
+        for subscription in sorted(strangers - {CANCELLED}):
+            store.change([(SUBSCRIPTIONS, str(subscription), None)])

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from braidmq.engine.delivery import DeliveryState
 from braidmq.engine.keeping import Keeping
 from braidmq.engine.state import EngineState
 from braidmq.engine.states import Event
@@ -115,9 +114,14 @@ def forget_keys(view: PartitionView, ranges: Ranges) -> None:
                 keys.settled(number, offset)
 
 
-def leave_out(state: DeliveryState, start: int, stop: int) -> None:
+def leave_out(engine: EngineState, view: PartitionView, start: int, stop: int) -> None:
     """No record stands at these offsets: they count as settled, or the floor would stay below
-    them for ever. Whoever counts again finds the same, so that it need not be journaled."""
+    them for ever. Whoever counts again finds the same, so that the next checkpoint is soon enough
+    to say it."""
     if start < stop:
+        state = view.state
         state.vacate(start, stop)
-        state.settled.add(start, stop)
+        if state.settled.first_missing(start) < stop:
+            state.settled.add(start, stop)
+            if view.subscription.journaled:
+                engine.store.state.leave_out(view.subscription.id, view.partition_id, start, stop)

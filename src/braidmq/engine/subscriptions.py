@@ -92,12 +92,7 @@ class Subscriptions:
             self._state.arm_head(partition, now_ms)
 
     def settle_cancelled(
-        self,
-        subscription: Subscription,
-        partition: TopicPartition,
-        settled: OffsetSet,
-        *,
-        journaled: bool = True,
+        self, subscription: Subscription, partition: TopicPartition, settled: OffsetSet
     ) -> None:
         """What was cancelled is delivered to nobody, whenever they come. What is behind the end of
         what they see is left out when they are told of it."""
@@ -108,9 +103,9 @@ class Subscriptions:
         ranges = [
             (max(start, settled.floor), min(stop, end))
             for start, stop in [(0, cancelled.floor), *cancelled.ranges_above_floor()]
-            if max(start, settled.floor) < min(stop, end)
+            if settled.first_missing(max(start, settled.floor)) < min(stop, end)
         ]
-        if ranges and journaled and subscription.journaled:
+        if ranges and subscription.journaled:
             store.acknowledge(subscription.id, partition.log.id, ranges)
         for start, stop in ranges:
             settled.add(start, stop)

@@ -97,6 +97,27 @@ class PartitionQuarantined(CorruptData):
         self.args = (f"{label} is quarantined: {file} is damaged at byte {position}: {reason}",)
 
 
+class CutBelowSnapshot(StorageError):
+    """A journal is to end before entries that a snapshot stands on: they were confirmed."""
+
+    code = "cut-below-snapshot"
+    remedy = "Nothing was changed. Copy the leader's state anew, and report this: it is a defect"
+
+    def __init__(self, lsn: int, held: int) -> None:
+        super().__init__(f"the journal can't end with entry {lsn}: a snapshot holds {held}")
+
+
+class StateDiverged(StorageError):
+    """A follower has done what its leader did, and has come to another state."""
+
+    code = "state-diverged"
+    remedy = "Copy the leader's state anew, and report this: it is a defect"
+
+    def __init__(self, lsn: int) -> None:
+        self.lsn = lsn
+        super().__init__(f"the state at the checkpoint of entry {lsn} differs from the leader's")
+
+
 # --- the operator was wrong: the node does not start ---
 
 

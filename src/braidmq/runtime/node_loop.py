@@ -235,7 +235,7 @@ class NodeLoop:
     def when_durable(self, lsn: Lsn | None, waiter: Waiter) -> None:
         """Call back once an entry is on disk, or can't be; at once for what needs no disk, or is
         there. Who has to keep an order among its answers has ``Answers`` for it."""
-        if lsn is None or lsn <= self._engine.store.journal.durable_lsn:
+        if lsn is None or lsn <= self._engine.store.journal.confirmed_lsn:
             waiter(None)
         else:
             self._engine.store.wait(lsn, waiter)
@@ -245,7 +245,7 @@ class NodeLoop:
         """When this is durable all that was done so far is; None when it is already."""
         self.flush_batch()
         journal = self._engine.store.journal
-        if journal.failure is not None or journal.last_lsn > journal.durable_lsn:
+        if journal.failure is not None or journal.last_lsn > journal.confirmed_lsn:
             return journal.last_lsn
         return None
 

@@ -55,6 +55,11 @@ class Catalogue:
             else:
                 self._tables.setdefault(table, {})[key] = value
 
+    def rows(self) -> list[tuple[str, list[tuple[str, bytes]]]]:
+        """In an order that does not depend on what came first."""
+        tables = sorted(self._tables.items())
+        return [(name, sorted(rows.items())) for name, rows in tables if rows]
+
     def dump(self) -> bytes:
         return _encoder.encode(self._tables)
 

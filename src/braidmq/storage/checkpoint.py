@@ -48,6 +48,7 @@ class Checkpoint:
     kept_bodies: set[int]
     """Those of them that are set aside: they may hold what was skipped elsewhere."""
     sections: dict[str, bytes]
+    terms: list[tuple[int, int]]
     rewrites: list[Rewrite]
     salvages: list[Salvage]
     previous: int
@@ -114,7 +115,14 @@ class Checkpoint:
         partitions = self.untouched + touched
         if self.rewritten or self.salvaged:
             partitions = [self._with_rewritten(each) for each in partitions]
-        return State(self.catalogue, self.acknowledged, partitions, self.sections, self.previous)
+        return State(
+            self.catalogue,
+            self.acknowledged,
+            partitions,
+            self.sections,
+            self.previous,
+            self.terms,
+        )
 
     def _with_rewritten(self, state: PartitionState) -> PartitionState:
         new = {

@@ -1,6 +1,6 @@
 """The data directory: who may use it, and what may be in it.
 
-    FORMAT              JSON: {"product": "braidmq", "format": 1}
+    FORMAT              JSON: {"product": "braidmq", "format": 2, "id": "…"}
     LOCK                held by the one node that uses it; its pid
     journal/            0000000000000007.journal        (+ .journal.new while one is made)
     snapshots/          00000000000004d2.snapshot       (+ .snapshot.new)
@@ -12,6 +12,7 @@ Anything else is somebody else's: the node refuses to start and leaves it as it 
 """
 
 import re
+import secrets
 
 import msgspec
 
@@ -21,9 +22,12 @@ from braidmq.storage.disk import DirectoryLock, Disk
 
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
-FORMAT = 1
+FORMAT = 2
+"""What an older one holds is read, and goes on in this format (``carry_over``)."""
+
 AUDIT_DIRECTORY = "audit"
 """Of the audit log, which is no storage of messages."""
+
 
 KNOWN = {
     AUDIT_DIRECTORY,
@@ -34,6 +38,7 @@ KNOWN = {
     segment.DIRECTORY,
     aside.DIRECTORY,
 }
+ID_BYTES = 16
 FORMAT_REMEDY = (
     "Give the node a directory of its own with --data-dir. If it is BraidMQ's and only this file is"
     " damaged, delete the file: it is made again"
@@ -48,6 +53,8 @@ SNAPSHOT_NAME = re.compile(r"[0-9a-f]{16}\.snapshot(\.new)?")
 class FormatFile(msgspec.Struct):
     product: str
     format: int
+    id: str = ""
+    """Drawn with the directory: one that was wiped is another, whatever the node is called."""
 
 
 def claim(disk: Disk) -> DirectoryLock:
@@ -57,7 +64,7 @@ def claim(disk: Disk) -> DirectoryLock:
     lock = disk.lock(LOCK_FILE)
     try:
         if disk.exists(FORMAT_FILE):
-            _check_format(disk)
+            _read_format(disk)
         else:
             _write_format(disk)
         for directory in (journal.DIRECTORY, snapshot.DIRECTORY, segment.DIRECTORY):
@@ -97,7 +104,19 @@ def _expect(ours: object, path: str) -> None:
         )
 
 
-def _check_format(disk: Disk) -> None:
+def carry_over(disk: Disk) -> None:
+    """All that an older BraidMQ left has been read, and what follows it can't read: it says so."""
+    if _read_format(disk).format < FORMAT:
+        _write_format(disk)
+        disk.sync_directory("")
+
+
+def identity(disk: Disk) -> bytes:
+    """Of a directory that was claimed, and is in this format."""
+    return bytes.fromhex(_read_format(disk).id)
+
+
+def _read_format(disk: Disk) -> FormatFile:
     file = disk.open(FORMAT_FILE)
     try:
         found = msgspec.json.decode(file.read(file.size(), 0), type=FormatFile)
@@ -115,6 +134,7 @@ def _check_format(disk: Disk) -> None:
             f"{FORMAT_FILE} says format {found.format}, this BraidMQ reads {FORMAT}",
             remedy="It was written by a newer version of BraidMQ: use that version",
         )
+    return found
 
 
 def _write_format(disk: Disk) -> None:
@@ -122,7 +142,9 @@ def _write_format(disk: Disk) -> None:
         disk.remove(FORMAT_UNFINISHED)
     file = disk.open(FORMAT_UNFINISHED, create=True)
     try:
-        file.write(msgspec.json.encode(FormatFile("braidmq", FORMAT)), 0)
+        file.write(
+            msgspec.json.encode(FormatFile("braidmq", FORMAT, secrets.token_hex(ID_BYTES))), 0
+        )
         file.sync()
     finally:
         file.close()

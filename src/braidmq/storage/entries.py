@@ -20,6 +20,12 @@ ACKNOWLEDGED_ONE = struct.Struct("<QQqq")
 LOG_START = struct.Struct("<Qq")
 RESET = struct.Struct("<QQq")
 
+TERM = struct.Struct("<Q16sq")
+"""The term, the id of its leader's directory, and what time it was there."""
+
+CHECKPOINT_HEAD = struct.Struct("<I8s")
+LOG_ENDS = struct.Struct("<Qqq")
+
 Ranges = Sequence[tuple[int, int]]
 Settled = tuple[SubscriptionId, PartitionId, int, int]
 """A subscription has settled a partition's offsets from the first number up to the second."""
@@ -64,3 +70,28 @@ def decode_acknowledged(
     subscription, partition = ACKNOWLEDGED_HEAD.unpack_from(meta)
     ranges = list(RANGE.iter_unpack(meta[ACKNOWLEDGED_HEAD.size :]))
     return SubscriptionId(subscription), PartitionId(partition), ranges
+
+
+LogEnds = tuple[int, int, int]
+"""A partition, its start and its next offset."""
+
+
+def encode_checkpoint(ends: Sequence[LogEnds], digest: bytes = b"") -> bytes:
+    """``digest``: of the state with these ends; none where nobody follows."""
+    if not ends and not digest:
+        return b""
+    head = CHECKPOINT_HEAD.pack(len(ends), digest)
+    return head + b"".join([LOG_ENDS.pack(*each) for each in ends])
+
+
+def decode_checkpoint(meta: bytes) -> tuple[list[LogEnds], bytes]:
+    """Zeros, which a mended journal has in the place of what is lost, say nothing."""
+    if len(meta) < CHECKPOINT_HEAD.size:
+        return [], b""
+    count, digest = CHECKPOINT_HEAD.unpack_from(meta)
+    end = CHECKPOINT_HEAD.size + count * LOG_ENDS.size
+    ends = [
+        (partition, start, following)
+        for partition, start, following in LOG_ENDS.iter_unpack(meta[CHECKPOINT_HEAD.size : end])
+    ]
+    return ends, digest if digest.strip(b"\0") else b""

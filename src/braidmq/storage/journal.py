@@ -47,6 +47,7 @@ from braidmq.storage.journal_entry import (
     inspect_tail,
     scan_entries,
 )
+from braidmq.storage.replication import Group, Replication
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ DIRECTORY = "journal"
 SUFFIX = ".journal"
 UNFINISHED = ".journal.new"
 FILE_MAGIC = b"BRAIDWAL"
-FILE_VERSION = 1
+FILE_VERSION = 2
 FILE_HEADER = struct.Struct("<8sIIQQ")
 ENTRIES_START = 4096
 """Entries begin on a page of their own: a torn write of theirs can't take the header along."""
@@ -87,6 +88,7 @@ class Kind(IntEnum):
     DELIVERY = 8
     RESET = 9
     ROLL = 10
+    TERM = 11
 
 
 KINDS = frozenset(Kind)
@@ -109,16 +111,16 @@ def file_name(epoch: int) -> str:
     return f"{DIRECTORY}/{epoch:016x}{SUFFIX}"
 
 
-def file_header(epoch: int, salt: int, size: int = 0) -> bytes:
+def file_header(epoch: int, salt: int, size: int = 0, version: int = FILE_VERSION) -> bytes:
     """``size`` of 0: not known, as in files that were made before it was noted."""
-    fields = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, size // 8, epoch, salt)
+    fields = FILE_HEADER.pack(FILE_MAGIC, version, size // 8, epoch, salt)
     return fields + struct.pack("<I", crc32c(fields))
 
 
 class JournalFile:
     """One file on disk in one use of it."""
 
-    __slots__ = ("epoch", "file", "position", "reusable", "salt", "size")
+    __slots__ = ("durable", "epoch", "file", "position", "reusable", "salt", "size")
 
     def __init__(
         self, epoch: int, salt: int, file: File, size: int, *, reusable: bool = True
@@ -127,7 +129,8 @@ class JournalFile:
         self.salt = salt
         self.file = file
         self.size = size
-        self.position = ENTRIES_START
+        self.position = self.durable = ENTRIES_START
+        """``durable``: through which byte a sync of it has returned."""
         self.reusable = reusable
 
 
@@ -192,14 +195,23 @@ class Journal:
         self._prepared: JournalFile | None = None
         self._closed: deque[JournalFile] = deque(closed or ())
         self._waiters: deque[tuple[int, Waiter]] = deque()
+        self._local: deque[tuple[int, Waiter]] = deque()
+        """Those who wait for this disk alone."""
         self._spans: list[Span] = []
         self._committing: list[Span] = []
         self._idle_marked: JournalFile | None = None
         self._awaited_lsn = self._taken_lsn = next_lsn - 1
         self.failure: StorageFailed | None = None
+        self.replication: Replication | None = None
+        """Who else is to have every entry. On a single node nobody is, which costs a comparison a
+        commit."""
         self.durable_lsn = Lsn(next_lsn - 1)
+        """Through which entry all is on this disk."""
+        self.confirmed_lsn = self.durable_lsn
+        """Through which entry all is safe, so that clients may be told: where others follow, on the
+        disks of as many as there have to be. On a single node both are the same."""
         self.last_lsn = self.durable_lsn
-        """Of the last entry appended; the journal's own marks don't count."""
+        """Of the last entry appended."""
         self.commits = 0
         self.bytes_written = 0
         self.syncs = 0
@@ -211,7 +223,7 @@ class Journal:
     # --- appending: the engine's thread ---
 
     def append(self, kind: Kind, meta: bytes, payload: object = None) -> Lsn:
-        """Lay out one entry for the next commit. It is durable once ``durable_lsn`` reaches it."""
+        """Lay out one entry for the next commit. It is safe once ``confirmed_lsn`` reaches it."""
         if self.failure is not None:
             raise self.failure
         lsn = self._buffer.append(kind, meta, payload)
@@ -287,14 +299,25 @@ class Journal:
             return []
         assert not self._committing, "another commit is not over"
         if self._buffer.size or self._spans:
-            self._set_span_aside(self._buffer.take(self.durable_lsn))
+            self._set_span_aside(self._buffer.take(self._file.durable))
         spans, self._spans = self._spans, []
         if not spans:
             return []
+        if self.replication is not None:
+            self._ship(self.replication, spans)
         # Of the spans, not of the buffer, which will have more by the end.
         self._taken_lsn = spans[-1].entries.next_lsn - 1
         self._committing = spans
         return self._writes(spans)
+
+    def _ship(self, replication: Replication, spans: list[Span]) -> None:
+        before = self._taken_lsn
+        for span in spans:
+            last = span.entries.next_lsn - 1
+            if last > before:  # else a mark or a roll alone, which are this journal's own
+                pieces = span.entries.pieces()
+                replication.shipped(Group(span.target.salt, Lsn(before + 1), Lsn(last), pieces))
+                before = last
 
     def _writes(self, spans: list[Span]) -> list[Write]:
         """A span is written only after the files before it are synced: recovery relies on it."""
@@ -317,8 +340,19 @@ class Journal:
         self.commit_seconds.observe(seconds)
         self.commits += 1
         for span in spans:
-            self.bytes_written += span.entries.size
+            entries = span.entries
+            self.bytes_written += entries.size
+            span.target.durable = entries.position + entries.size
         self.durable_lsn = Lsn(spans[-1].entries.next_lsn - 1)
+        if self.replication is None:
+            self.confirmed_lsn = self.durable_lsn
+        else:
+            self.replication.durable(self.durable_lsn)
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Where others follow: everything up to this entry is safe. ``release`` tells who waits."""
+        assert self.confirmed_lsn <= lsn <= self.durable_lsn
+        self.confirmed_lsn = lsn
 
     def note_idle(self) -> None:
         """Nothing waits: leave a mark behind the last group."""
@@ -336,7 +370,7 @@ class Journal:
         """
         if self.failure is not None or self._idle_marked is not None or self._spans:
             return None
-        entries = self._buffer.take_idle(self.durable_lsn)
+        entries = self._buffer.take_idle(self._file.durable)
         if entries is None:
             return None
         self._idle_marked = self._file
@@ -351,38 +385,46 @@ class Journal:
 
     # --- waiting ---
 
-    def wait(self, lsn: Lsn, waiter: Waiter) -> None:
-        """Have ``waiter`` called by ``release`` once ``lsn`` is durable, in the order of asking."""
-        self._waiters.append((lsn, waiter))
+    def wait(self, lsn: Lsn, waiter: Waiter, *, local: bool = False) -> None:
+        """Have ``waiter`` called by ``release`` once ``lsn`` is confirmed, or on this disk for who
+        is content with that, in the order of asking."""
+        (self._local if local else self._waiters).append((lsn, waiter))
         self._awaited_lsn = max(self._awaited_lsn, lsn)
 
     def release(self) -> None:
-        """Call the waiters whose entries are durable; all of them, with the error, after a failure.
+        """Call the waiters whose entries are confirmed; all of them, with the error, after a
+        failure.
 
         Runs in the thread that appends, so that waiters need no locks. One that raises keeps nobody
         behind it from being told.
         """
-        durable, failure = self.durable_lsn, self.failure
-        raised: Exception | None = None
-        while self._waiters and (failure or self._waiters[0][0] <= durable):
-            lsn, waiter = self._waiters.popleft()
-            try:
-                waiter(None if lsn <= durable else failure)
-            except Exception as error:
-                raised = raised or error
+        raised = self._release(self._waiters, self.confirmed_lsn)
+        if self._local:
+            raised = self._release(self._local, self.durable_lsn) or raised
         if raised is not None:
             raise raised
 
+    def _release(self, waiters: deque[tuple[int, Waiter]], through: Lsn) -> Exception | None:
+        failure = self.failure
+        raised: Exception | None = None
+        while waiters and (failure or waiters[0][0] <= through):
+            lsn, waiter = waiters.popleft()
+            try:
+                waiter(None if lsn <= through else failure)
+            except Exception as error:
+                raised = raised or error
+        return raised
+
     @property
     def waiting(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + len(self._local)
 
     @property
     def is_awaited(self) -> bool:
         """Whether a commit is due: somebody waits for an entry that none has taken up, or to be
         told of a failure."""
         if self.failure is not None:
-            return bool(self._waiters)
+            return self.waiting > 0
         return self._awaited_lsn > self._taken_lsn
 
     # --- files ---
@@ -540,8 +582,12 @@ def recover(
             progress("bytes of journal", before + position, sum(sizes))
 
         journal_file.position = _apply_file(file.path, view, salt, recovered, apply, told)
-        durable, torn_bytes = inspect_tail(view, journal_file.position, salt)
-        if durable >= recovered.next_lsn:
+        was_durable, torn_bytes = inspect_tail(
+            view, journal_file.position, salt, recovered.next_lsn
+        )
+        # A file is begun only when those before it are on disk.
+        was_durable |= torn_bytes > 0 and any(map(is_begun, files[index + 1 :]))
+        if was_durable:
             raise CorruptData(
                 file.path,
                 journal_file.position,
@@ -572,7 +618,7 @@ def _apply_file(
             view, position, salt, recovered.next_lsn, ENTRIES_PER_SCAN, BYTES_PER_SCAN
         )
         for kind, version, lsn, start, meta_start, meta_end, end in found:
-            if version != ENTRY_VERSION or kind not in KINDS:
+            if version > ENTRY_VERSION or kind not in KINDS:
                 raise ForeignFile(
                     f"{path}: the entry at byte {start} is of kind {kind}, version {version}, "
                     f"which this BraidMQ does not know",
@@ -608,6 +654,13 @@ def journal_epochs(disk: Disk) -> list[int]:
     """Epochs of the files in the journal directory, in order."""
     names = disk.list(DIRECTORY)
     return sorted(int(name.removesuffix(SUFFIX), 16) for name in names if name.endswith(SUFFIX))
+
+
+def is_begun(file: File) -> bool:
+    """Whether anything of an entry was written to it in this use."""
+    view = file.map()
+    salt = check_file_header(file.path, view, int(file.path[-24:].removesuffix(SUFFIX), 16))
+    return inspect_tail(view, ENTRIES_START, salt, 0)[1] > 0
 
 
 def oldest_lsn(disk: Disk) -> int:
@@ -646,7 +699,8 @@ def check_file_header(path: str, view: memoryview, epoch: int) -> int:
     if len(view) < ENTRIES_START:
         raise CorruptData(path, len(view), "the file ends within its header")
     magic, version, eighths, _, salt = FILE_HEADER.unpack(header[:-4])
-    if header == file_header(epoch, salt, size := 8 * eighths):
+    size = 8 * eighths
+    if header == file_header(epoch, salt, size, max(1, min(version, FILE_VERSION))):
         if len(view) < size:
             raise CorruptData(path, len(view), f"the file ends here, before byte {size}")
         return int(salt)

@@ -9,12 +9,18 @@
 
 Little-endian. The length is the whole entry's, a multiple of 8; the CRC covers everything after
 itself. The epoch is that of this use of the file, so what an earlier use left behind is never
-taken for an entry. The LSN counts entries across files without a gap.
+taken for an entry. The LSN counts entries across files without a gap. How they are grouped and
+which file they are in is this journal's own affair, and takes no number: a MARK and a ROLL carry
+the LSN of the entry that comes next.
 
-A MARK closes every group of entries that is written together, and says through which LSN the disk
-had answered before that group was written. It is what tells damage from a torn tail: a group is
-written only after the one before was synced, so an unreadable entry at or below a later mark was
-once safe on disk and has been damaged since, while one above every mark was never confirmed.
+A MARK closes every group of entries that is written together, and says through which byte of the
+file the disk had answered before that group was written. It is what tells damage from a torn tail:
+a group is written only after the one before was synced, so what can't be read below the byte that
+a later mark names was once safe on disk and has been damaged since, while what lies above every
+mark was never confirmed.
+
+In version 1, which is still read, marks and rolls had LSNs of their own, and a mark said through
+which LSN the disk had answered.
 """
 
 from cpython.buffer cimport (
@@ -36,14 +42,17 @@ cdef enum:
     HEADER_BYTES = 32
     MARK_BYTES = 40
     MAGIC = 0x4A42
-    VERSION = 1
+    VERSION = 2
+    VERSION_UNNUMBERED = 2    # from here on marks and rolls take no LSN
     KIND_MARK = 1
+    KIND_ROLL = 10
     CAPACITY_MIN = 4096
     CAPACITY_EXPECTED_MAX = 1 << 20
     # Below this a copy costs less than one more piece to write.
     REFERENCED_MIN = 16 << 10
 
 KIND_OF_MARK = KIND_MARK
+KIND_OF_ROLL = KIND_ROLL
 ENTRY_HEADER_SIZE = HEADER_BYTES
 MARK_SIZE = MARK_BYTES
 ENTRY_VERSION = VERSION
@@ -58,6 +67,10 @@ cdef struct EntryHeader:
     uint32_t meta_length
     uint64_t epoch
     uint64_t lsn
+
+
+cdef inline bint takes_lsn(uint8_t kind, uint8_t version) noexcept:
+    return version < VERSION_UNNUMBERED or (kind != KIND_MARK and kind != KIND_ROLL)
 
 
 cdef inline Py_ssize_t aligned(Py_ssize_t size) noexcept:
@@ -149,13 +162,14 @@ cdef class EntryBuffer:
         header.lsn = self.next_lsn
         return header
 
-    cdef void finish(self, Py_ssize_t laid, Py_ssize_t length) noexcept:
-        self.next_lsn += 1
+    cdef void finish(self, uint8_t kind, Py_ssize_t laid, Py_ssize_t length) noexcept:
+        self.next_lsn += takes_lsn(kind, VERSION)
         self.laid += laid
         self.size += length
 
     def append(self, uint8_t kind, bytes meta, payload=None):
-        """Add an entry; returns its LSN, or 0 when the file has no room for it and a mark.
+        """Add an entry; returns its LSN, or 0 when the file has no room for it and a mark. Of one
+        that takes none it is the next entry's.
 
         Nobody may change the payload before it is written.
         """
@@ -179,6 +193,7 @@ cdef class EntryBuffer:
         cdef EntryHeader *header
         cdef unsigned char *entry
         cdef uint32_t crc
+        cdef uint64_t lsn = self.next_lsn
         assert payload_length % 8 == 0
         if length > 0x7fffffff:
             raise OverflowError("a journal entry holds at most 2 GiB")
@@ -197,34 +212,35 @@ cdef class EntryBuffer:
         else:
             crc = braid_crc32c_copy(crc, entry + start, payload, payload_length)
         header.crc = crc
-        self.finish(laid, length)
-        return self.next_lsn - 1
+        self.finish(kind, laid, length)
+        return lsn
 
-    def mark(self, uint64_t durable_lsn):
-        """Close the group: what was durable before it is written. False when there is no room."""
+    def mark(self, uint64_t durable):
+        """Close the group: through which byte of the file all was durable before it is written.
+        False when there is no room."""
         cdef EntryHeader *header
         if self.size + MARK_BYTES > self.room:
             return False
         header = self.begin(KIND_MARK, 8, MARK_BYTES, MARK_BYTES)
-        memcpy(<unsigned char *>header + HEADER_BYTES, &durable_lsn, 8)
+        memcpy(<unsigned char *>header + HEADER_BYTES, &durable, 8)
         header.crc = braid_crc32c(0, <unsigned char *>header + 4, MARK_BYTES - 4)
-        self.finish(MARK_BYTES, MARK_BYTES)
+        self.finish(KIND_MARK, MARK_BYTES, MARK_BYTES)
         return True
 
-    def take_idle(self, uint64_t durable_lsn):
+    def take_idle(self, uint64_t durable):
         """A mark and nothing else; None when something waits or there is no room."""
-        if self.size or not self.mark(durable_lsn):
+        if self.size or not self.mark(durable):
             return None
         return self.take()
 
-    def take(self, durable_lsn=None):
+    def take(self, durable=None):
         """Hand over what waits, to be written at its ``position``; this buffer goes on behind it.
 
-        With a ``durable_lsn`` it ends with a mark, if there is room. None when nothing waits.
+        With ``durable`` it ends with a mark, if there is room. None when nothing waits.
         """
         cdef EntryBuffer taken
-        if durable_lsn is not None:
-            self.mark(durable_lsn)
+        if durable is not None:
+            self.mark(durable)
         if self.size == 0:
             return None
         taken = EntryBuffer(self.epoch, self.next_lsn, self.room, self.position)
@@ -282,20 +298,23 @@ def scan_entries(
                 header.kind, header.version, header.lsn, at,
                 meta_start, meta_start + header.meta_length, at + header.length,
             ))
-        next_lsn += 1
+        next_lsn += takes_lsn(header.kind, header.version)
         at += header.length
     return found, at, next_lsn
 
 
-def inspect_tail(const unsigned char[::1] data, Py_ssize_t at, uint64_t epoch):
-    """What stands behind the last readable entry of ``epoch``.
+def inspect_tail(
+    const unsigned char[::1] data, Py_ssize_t at, uint64_t epoch, uint64_t next_lsn
+):
+    """What stands behind the last readable entry of ``epoch``, where that of ``next_lsn`` would.
 
-    Returns the highest LSN that an intact mark there calls durable (0 for none), and how many
+    Returns whether an intact mark there says that what stood at ``at`` was durable, and how many
     bytes hold pieces of this epoch's entries (0 when nothing was torn).
     """
     cdef const unsigned char *base = &data[0] if data.shape[0] else NULL
     cdef const EntryHeader *header
-    cdef uint64_t durable = 0
+    cdef bint was_durable = False
+    cdef uint64_t durable
     cdef Py_ssize_t size = data.shape[0], start = at, end = at
     while at + HEADER_BYTES <= size:
         header = <const EntryHeader *>(base + at)
@@ -305,9 +324,13 @@ def inspect_tail(const unsigned char[::1] data, Py_ssize_t at, uint64_t epoch):
                 header.kind == KIND_MARK and header.length == MARK_BYTES
                 and is_intact(base, at, size, epoch)
             ):
-                durable = max(durable, (<const uint64_t *>(base + at + HEADER_BYTES))[0])
+                durable = (<const uint64_t *>(base + at + HEADER_BYTES))[0]
+                if header.version < VERSION_UNNUMBERED:
+                    was_durable |= durable >= next_lsn
+                else:
+                    was_durable |= durable > <uint64_t>start
         at += 8
-    return durable, end - start
+    return was_durable, end - start
 
 
 def first_lsn(const unsigned char[::1] data, Py_ssize_t at, uint64_t epoch):

@@ -7,7 +7,10 @@ The damaged file is set aside as it is; nothing is deleted.
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from secrets import randbits
+from typing import NamedTuple
 
 import msgspec
 
@@ -53,6 +56,15 @@ def skip_damaged_entry(disk: Disk) -> Dropped | None:
         lock.release()
 
 
+class _Read(NamedTuple):
+    """A file, and where what can be read of it ends."""
+
+    epoch: int
+    salt: int
+    view: memoryview
+    position: int
+
+
 class _Repair:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -65,21 +77,24 @@ class _Repair:
     def run(self) -> Dropped | None:
         """Go through the files as recovery does."""
         expected, following = self._next_lsn, self._first_epoch
+        before: _Read | None = None
         for epoch in self._epochs:
             if following and epoch > following:
                 return self._make_missing(following, expected)
-            following = 0
             path = file_name(epoch)
             view = self._map(path)
             try:
                 salt = journal.check_file_header(path, view, epoch)
             except CorruptData as error:
                 return self._mend_header(epoch, view, error)
+            lsn = first_lsn(view, ENTRIES_START, salt)
+            if lsn > expected and before is not None:
+                return self._fill(before, expected, lsn)
             position, expected, following = _read(view, salt, expected)
-            durable, _ = inspect_tail(view, position, salt)
-            lost_to = self._first_after(epoch)
-            if durable >= expected or (lost_to and lost_to > expected):
-                return self._fill(epoch, salt, view, position, expected, lost_to)
+            before = _Read(epoch, salt, view, position)
+            was_durable, torn_bytes = inspect_tail(view, position, salt, expected)
+            if was_durable or (torn_bytes and self._is_begun_after(epoch)):
+                return self._fill(before, expected, self._first_after(epoch))
         if following:
             return self._make_missing(following, expected)
         return None
@@ -91,24 +106,34 @@ class _Repair:
         finally:
             file.close()
 
-    def _first_after(self, epoch: int) -> int:
-        """The number of the first entry in the files after this one; 0 when there is none."""
+    def _later(self, epoch: int) -> Iterator[tuple[memoryview, int]]:
+        """The files after this one that were written to, and their salts."""
         for later in [each for each in self._epochs if each > epoch]:
             view = self._map(file_name(later))
-            salt = _salt_of(view)
-            if salt is not None and (lsn := first_lsn(view, ENTRIES_START, salt)):
-                return lsn
+            with suppress(CorruptData):
+                salt = journal.check_file_header(file_name(later), view, later)
+                if inspect_tail(view, ENTRIES_START, salt, 0)[1]:
+                    yield view, salt
+
+    def _is_begun_after(self, epoch: int) -> bool:
+        """Whether a later file was written to: then this one was on disk to its end."""
+        return next(self._later(epoch), None) is not None
+
+    def _first_after(self, epoch: int) -> int:
+        """The number of the first entry in the file after this one; 0 when there is none, or it
+        can't be read."""
+        for view, salt in self._later(epoch):
+            return first_lsn(view, ENTRIES_START, salt)
         return 0
 
-    def _fill(
-        self, epoch: int, salt: int, view: memoryview, position: int, expected: int, lost_to: int
-    ) -> Dropped:
+    def _fill(self, damaged: "_Read", expected: int, lost_to: int) -> Dropped:
+        epoch, salt, view, position = damaged
         stop, lsn = position + 8, 0
         while stop + ENTRY_HEADER_SIZE <= len(view):
-            if (lsn := first_lsn(view, stop, salt)) > expected:
+            if (lsn := first_lsn(view, stop, salt)) >= expected:
                 break
             stop += 8
-        if lsn > expected:
+        if lsn >= expected:
             filler = _filler(salt, position, expected, lsn, stop - position)
             data = bytes(view[:position]) + filler + bytes(view[stop:])
         else:
@@ -189,12 +214,13 @@ def _salt_of(view: memoryview) -> int | None:
 def _filler(salt: int, position: int, first: int, stop: int, length: int = 0) -> bytes:
     """Entries with the numbers ``first`` … ``stop - 1`` that do nothing, ``length`` bytes in all,
     or as few as it takes."""
-    if first >= stop:
-        return b""
-    least = ENTRY_HEADER_SIZE * (stop - first)
+    least = ENTRY_HEADER_SIZE * max(stop - first, 0)
     length = length or least
     assert length >= least, "entries are no shorter than their headers"
     entries = EntryBuffer(salt, first, length + MARK_SIZE, position)
+    if length and not least:
+        # What stood there had no number: neither has a mark, and this one says nothing.
+        entries.append(Kind.MARK, bytes(length - ENTRY_HEADER_SIZE))
     for lsn in range(first, stop):
         written = entries.append(Kind.CHECKPOINT, bytes(length - least if lsn == first else 0))
         assert written == lsn

@@ -53,6 +53,8 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     previous: int = 0
     """The number of the snapshot before it, which is kept until there is one after it; 0: none, or
     from a time when this was not noted."""
+    terms: list[tuple[int, int]] = []
+    """The terms of its leaders, and the LSN of the entry that each began with."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -8,15 +8,23 @@ calls it with what it has just journaled, and ``apply`` with the same read back 
     again             apply(entry): decode contents ──┘
 
 Recovery replays the journal through ``apply``, and so will whoever follows another node's.
-What can't be read back is not said by entries: records that were never journaled (``_reach``).
+What is not journaled when it is done is said with the next checkpoint: where logs begin whose
+records all have acknowledged, and where they end behind records that were never journaled
+(``unsaid``), by its own entry; where no record stands (``left_out``), by an acknowledgement before
+it. So at every checkpoint the state is a function of the entries: ``digest`` is the same for all
+who have them.
 """
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
+from braidmq.model.errors import StateDiverged
 from braidmq.model.ids import PartitionId, SubscriptionId
 from braidmq.record.batch import RecordBatch
-from braidmq.record.offset_set import OffsetSet
+from braidmq.record.offset_set import OffsetBits, OffsetSet
 from braidmq.storage import quarantine
 from braidmq.storage.catalogue import (
     COUNTERS,
@@ -30,9 +38,12 @@ from braidmq.storage.catalogue import (
 from braidmq.storage.entries import (
     LOG_START,
     RESET,
+    TERM,
+    LogEnds,
     Ranges,
     Settled,
     decode_acknowledged,
+    decode_checkpoint,
     decode_records_meta,
 )
 from braidmq.storage.journal import Entry, Kind
@@ -45,6 +56,8 @@ from braidmq.storage.snapshot import AcknowledgedState, PartitionState, State
 
 FEW_PARTITIONS = 16
 """So many of a subscription are copied each time another comes."""
+
+DIGEST_SIZE = 8
 
 OnDamage = Callable[[PartitionLog, Damage], None]
 
@@ -61,12 +74,21 @@ class StoreState:
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.acknowledged: dict[tuple[SubscriptionId, PartitionId], OffsetSet] = {}
         self.next_partition = 1
+        self.terms: list[tuple[int, int]] = []
+        """Terms, and the LSN of the entry that each began with; none where nobody ever followed."""
         self.participants = {each.name: each for each in participants}
         self.memory = Memory()
         self.recovery = RecoveryReport()
         self.dirty: dict[PartitionId, PartitionLog] = {}
         """Logs with records that no checkpoint has moved to segments."""
         self.evictable: OrderedDict[PartitionId, PartitionLog] = OrderedDict()
+        self.unsaid: dict[PartitionId, PartitionLog] = {}
+        """Logs of which no entry says where they begin or end: the next checkpoint's does."""
+        self.left_out: dict[tuple[SubscriptionId, PartitionId], OffsetBits] = {}
+        """Where no record stands, so that it counts as acknowledged, and no entry says so."""
+        self.checks_digest = False
+        """Whether these are another's entries: what their checkpoints say of the state has to be
+        true of this one."""
         self.obsolete: list[Segment] = []
         """Segments that nobody wants: the next checkpoint removes them."""
         self._subscribers: dict[PartitionId, dict[SubscriptionId, None]] = {}
@@ -130,6 +152,25 @@ class StoreState:
     def reset(self, subscription: SubscriptionId, partition: PartitionId, floor: int) -> None:
         """RESET"""
         self.offsets_of(subscription, partition).reset(floor)
+
+    def begin_term(self, term: int, lsn: int) -> None:
+        """TERM"""
+        self.terms.append((term, lsn))
+
+    @property
+    def term(self) -> int:
+        """That of the last entry; 0 before the first."""
+        return self.terms[-1][0] if self.terms else 0
+
+    def checkpoint(self, ends: Sequence[LogEnds]) -> None:
+        """CHECKPOINT: whether a snapshot came of it, the file tells."""
+        for partition, start, following in ends:
+            log = self.logs.get(PartitionId(partition))
+            if log is not None:
+                log.pass_over(following)
+                self.advance_start(log, start)
+        self.unsaid.clear()
+        self.left_out.clear()
 
     # --- entries that are read back ---
 
@@ -210,8 +251,15 @@ class StoreState:
     def _apply_note(self, entry: Entry) -> None:
         self.by_kind[Kind(entry.kind)].replay(Kind(entry.kind), entry.meta)
 
+    def _apply_term(self, entry: Entry) -> None:
+        term, _, _ = TERM.unpack(entry.meta)
+        self.begin_term(term, entry.lsn)
+
     def _apply_checkpoint(self, entry: Entry) -> None:
-        """Only says that a snapshot was begun here; whether it was finished, the file tells."""
+        ends, digest = decode_checkpoint(entry.meta)
+        self.checkpoint(ends)
+        if digest and self.checks_digest and digest != self.digest():
+            raise StateDiverged(entry.lsn)
 
     def _reach(self, partition: PartitionId, offset: int) -> None:
         """An entry speaks of offsets below this one. Transient records had them, if nothing in the
@@ -248,6 +296,7 @@ class StoreState:
         if log is not None:
             self.obsolete.extend(log.advance_start(log.next_offset))
             self.dirty.pop(partition, None)
+            self.unsaid.pop(partition, None)
             self.evictable.pop(partition, None)
         self.forget_progress(partition)
 
@@ -317,6 +366,63 @@ class StoreState:
             if not subscribers:
                 del self._subscribers[partition]
 
+    # --- what others have to agree on ---
+
+    def ends(self) -> list[LogEnds]:
+        """What the next checkpoint has to say."""
+        return [
+            (log.id, log.start_offset, log.next_offset)
+            for log in self.unsaid.values()
+            if log.is_kept and self.logs.get(log.id) is log
+        ]
+
+    def leave_out(
+        self, subscription: SubscriptionId, partition: PartitionId, start: int, stop: int
+    ) -> None:
+        """A subscription's set has these, and only this was told of it."""
+        found = self.left_out.get((subscription, partition))
+        if found is None:
+            found = self.left_out[subscription, partition] = OffsetBits()
+        found.add(start, stop)
+
+    def take_left_out(self) -> Iterator[tuple[SubscriptionId, PartitionId, Ranges]]:
+        """What of it still holds: a set may have begun anew since."""
+        taken, self.left_out = self.left_out, {}
+        for (subscription, partition), bits in taken.items():
+            log = self.logs.get(partition)
+            offsets = self.acknowledged.get((subscription, partition))
+            if log is None or not log.is_kept or offsets is None:
+                continue
+            ranges: list[tuple[int, int]] = []
+            for start, stop in bits.ranges(log.start_offset, log.next_offset):
+                if start < offsets.floor:
+                    ranges.append((start, min(stop, offsets.floor)))
+                ranges += offsets.ranges(max(start, offsets.floor), stop)
+            if ranges:
+                yield subscription, partition, ranges
+
+    def pass_over(self, log: PartitionLog, offset: int) -> None:
+        """Records that were never journaled had the offsets below, and no entry says it."""
+        if offset > log.next_offset:
+            log.pass_over(offset)
+            self.unsaid[log.id] = log
+
+    def digest(self) -> bytes:
+        """Of everything but records and what participants keep: whoever has done the same entries
+        up to a checkpoint's has the same. Nothing is below the start of a log, and a set of nothing
+        is none."""
+        kept = sorted((log for log in self.logs.values() if log.is_kept), key=lambda log: log.id)
+        starts = {log.id: log.start_offset for log in kept}
+        rows = [(log.id, log.label, log.start_offset, log.next_offset) for log in kept]
+        sets = [
+            (*key, settled.to_bytes())
+            for key, offsets in sorted(self.acknowledged.items())
+            if (start := starts.get(key[1])) is not None
+            if (settled := _from_start(offsets, start)) is not None
+        ]
+        whole = msgspec.msgpack.encode((self.catalogue.rows(), rows, sets, self.terms))
+        return hashlib.blake2b(whole, digest_size=DIGEST_SIZE).digest()
+
     # --- snapshots ---
 
     def load(self, state: State) -> None:
@@ -343,6 +449,7 @@ class StoreState:
                 PartitionId(acknowledged.partition),
                 OffsetSet.from_bytes(acknowledged.offsets),
             )
+        self.terms = list(state.terms)
         for name, participant in self.participants.items():
             if name in state.sections:
                 participant.restore(state.sections[name])
@@ -383,6 +490,13 @@ class StoreState:
         return [each for log in self.logs.values() for each in log.segments]
 
 
+def _from_start(offsets: OffsetSet, start: int) -> OffsetSet | None:
+    """None when there is nothing of it."""
+    found = OffsetSet.from_bytes(offsets.to_bytes())
+    found.add(0, start)
+    return found if found.floor > start or found.ranges_above_floor() else None
+
+
 _APPLY: dict[Kind, Callable[[StoreState, Entry], None]] = {
     Kind.RECORDS: StoreState._apply_records,
     Kind.ACKNOWLEDGED: StoreState._apply_acknowledged,
@@ -392,4 +506,5 @@ _APPLY: dict[Kind, Callable[[StoreState, Entry], None]] = {
     Kind.TRANSACTION: StoreState._apply_note,
     Kind.DELIVERY: StoreState._apply_note,
     Kind.CHECKPOINT: StoreState._apply_checkpoint,
+    Kind.TERM: StoreState._apply_term,
 }

@@ -22,9 +22,11 @@ from braidmq.storage.disk import DirectoryLock, Disk
 from braidmq.storage.entries import (
     LOG_START,
     RESET,
+    TERM,
     Ranges,
     Settled,
     encode_acknowledged,
+    encode_checkpoint,
     encode_records_meta,
 )
 from braidmq.storage.flush import Rewrite, Salvage, to_rewrite
@@ -150,6 +152,7 @@ class Store:
                 f"cut {recovered.torn_bytes} bytes that were never confirmed off the journal's end"
             )
         oldest_epoch = self._tidy()
+        directory.carry_over(self.disk)
         self.journal = Journal(
             self.disk,
             self.settings.journal_file_bytes,
@@ -295,7 +298,7 @@ class Store:
         batch.place(log.next_offset)
         log.append(batch)
         if not log.in_memory:
-            self.state.dirty[log.id] = log
+            self.state.dirty[log.id] = self.state.unsaid[log.id] = log
         elif log.durable and log.next_offset > log.reserved_offset - OFFSETS_RESERVED // 2:
             return self.change(self._reservation(log.id, log.next_offset))
         return None
@@ -326,6 +329,7 @@ class Store:
             self.advance_start(log, offset)
         else:
             log.advance_start(offset)
+            self.state.unsaid[log.id] = log
 
     def keep_start(self, log: PartitionLog) -> None:
         """The acknowledgements that say how far a log was released are about to go, or to count no
@@ -356,6 +360,14 @@ class Store:
         """Journal what a participant's state has come to; its ``replay`` gets it back."""
         assert kind in self.state.by_kind
         return self.journal.append(kind, meta)
+
+    def begin_term(self, term: int, leader: bytes, now_ms: int) -> Lsn:
+        """The first entry of a leadership: it says from where on all are of this one. A node that
+        is alone leads for ever, and has none."""
+        assert term > self.state.term
+        lsn = self.journal.append(Kind.TERM, TERM.pack(term, leader, now_ms))
+        self.state.begin_term(term, lsn)
+        return lsn
 
     # --- quarantine ---
 
@@ -485,7 +497,12 @@ class Store:
         ]
         planned = {plan.log.id for plan in plans}
         self.state.dirty.clear()
-        journaled_lsn = self.journal.append(Kind.CHECKPOINT, b"")
+        for subscription, partition, ranges in self.state.take_left_out():
+            self.journal.append(ACKNOWLEDGED, encode_acknowledged(subscription, partition, ranges))
+        ends = self.state.ends()
+        digest = self.state.digest() if self.journal.replication is not None else b""
+        journaled_lsn = self.journal.append(Kind.CHECKPOINT, encode_checkpoint(ends, digest))
+        self.state.checkpoint(ends)
         retire_below, self._first_epoch = self._first_epoch, self.journal.roll()
         obsolete, self.state.obsolete = self.state.obsolete, []
         self._checkpoint = Checkpoint(
@@ -507,6 +524,7 @@ class Store:
             salvages=self._plan_salvages(),
             previous=self._snapshot,
             sections=self.state.dump_sections(),
+            terms=self.state.terms[:],
         )
         return self._checkpoint
 

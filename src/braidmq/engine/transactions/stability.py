@@ -57,7 +57,7 @@ class Stability:
             if not view.subscription.uncommitted:
                 continue
             if is_marker:
-                leave_out(view.state, view.state.end, base_offset + batch.count)
+                leave_out(self._state, view, view.state.end, base_offset + batch.count)
             else:
                 lane_of = partition.topic.lane_of
                 view.state.published(batch, base_offset, now_ms, lane_of, partition.clock)

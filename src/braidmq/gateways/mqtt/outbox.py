@@ -503,7 +503,7 @@ class Outbox:
         if not self._session.durable or stop <= self._safe_floor + ID_MAX:
             return floor
         journal = self._node_loop.view.store.journal
-        if journal.last_lsn <= journal.durable_lsn:
+        if journal.last_lsn <= journal.confirmed_lsn:
             self._safe_floor = floor
         elif self._safe_floor < floor:
             self.is_syncing = True
@@ -530,7 +530,7 @@ class Outbox:
         """The first message that goes out at QoS 2 and is not on disk; ``stop`` for none, or less
         when that is a long way to look."""
         journal, log = self._node_loop.view.store.journal, view.partition.log
-        if journal.last_lsn <= journal.durable_lsn:
+        if journal.last_lsn <= journal.confirmed_lsn:
             self._safe_end = log.next_offset
             return stop
         if start != self._unsafe_at:  # where it was found the last time it still is
