@@ -18,7 +18,7 @@ _SPARKS = {"path", "checkpointlocation", "queryname"}
 READ_MODES = ("segments", "broker")
 BY_OFFSET, BY_KEY = "offset", "key"
 ISOLATIONS = ("read_committed", "read_uncommitted")
-TABLES = ("depth", "subscriptions", "lag", "inflight", "deadletters", "delayed", "usage")
+TABLES = ("depth", "subscriptions", "lag", "inflight", "deadletters", "delayed", "usage", "audit")
 
 Place = Literal["earliest", "latest", "committed"] | dict[str, dict[int, int]]
 """Everywhere the same, or by topic and partition an offset; -2 is the beginning and -1 the end.
@@ -341,11 +341,6 @@ def one_of(*words: str) -> Reader:
 
 def _table(name: str, value: str) -> str:
     """One of ``tables.SCHEMAS``; of those that people look for in vain, why."""
-    if value.lower() == "audit":
-        raise BadOption(
-            "there is no table 'audit': the broker keeps no record of who changed what",
-            remedy="Refused log-ins are in the node's log",
-        )
     if value.lower() == "metering":
         raise BadOption("there is no table 'metering'", remedy="What is counted is in 'usage'")
     return str(one_of(*TABLES)(name, value))

@@ -1,11 +1,12 @@
 """The broker's state as tables for SQL: who reads what and how far, what consumers have, what died,
-what waits, what was used.
+what waits, what was used, who did what.
 
 Each is one look at the broker, taken when the query runs and a page at a time, and has what its
 user may read: of all topics, those; of a topic that is named, or not at all.
 """
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -69,7 +70,17 @@ SCHEMAS: dict[str, pa.Schema] = {
             *(("published", LONG), ("published_bytes", LONG)),
             *(("delivered", LONG), ("delivered_bytes", LONG)),
         ],
+        "audit": [
+            *(("at", TIME), ("kind", TEXT), ("operation", TEXT), ("protocol", TEXT)),
+            *(("user", TEXT), ("peer", TEXT), ("namespace", TEXT), ("object", TEXT)),
+            *(("count", LONG), ("facts", TEXT)),
+        ],
     }.items()
+}
+
+OF_NO_TOPIC = {
+    "usage": "is counted by namespace: it knows no topics",
+    "audit": "is of the whole node: choose by its columns object and namespace",
 }
 
 _CHOOSING = {"table", "topic", "topic_pattern"}
@@ -79,8 +90,8 @@ def check(options: SourceOptions) -> None:
     """Raises BadOption for what a table would have to ignore."""
     if options.topic and options.topic_pattern:
         raise BadOption("topic and topicPattern can't both be given")
-    if options.table == "usage" and (options.topic or options.topic_pattern):
-        raise BadOption("usage is counted by namespace: it knows no topics")
+    if options.table in OF_NO_TOPIC and (options.topic or options.topic_pattern):
+        raise BadOption(f"{options.table} {OF_NO_TOPIC[options.table]}")
     if options.kafka_columns:
         raise BadOption("tables are no messages of Kafka", remedy='Use format("braid")')
     names = option_names()
@@ -112,6 +123,8 @@ def _pages(broker: Broker, options: SourceOptions) -> Pages:
     """Without empty ones."""
     if options.table == "usage":
         pages = _usage(broker)
+    elif options.table == "audit":
+        pages = _audit(broker)
     elif options.table == "deadletters":
         pages = _dead_letters(broker, options)
     else:
@@ -262,6 +275,20 @@ def _usage(broker: Broker) -> Pages:
     for page in broker.pages("usage", wanted=dict[str, Any], limit=PAGE):
         yield [
             (_time(each["start_ms"]), *(each[name] for name in columns)) for each in page["rows"]
+        ]
+
+
+def _audit(broker: Broker) -> Pages:
+    """The newest first. What else is known of an event is JSON: each kind has its own."""
+    columns = SCHEMAS["audit"].names[1:-1]
+    for page in broker.pages("audit", wanted=dict[str, Any], limit=PAGE):
+        yield [
+            (
+                _time(each["at_ms"]),
+                *(each[name] for name in columns),
+                json.dumps(each["facts"], ensure_ascii=False),
+            )
+            for each in page["events"]
         ]
 
 
