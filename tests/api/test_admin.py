@@ -65,8 +65,8 @@ def commits(store: Store) -> Commits:
 
 
 @pytest.fixture
-def logins(accounts: Accounts) -> Iterator[Logins]:
-    made = Logins(accounts)
+def logins(store: Store, accounts: Accounts) -> Iterator[Logins]:
+    made = Logins(accounts, TokenLogins(accounts, Tokens(store, accounts), FakeClock()))
     yield made
     made.close()
 

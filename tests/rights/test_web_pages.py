@@ -22,6 +22,7 @@ from braidmq.model.clock import SystemClock
 from braidmq.runtime.node_loop import NodeLoop
 from braidmq.security.accounts import Accounts
 from braidmq.security.logins import Logins
+from braidmq.security.token_logins import TokenLogins
 from braidmq.security.tokens import Tokens
 from braidmq.storage.disk import MemoryDisk
 from braidmq.testing.live import live_node
@@ -119,7 +120,8 @@ async def from_afar(settings: MetricsSettings) -> AsyncIterator[tuple[httpx.Asyn
     engine = Engine.open(MemoryDisk(), SystemClock().now_ms())
     broker = NodeLoop(engine, SystemClock(), asyncio.get_running_loop())
     accounts = Accounts(engine.store)
-    logins, tokens = Logins(accounts), Tokens(engine.store, accounts)
+    tokens = Tokens(engine.store, accounts)
+    logins = Logins(accounts, TokenLogins(accounts, tokens, SystemClock()))
     health = Health(lambda: None, lambda: None)
     app = make_api(
         broker, accounts, logins, tokens, health, Metrics(engine, {}, lambda: 0, settings)

@@ -188,9 +188,9 @@ async def test_a_token_is_a_password(world: World) -> None:
     _, own, _ = world.tokens.issue("ann", NOW_MS, scopes=["read:%2F/a"])
     for secret in (own, own.encode(), world.token("bob")):
         name = "bob" if secret not in (own, own.encode()) else "ann"
-        assert (await logins.authenticate("", secret, NOW_MS, True)).name == name
-        assert isinstance(logins.recognise(name, secret, NOW_MS, True), TokenUser)
-    assert not isinstance(await logins.authenticate("ann", "secret", NOW_MS, True), TokenUser)
+        assert (await logins.authenticate("", secret, NOW_MS, "::1")).name == name
+        assert isinstance(logins.recognise(name, secret, NOW_MS, "::1"), TokenUser)
+    assert not isinstance(await logins.authenticate("ann", "secret", NOW_MS, "::1"), TokenUser)
     logins.close()
 
 

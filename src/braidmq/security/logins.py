@@ -52,7 +52,8 @@ class Logins:
     async def by_token(self, name: str, token: Password, now_ms: int, host: str) -> User:
         """``token`` is one, or nobody's. Raises as ``authenticate`` does."""
         tokens = self.tokens
-        assert tokens is not None
+        if tokens is None:
+            raise NotAuthenticated("no tokens are taken here")
         found = self._recognise_token(tokens, name, token, now_ms, host)
         if found is not None:
             return found
