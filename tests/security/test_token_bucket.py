@@ -94,9 +94,9 @@ def test_who_always_asks_gets_all_that_the_rate_allows(rate, burst, asked):
     """However the asking is cut up: what is left of a token is not lost."""
     bucket, now_ms, granted = Bucket(rate, burst, NOW_MS), NOW_MS, burst
     assert bucket.take(AMOUNT_MAX, NOW_MS) == burst
-    most_ms = max(burst * 1000 // rate, 1)
+    most_ms = (burst - 1) * 1000 // rate
     for step in asked:
-        step = min(step, most_ms - 1)  # never so long that it was full
+        step = min(step, most_ms)  # never so long that it was full, with what is left of a token
         now_ms += step
         granted += bucket.take(AMOUNT_MAX, now_ms)
     assert granted == burst + rate * (now_ms - NOW_MS) // 1000

@@ -63,7 +63,8 @@ class DelayStats(TypedDict):
 
     namespace: str
     pending: int
-    """Of each topic those of its fullest subscription"""
+    """Of each partition those of the subscription that waits for most; where nobody subscribes,
+    those of its log"""
     delivered: int
     """Their time came, since the node started"""
     cancelled: int

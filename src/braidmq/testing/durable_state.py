@@ -142,6 +142,7 @@ FIELDS: dict[type, Fields] = {
         store="compared by itself",
         wheel=TIMER,
         upkeep="settings",
+        quotas="of namespaces, which accounts keep; what is used is counted again",
         topics_by_id=INDEX,
         partitions=INDEX,
         subscriptions=INDEX,

@@ -134,7 +134,7 @@ class Node:
         self.loop = asyncio.new_event_loop()
         self.engine = Engine.open(disk, clock.now_ms(), SMALL)
         self.node_loop = NodeLoop(self.engine, clock, self.loop, NoWorkers)
-        logins = SimpleNamespace(authenticate=self._authenticate)
+        logins = SimpleNamespace(authenticate=self._authenticate, tokens=None)
         self.gateway = MqttGateway(
             self.node_loop,
             Accounts(self.engine.store),

@@ -371,10 +371,10 @@ class MqttConnection:
 
     def read_on(self) -> None:
         """Unless there is a reason not to."""
-        is_busy = self._read_paused or self.input.is_late or self.rates.is_unread
-        if self._closed or not self._is_heard or is_busy:
+        if self._closed or not self._is_heard:
             return
-        self.transport.resume()
+        if not (self._read_paused or self.input.is_late or self.rates.is_unread):
+            self.transport.resume()
 
     def _handle_acks(self, kind: int, packet_ids: "array[int]", reasons: bytes | None) -> None:
         if self._queues is not None and kind != Kind.PUBREL:
