@@ -190,14 +190,14 @@ def late(ends: Ends) -> Path:
     def commit_late(options, schema, written, step, mode) -> None:  # type: ignore[no-untyped-def]
         act = partial(commit, options, schema, written, step, mode)
         if options.path == str(place):
-            ends.commit(step.version, act)
+            ends.commit(step.number, act)
         else:
             act()
 
     def abort_late(options, written, step) -> None:  # type: ignore[no-untyped-def]
         act = partial(abort, options, written, step)
         if options.path == str(place):
-            ends.abort(step.version, act)
+            ends.abort(step.number, act)
         else:
             act()
 
